@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of rows of a click log in memory: what every reader yields and every writer takes."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataspec.errors import DatasetError
+from dataspec.feature_spec import FeatureSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClickColumns:
+    """Columns of n rows.
+
+    Attributes:
+        label: [n] bool, True = clicked.
+        numerical: [n, M] float16 or float32, transformed values.
+        categorical: F arrays of [n] int8, int16 or int32; ids in [0, cardinality).
+    """
+
+    label: npt.NDArray[np.bool_]
+    numerical: npt.NDArray[np.float16] | npt.NDArray[np.float32]
+    categorical: tuple[npt.NDArray[np.signedinteger], ...]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, rows: slice) -> "ClickColumns":
+        return ClickColumns(
+            self.label[rows], self.numerical[rows], tuple(c[rows] for c in self.categorical)
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence["ClickColumns"]) -> "ClickColumns":
+        """Joins runs of rows of the same dataset, in order."""
+        return ClickColumns(
+            np.concatenate([p.label for p in parts]),
+            np.concatenate([p.numerical for p in parts]),
+            tuple(
+                np.concatenate(columns)
+                for columns in zip(*(p.categorical for p in parts), strict=True)
+            ),
+        )
+
+    def check_ids(self, spec: FeatureSpec, source: object, first_row: int) -> None:
+        """Refuses ids outside their feature's table.
+
+        Args:
+            spec: says the cardinalities.
+            source: what to name in the message (usually the file or folder).
+            first_row: number of the first row of this run in its split.
+
+        Raises:
+            DatasetError: naming the feature, row and value.
+        """
+        for feature, ids in zip(spec.categorical, self.categorical, strict=True):
+            if len(ids) == 0:
+                continue
+            if int(ids.max()) < feature.cardinality and int(ids.min()) >= 0:
+                continue
+            row = int(np.flatnonzero((ids < 0) | (ids >= feature.cardinality))[0])
+            raise DatasetError(
+                f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
+                f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
+                "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
+                "--hash_indices maps ids into their tables)"
+            )

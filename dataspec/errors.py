@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error that every reader of a dataset raises."""
+
+
+class DatasetError(ValueError):
+    """A dataset on disk breaks its contract; the message says where, how, and what to do."""

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feature spec: names, dtypes, cardinalities and channels of a click-log dataset.
+
+Two files carry it and both are written: `feature_spec.yaml` (the later NVIDIA DLRM layout) and
+`model_size.json` (the earlier one: name -> highest id). docs/dataset_format.md has the details.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from dataspec.errors import DatasetError
+
+NumericalDtype = Literal["float16", "float32"]
+
+SPEC_FILE = "feature_spec.yaml"
+MODEL_SIZE_FILE = "model_size.json"
+
+FIRST_CATEGORICAL_COLUMN = 14
+"""Raw columns are named _c0 (label), _c1.._c13 (numerical), _c14.. (categorical)."""
+
+
+def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
+    """Returns the dtype of ids: the smallest with cardinality < iinfo.max, strictly.
+
+    Raises:
+        DatasetError: the ids do not fit int32.
+    """
+    for dtype in (np.int8, np.int16, np.int32):
+        if cardinality < np.iinfo(dtype).max:
+            return np.dtype(dtype)
+    raise DatasetError(f"a cardinality of {cardinality} does not fit int32 ids; use hashing")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CategoricalFeature:
+    """One categorical feature: ids in [0, cardinality), 0 = missing, rare or unknown."""
+
+    name: str
+    cardinality: int
+
+    @property
+    def dtype(self) -> np.dtype[np.signedinteger]:
+        """Storage dtype of the ids."""
+        return index_dtype(self.cardinality)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """Where the columns of one split lie, relative to the dataset folder (split binary)."""
+
+    label: str
+    numerical: str
+    categorical: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureSpec:
+    """The columns of a dataset, in canonical order.
+
+    Attributes:
+        categorical: features in table order.
+        numerical: names of the numerical features, in the order of the columns of numerical.bin.
+        label: name of the label.
+        numerical_dtype: storage dtype of the numerical features in split binary.
+        files: split -> its files, where a spec names them; other splits use the standard names.
+    """
+
+    categorical: tuple[CategoricalFeature, ...]
+    numerical: tuple[str, ...]
+    label: str = "label"
+    numerical_dtype: NumericalDtype = "float16"
+    files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuses names used twice and empty tables."""
+        names = [self.label, *self.numerical, *(f.name for f in self.categorical)]
+        if len(set(names)) != len(names):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise DatasetError(f"feature names must differ, used more than once: {twice}")
+        for feature in self.categorical:
+            if feature.cardinality < 1:
+                raise DatasetError(
+                    f"feature {feature.name}: cardinality must be at least 1, "
+                    f"got {feature.cardinality}"
+                )
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        """Rows of each embedding table."""
+        return tuple(f.cardinality for f in self.categorical)
+
+    @classmethod
+    def criteo(
+        cls,
+        cardinalities: Sequence[int],
+        num_numerical: int = 13,
+        numerical_dtype: NumericalDtype = "float16",
+    ) -> "FeatureSpec":
+        """Returns a spec with the project's names: label, num_0.., cat_0..."""
+        return cls(
+            categorical=tuple(
+                CategoricalFeature(f"cat_{i}", int(c)) for i, c in enumerate(cardinalities)
+            ),
+            numerical=tuple(f"num_{i}" for i in range(num_numerical)),
+            numerical_dtype=numerical_dtype,
+        )
+
+    def save(self, root: Path) -> None:
+        """Writes feature_spec.yaml and model_size.json into `root`, each by rename."""
+        _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(), sort_keys=True))
+        sizes = {
+            f"_c{FIRST_CATEGORICAL_COLUMN + i}": f.cardinality - 1
+            for i, f in enumerate(self.categorical)
+        }
+        _write(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
+
+    def _to_dict(self) -> dict[str, Any]:
+        features: dict[str, dict[str, Any]] = {self.label: {"dtype": "bool"}}
+        features |= {n: {"dtype": self.numerical_dtype} for n in self.numerical}
+        features |= {
+            f.name: {"dtype": f.dtype.name, "cardinality": f.cardinality} for f in self.categorical
+        }
+
+        def chunk(split: str, names: list[str], file: str) -> dict[str, Any]:
+            return {"type": "split_binary", "features": names, "files": [f"{split}/{file}"]}
+
+        # NVIDIA's reader refuses mappings other than train and test; validation/ is found by name.
+        sources = {
+            split: [
+                *([chunk(split, list(self.numerical), "numerical.bin")] if self.numerical else []),
+                chunk(split, [self.label], "label.bin"),
+                *(chunk(split, [f.name], f"cat_{i}.bin") for i, f in enumerate(self.categorical)),
+            ]
+            for split in ("train", "test")
+        }
+        return {
+            "feature_spec": features,
+            "source_spec": sources,
+            "channel_spec": {
+                "categorical": [f.name for f in self.categorical],
+                "numerical": list(self.numerical),
+                "label": [self.label],
+            },
+            "metadata": {},
+        }
+
+    @classmethod
+    def load(cls, root: Path) -> "FeatureSpec":
+        """Reads the spec of a dataset folder: feature_spec.yaml, else model_size.json.
+
+        Raises:
+            DatasetError: neither file is there, or one is malformed.
+        """
+        if (root / SPEC_FILE).is_file():
+            return cls.load_yaml(root / SPEC_FILE)
+        if (root / MODEL_SIZE_FILE).is_file():
+            return cls.load_model_size(root / MODEL_SIZE_FILE)
+        raise DatasetError(
+            f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
+            "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs)"
+        )
+
+    @classmethod
+    def load_model_size(cls, path: Path) -> "FeatureSpec":
+        """Reads the earlier spec: {"_c14": highest id, ...}, in table order."""
+        try:
+            sizes = json.loads(path.read_text())
+        except (ValueError, OSError) as error:
+            raise DatasetError(f"{path}: not readable as JSON: {error}") from error
+        if not isinstance(sizes, dict) or not all(
+            isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in sizes.values()
+        ):
+            raise DatasetError(
+                f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
+                f"{str(sizes)[:200]}"
+            )
+        return cls.criteo([v + 1 for v in sizes.values()])
+
+    @classmethod
+    def load_yaml(cls, path: Path) -> "FeatureSpec":
+        """Reads feature_spec.yaml.
+
+        Raises:
+            DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
+        """
+        try:
+            document = yaml.safe_load(path.read_text())
+        except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{path}: not readable as YAML: {error}") from error
+        try:
+            return cls._from_dict(document)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from error
+
+    @classmethod
+    def _from_dict(cls, document: object) -> "FeatureSpec":
+        if not isinstance(document, dict):
+            raise DatasetError(f"expected a mapping at the top, got {str(document)[:80]!r}")
+        features = _mapping(document, "feature_spec")
+        channels = _mapping(document, "channel_spec")
+        label = _names(channels, "label", features)
+        if len(label) != 1:
+            raise DatasetError(f"channel_spec.label must name one feature, got {label}")
+        numerical = _names(channels, "numerical", features)
+        dtypes = {str(_mapping(features, n).get("dtype", "float16")) for n in numerical}
+        if len(dtypes) > 1:
+            raise DatasetError(f"numerical features must share one dtype, got {sorted(dtypes)}")
+        numerical_dtype = dtypes.pop() if dtypes else "float16"
+        if numerical_dtype not in ("float16", "float32"):
+            raise DatasetError(f"numerical dtype must be float16 or float32, got {numerical_dtype}")
+        categorical = _names(channels, "categorical", features)
+        sources = _mapping(document, "source_spec") if "source_spec" in document else {}
+        return cls(
+            categorical=tuple(
+                CategoricalFeature(n, _cardinality(features, n)) for n in categorical
+            ),
+            numerical=tuple(numerical),
+            label=label[0],
+            numerical_dtype="float16" if numerical_dtype == "float16" else "float32",
+            files={
+                split: _split_files(split, chunks, label[0], numerical, categorical)
+                for split, chunks in sources.items()
+            },
+        )
+
+
+def _mapping(document: object, key: str) -> dict[str, Any]:
+    value = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(value, dict):
+        raise DatasetError(f"key {key!r} must be a mapping, got {str(value)[:80]}")
+    return value
+
+
+def _names(channels: dict[str, Any], channel: str, features: dict[str, Any]) -> list[str]:
+    names = channels.get(channel)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise DatasetError(f"channel_spec.{channel} must be a list of names, got {names!r}")
+    unknown = [n for n in names if n not in features]
+    if unknown:
+        raise DatasetError(f"channel_spec.{channel} names unknown features: {unknown}")
+    return names
+
+
+def _cardinality(features: dict[str, Any], name: str) -> int:
+    value = _mapping(features, name).get("cardinality")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DatasetError(
+            f"feature_spec.{name}.cardinality must be an integer, got {value!r} "
+            "(`auto` is resolved when the dataset is prepared)"
+        )
+    return value
+
+
+def _split_files(
+    split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
+) -> SplitFiles:
+    """Reads one mapping of source_spec: which file holds which feature."""
+    where = f"source_spec.{split}"
+    file_of: dict[tuple[str, ...], str] = {}
+    for chunk in chunks if isinstance(chunks, list) else [chunks]:
+        if not isinstance(chunk, dict) or not {"type", "features", "files"} <= chunk.keys():
+            raise DatasetError(f"{where}: each chunk needs type, features and files, got {chunk!r}")
+        if chunk["type"] != "split_binary":
+            raise DatasetError(f"{where}: type must be split_binary, got {chunk['type']!r}")
+        files, features = chunk["files"], chunk["features"]
+        if not isinstance(files, list) or len(files) != 1 or not isinstance(features, list):
+            raise DatasetError(f"{where}: each chunk has a list of features and exactly one file")
+        if Path(str(files[0])).is_absolute() or ".." in Path(str(files[0])).parts:
+            raise DatasetError(f"{where}: {files[0]} must be a path inside the dataset folder")
+        file_of[tuple(map(str, features))] = str(files[0])
+    wanted = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
+    missing = [names for names in wanted if names not in file_of]
+    if missing:
+        raise DatasetError(
+            f"{where}: no chunk holds exactly the features {list(missing[0])}; the label and each "
+            "categorical feature need a chunk of their own, the numerical ones share one, in the "
+            "order of channel_spec"
+        )
+    return SplitFiles(
+        label=file_of[(label,)],
+        numerical=file_of.get(tuple(numerical), ""),
+        categorical=tuple(file_of[(n,)] for n in categorical),
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one definition of what Criteo preprocessing means; every engine implements exactly this.
+
+A raw row is bytes up to LF (one CR before it is dropped) and must match `row_grammar`. A category
+is the unsigned 32-bit number behind its hex digits. Kept categories get ids 1..K by count
+descending, then value ascending; id 0 is missing, rare and unseen together.
+
+Two anchors disagree on the details (docs/dataset_format.md lists them), so each known set of
+rules has a name in `PRESETS` and every field of it can be overridden.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_NUMERICAL = 13
+NUM_CATEGORICAL = 26
+NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
+"""Why a row is refused; when several apply, the first in this order of checks is reported.
+
+`columns`: not 40 tab-separated fields. Then, field by field from the left: `encoding`: a byte
+outside printable ASCII; `label`: not `0` or `1`; `integer`: not `-?[0-9]{1,10}` or outside int32;
+`hex`: not `[0-9a-fA-F]{1,8}`.
+"""
+REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
+
+
+def row_grammar() -> re.Pattern[bytes]:
+    """Returns the pattern a raw row (without its line end) must match in full.
+
+    Integers must fit int32 besides, which a pattern cannot say.
+    """
+    return re.compile(
+        rb"[01](?:\t(?:-?[0-9]{1,10})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}"
+        % (NUM_NUMERICAL, NUM_CATEGORICAL)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CriteoSemantics:
+    """What the numbers and ids of a dataset mean.
+
+    Attributes:
+        numerical_offset: added to a value before the natural logarithm.
+        numerical_min: smaller raw values are raised to this one first (keeps the logarithm real).
+        numerical_missing: `raw_zero` treats a missing field as the raw value 0; `output_zero`
+            stores 0.0 for it, after the logarithm.
+        frequency_limit: a category seen fewer times than this gets id 0. 0 and 1 keep all.
+        dictionary_days: `all` counts categories over the whole data set (as the published recipe
+            does, test days included), `train` over the training split alone.
+        category_modulus: categories are taken modulo this before counting; None keeps them whole.
+        last_day: which half of the last day comes first, `test_validation` or `validation_test`.
+        last_day_rounding: for an odd last day, the first half holds `floor` or `ceil` of half.
+        split_fractions: None splits by days; (train, validation, test) fractions, in row order,
+            split a single file instead. Each boundary is floor(fraction sum * rows + 1e-9).
+    """
+
+    numerical_offset: int = 2
+    numerical_min: int = -1
+    numerical_missing: Literal["raw_zero", "output_zero"] = "raw_zero"
+    frequency_limit: int = 15
+    dictionary_days: Literal["all", "train"] = "all"
+    category_modulus: int | None = None
+    last_day: Literal["test_validation", "validation_test"] = "test_validation"
+    last_day_rounding: Literal["floor", "ceil"] = "floor"
+    split_fractions: tuple[float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot be carried out."""
+        if self.numerical_min + self.numerical_offset < 1:
+            raise ValueError(
+                f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
+                f"{self.numerical_min} + {self.numerical_offset}"
+            )
+        if self.frequency_limit < 0:
+            raise ValueError(f"--frequency_limit must not be negative, got {self.frequency_limit}")
+        if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
+            raise ValueError(
+                f"--category_modulus must lie in [1, 2**32], got {self.category_modulus}"
+            )
+        fractions = self.split_fractions
+        if fractions is not None and (
+            any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
+        ):
+            raise ValueError(
+                "--split_fractions must be three numbers in [0, 1] that add up to 1 "
+                f"(train,validation,test), got {','.join(map(str, fractions))}"
+            )
+
+
+PRESETS: dict[str, CriteoSemantics] = {
+    # The text of NVIDIA's DLRM recipe: missing 0, +2, natural log, limit 15.
+    "dlrm": CriteoSemantics(),
+    # What NVIDIA's code does: log(x + 3), then missing (and x <= -3) become 0.0.
+    "nvidia": CriteoSemantics(
+        numerical_offset=3, numerical_min=-2, numerical_missing="output_zero"
+    ),
+    # facebookresearch/dlrm and MLPerf v1: negatives and missing to 0, log(x + 1), hash modulo
+    # 40 M, no limit, the first half of the last day rounded up.
+    "mlperf": CriteoSemantics(
+        numerical_offset=1,
+        numerical_min=0,
+        frequency_limit=0,
+        category_modulus=40_000_000,
+        last_day_rounding="ceil",
+    ),
+    # TorchRec with NVTabular: missing 0, log(x + 3), categories of the training days alone.
+    "torchrec_nvt": CriteoSemantics(
+        numerical_offset=3,
+        numerical_min=-2,
+        frequency_limit=0,
+        dictionary_days="train",
+        category_modulus=40_000_000,
+        last_day="validation_test",
+        last_day_rounding="ceil",
+    ),
+    # The seven-day Kaggle file, whose last day (1/7) is halved; ids seen once dominate it.
+    "kaggle": CriteoSemantics(
+        frequency_limit=4,
+        dictionary_days="train",
+        split_fractions=(6 / 7, 1 / 14, 1 / 14),
+    ),
+}
+
+
+def transform_numerical(
+    values: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_], semantics: CriteoSemantics
+) -> npt.NDArray[np.float32]:
+    """Transforms raw integers: f32(ln_f64(max(x, min) + offset)), rounded to nearest even.
+
+    Args:
+        values: raw integers, any shape; what stands where `missing` holds is ignored.
+        missing: same shape, True where the field was empty.
+        semantics: offset, minimum and the rule for missing fields.
+
+    Returns:
+        float32 of the same shape. Split binary stores float16 of this float32: both roundings are
+        part of the contract, since float64 to float16 directly differs for 1021 integers < 2**24.
+    """
+    raw = np.where(missing, 0, values).astype(np.int64)
+    shifted = np.maximum(raw, semantics.numerical_min) + semantics.numerical_offset
+    result = np.log(shifted.astype(np.float64)).astype(np.float32)
+    if semantics.numerical_missing == "output_zero":
+        result = np.where(missing, np.float32(0), result)
+    return result
+
+
+def order_dictionary(
+    values: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint64], frequency_limit: int
+) -> npt.NDArray[np.uint32]:
+    """Returns the kept values in id order: the value at position i has id i + 1.
+
+    Args:
+        values: [K'] distinct categories.
+        counts: [K'] how often each was seen.
+        frequency_limit: values seen fewer times are left out.
+
+    Returns:
+        [K] uint32, by count descending, then value ascending.
+    """
+    kept = counts >= max(frequency_limit, 1)
+    values, counts = values[kept], counts[kept]
+    order = np.lexsort((values, np.uint64(2**64 - 1) - counts))
+    return values[order]
+
+
+def split_bounds(
+    rows_per_day: list[int], semantics: CriteoSemantics
+) -> dict[Split, tuple[int, int]]:
+    """Returns the half-open range of global (valid) row numbers of each split.
+
+    Args:
+        rows_per_day: valid rows of each input file, in input order.
+        semantics: how to split.
+    """
+    total = sum(rows_per_day)
+    if semantics.split_fractions is not None:
+        train, validation, _ = semantics.split_fractions
+        first = math.floor(train * total + 1e-9)
+        second = math.floor((train + validation) * total + 1e-9)
+        return {"train": (0, first), "validation": (first, second), "test": (second, total)}
+    last = rows_per_day[-1]
+    half = last // 2 if semantics.last_day_rounding == "floor" else (last + 1) // 2
+    start = total - last
+    head, tail = (start, start + half), (start + half, total)
+    if semantics.last_day == "test_validation":
+        return {"train": (0, start), "validation": tail, "test": head}
+    return {"train": (0, start), "validation": head, "test": tail}
