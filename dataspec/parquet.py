@@ -127,9 +127,9 @@ class ParquetReader:
         raw = [table.column(f.name).to_numpy() for f in self.spec.categorical]
         numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
         # Checked before narrowing: a narrowed id that wrapped around could look valid.
-        ClickColumns(np.empty(len(table), np.bool_), np.empty((0, 0)), tuple(raw)).check_ids(
-            self.spec, path, first_row
-        )
+        ClickColumns(
+            np.empty(len(table), np.bool_), np.empty((0, 0), np.float32), tuple(raw)
+        ).check_ids(self.spec, path, first_row)
         return ClickColumns(
             table.column(self.spec.label).to_numpy() != 0,
             np.stack(numerical, axis=1).astype(np.float32, copy=False)
