@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planted click model behind generated logs: known probabilities, so a known best AUC.
+
+logit = bias + w . (numerical effects, id effects, pair effects). Only the most frequent ids of a
+column have an effect, and a missing id has none, so that all of it can be learned from the rows
+that survive preprocessing. The pair effects have mean zero over either column: a model without
+interactions cannot see them.
+
+Letters: n rows, C columns of categories, H head ids of a column.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+NUM_HEAD_IDS = 96
+"""Ids of a column that have an effect of their own; the 96th is seen about 500 times per million
+rows in the flattest column."""
+
+GROUP_SHARES = (0.30, 0.40, 0.30)
+"""Shares of the variance of the logit: numerical, id and pair effects."""
+
+PAIRS = ((13, 16), (5, 22), (16, 22), (1, 13), (5, 16), (8, 13))
+"""Columns that interact (of 0..25): each has few ids, so each pair of ids is often seen."""
+
+PAIR_DIM = 2
+
+NUMERICAL_CENTRE = np.array(
+    [1.2, 2.1, 2.1, 1.7, 7.3, 3.1, 1.8, 2.1, 3.5, 1.0, 1.3, 0.9, 1.7]
+)  # Mean of ln(max(x, -1) + 2) with missing as 0; rough, it only keeps effects in range.
+
+
+def zipf_ranks(uniform: Floats, cardinality: int, exponent: float) -> Integers:
+    """Turns uniform numbers in [0, 1) into bounded Zipf ranks (0 is the most frequent).
+
+    The inverse distribution function of a bounded Pareto law, rounded down: no table, so the
+    memory does not grow with the cardinality.
+    """
+    power = 1.0 - exponent
+    top = (cardinality + 1.0) ** power - 1.0
+    values = np.power(1.0 + uniform * top, 1.0 / power)
+    return np.asarray(np.minimum(values.astype(np.int64) - 1, cardinality - 1))
+
+
+def zipf_probabilities(num_ranks: int, cardinality: int, exponent: float) -> Floats:
+    """Returns the probability of each of the first `num_ranks` ranks of `zipf_ranks`."""
+    power = 1.0 - exponent
+    edges = np.arange(1, num_ranks + 2, dtype=np.float64) ** power
+    return np.diff((edges - 1.0) / ((cardinality + 1.0) ** power - 1.0))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlantedModel:
+    """Effects drawn once per seed.
+
+    Attributes:
+        numerical_effects: [13, 2] slope and bend (effect of the distance from the centre).
+        id_effects: per column [H + 1]; the last entry, 0, is for missing and all other ids.
+        pair_effects: per pair, two arrays [H + 1, PAIR_DIM]; the last row is 0.
+        weights: [3] weight of each group of effects, 0 until calibrated.
+        bias: added to every logit.
+    """
+
+    numerical_effects: Floats
+    id_effects: tuple[Floats, ...]
+    pair_effects: tuple[tuple[Floats, Floats], ...]
+    weights: tuple[float, ...] = (0.0, 0.0, 0.0)
+    bias: float = 0.0
+
+    @classmethod
+    def draw(
+        cls, seed: int, cardinalities: Sequence[int], exponents: Sequence[float]
+    ) -> "PlantedModel":
+        """Draws the effects of a seed."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+        def table(column: int, dim: int) -> Floats:
+            heads = min(cardinalities[column], NUM_HEAD_IDS)
+            share = zipf_probabilities(heads, cardinalities[column], exponents[column])
+            effects = rng.standard_normal((heads, dim))
+            effects -= (share @ effects) / share.sum()
+            # One frequent id must not use up the variance of its column: unit variance in all.
+            effects /= np.sqrt(share @ effects**2 / share.sum()) + 1e-9
+            return np.concatenate([effects, np.zeros((1, dim))])
+
+        ids = tuple(
+            table(c, 1)[:, 0] * rng.uniform(0.5, 1.5) * (cardinalities[c] > 1)
+            for c in range(len(cardinalities))
+        )
+        pairs = tuple((table(a, PAIR_DIM), table(b, PAIR_DIM)) for a, b in PAIRS)
+        numerical = rng.standard_normal((len(NUMERICAL_CENTRE), 2)) * (0.5, 0.4)
+        return cls(numerical_effects=numerical, id_effects=ids, pair_effects=pairs)
+
+    def groups(self, numerical: Integers, ranks: Integers) -> Floats:
+        """Returns the three groups of effects, [3, n].
+
+        Args:
+            numerical: [13, n] raw integers, missing as 0 (what preset `dlrm` makes of it too).
+            ranks: [C, n] rank of the category, -1 for missing.
+        """
+        result = np.zeros((3, numerical.shape[1]))
+        centred = np.log(np.maximum(numerical, -1) + 2.0) - NUMERICAL_CENTRE[:, None]
+        result[0] = self.numerical_effects[:, 0] @ centred
+        result[0] += self.numerical_effects[:, 1] @ np.abs(centred, out=centred)
+        heads = [
+            # -1 wraps round to a huge unsigned number, and so to the last entry as well.
+            np.minimum(column.view(np.uint64), len(effects) - 1).view(np.int64)
+            for column, effects in zip(ranks, self.id_effects, strict=True)
+        ]
+        for head, effects in zip(heads, self.id_effects, strict=True):
+            result[1] += effects[head]
+        for (a, b), (left, right) in zip(PAIRS, self.pair_effects, strict=True):
+            for d in range(PAIR_DIM):
+                result[2] += left[:, d][heads[a]] * right[:, d][heads[b]]
+        return result
+
+    def probabilities(self, numerical: Integers, ranks: Integers) -> npt.NDArray[np.float32]:
+        """Returns the click probability of each row, [n] float32; the labels are drawn from it."""
+        logits = np.asarray(self.weights) @ self.groups(numerical, ranks) + self.bias
+        return sigmoid(logits).astype(np.float32)
+
+    def calibrate(
+        self, numerical: Integers, ranks: Integers, click_rate: float, best_auc: float
+    ) -> "PlantedModel":
+        """Sets weights and bias so that sample rows have this click rate and best AUC.
+
+        Raises:
+            ValueError: no weights reach this AUC.
+        """
+        groups = self.groups(numerical, ranks)
+        shares = np.sqrt(GROUP_SHARES) / (groups.std(axis=1) + 1e-9)
+        unit = np.sort(shares @ (groups - groups.mean(axis=1, keepdims=True)))
+
+        def offset(scale: float) -> float:
+            return _bisect(
+                lambda b: float(sigmoid(scale * unit + b).mean()) - click_rate, -40.0, 40.0
+            )
+
+        scale = _bisect(lambda s: _expected_auc(sigmoid(s * unit + offset(s))) - best_auc, 0.0, 8.0)
+        reached = _expected_auc(sigmoid(scale * unit + offset(scale)))
+        if abs(reached - best_auc) > 1e-3:
+            raise ValueError(f"--best_auc {best_auc} cannot be planted; this seed allows {reached}")
+        weights = scale * shares
+        bias = offset(scale) - float(weights @ groups.mean(axis=1))
+        return dataclasses.replace(self, weights=tuple(map(float, weights)), bias=bias)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Returns 1 / (1 + exp(-logits)), float64."""
+    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+
+def _bisect(function: Any, low: float, high: float) -> float:
+    """Returns a zero of an increasing function."""
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _expected_auc(ascending: Floats) -> float:
+    """Returns the AUC to expect when labels are drawn from these sorted probabilities."""
+    negatives = 1.0 - ascending
+    below = np.cumsum(negatives) - negatives / 2
+    return float((ascending * below).sum() / (ascending.sum() * negatives.sum()))
+
+
+class BestReachable:
+    """AUC and log loss of the true probabilities against the drawn labels, streamed.
+
+    The log loss is exact (float64). The AUC is counted over `NUM_BINS` bins of the logit in
+    [-12, 12]; pairs inside a bin count half, so the error is at most half the share of such
+    pairs: it is returned as `auc_error_bound` (about 3e-6).
+    """
+
+    NUM_BINS = 2**20
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, self.NUM_BINS), np.int64)
+        self._loss = 0.0
+
+    def add(self, probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.bool_]) -> None:
+        """Adds rows: [n] float32 true click probabilities, [n] bool labels."""
+        p = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
+        logits = np.log(p) - np.log1p(-p)
+        bins = ((logits + 12.0) * (self.NUM_BINS / 24.0)).astype(np.int64)
+        np.clip(bins, 0, self.NUM_BINS - 1, out=bins)
+        for label in (0, 1):
+            np.add.at(self._counts[label], bins[labels == label], 1)
+        self._loss -= float(np.where(labels, np.log(p), np.log1p(-p)).sum())
+
+    def result(self) -> dict[str, float | int | None]:
+        """Returns rows, clicks, click_rate, auc (None with one class only), log_loss."""
+        negatives, positives = self._counts
+        num_negatives, num_positives = int(negatives.sum()), int(positives.sum())
+        rows, pairs = num_negatives + num_positives, float(num_negatives) * num_positives
+        ties = float((negatives * positives).sum())
+        below = np.cumsum(negatives) - negatives
+        return {
+            "rows": rows,
+            "clicks": num_positives,
+            "click_rate": num_positives / max(rows, 1),
+            "auc": (float((positives * below).sum()) + ties / 2) / pairs if pairs else None,
+            "auc_error_bound": ties / 2 / pairs if pairs else None,
+            "log_loss": self._loss / max(rows, 1),
+        }
+
+
+def best_reachable(
+    probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.bool_]
+) -> dict[str, float | int | None]:
+    """Returns the best reachable figures of any rows whose probabilities were written."""
+    score = BestReachable()
+    score.add(probabilities, np.asarray(labels, bool))
+    return score.result()
