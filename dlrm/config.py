@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting of a DLRM run: frozen, validated, with the defaults and names of the flags.
+
+`scripts/flags.py` turns each field into a flag of the same name; its help is the field's metadata.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from cuda_ext.ops import RowOptimizer
+from training.precision import AmpDtype
+
+DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
+EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
+InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
+MlpOptimizer = Literal["sgd", "adagrad", "adam"]
+Mode = Literal["train", "test", "inference_benchmark"]
+
+T = TypeVar("T")
+
+
+def setting(default: T, help_text: str) -> T:
+    """Returns a dataclass field with a default and the help of its flag."""
+    field: T = dataclasses.field(default=default, metadata={"help": help_text})
+    return field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """What the network is."""
+
+    num_numerical_features: int = setting(
+        13, "Number of numerical features in the dataset. Defaults to 13 for Criteo"
+    )
+    embedding_dim: int = setting(128, "Dimensionality of embedding space for categorical features")
+    bottom_mlp_sizes: tuple[int, ...] = setting(
+        (512, 256, 128), "Linear layer sizes for the bottom MLP; the last is --embedding_dim"
+    )
+    top_mlp_sizes: tuple[int, ...] = setting(
+        (1024, 1024, 512, 256, 1), "Linear layer sizes for the top MLP; the last is 1"
+    )
+    interaction_op: InteractionOp = setting(
+        "cuda_dot",
+        "Type of interaction operation to perform: dot products through the extension, in plain "
+        "PyTorch, plain concatenation, or low-rank crosses (DCNv2)",
+    )
+    dcn_num_layers: int = setting(3, "Cross layers of --interaction_op dcnv2")
+    dcn_low_rank_dim: int = setting(512, "Rank of each cross layer of --interaction_op dcnv2")
+    embedding_type: EmbeddingType = setting(
+        "joint_fused",
+        "The type of the embedding operation to use: one joint table updated in place by the "
+        "fused optimizer, one joint table with sparse gradients (plain PyTorch, or through the "
+        "extension), or one table per feature",
+    )
+    hash_indices: bool = setting(
+        False,
+        "If True the model will compute `index := index % table size` to ensure that the indices "
+        "match table sizes",
+    )
+    max_table_size: int | None = setting(
+        None,
+        "Maximum number of rows per embedding table, by default equal to the number of unique "
+        "values for each categorical variable; needs --hash_indices",
+    )
+    optimized_mlp: bool = setting(
+        True, "Use an optimized implementation of MLP from apex, where it is installed"
+    )
+    dropout: float = setting(
+        0.0, "Share of activations dropped after each hidden layer of the top MLP while training"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that cannot be put together."""
+        _require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
+        if self.num_numerical_features < 0:
+            raise ValueError(
+                f"--num_numerical_features must be 0 or more, got {self.num_numerical_features}"
+            )
+        for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1:
+                raise ValueError(f"--{name} must be positive integers, got {_join(sizes)!r}")
+        if self.bottom_mlp_sizes[-1] != self.embedding_dim:
+            raise ValueError(
+                f"--bottom_mlp_sizes must end with --embedding_dim ({self.embedding_dim}), "
+                f"got {_join(self.bottom_mlp_sizes)}"
+            )
+        if self.top_mlp_sizes[-1] != 1:
+            raise ValueError(f"--top_mlp_sizes must end with 1, got {_join(self.top_mlp_sizes)}")
+        if self.max_table_size is not None:
+            _require_positive(self, "max_table_size")
+            if not self.hash_indices:
+                raise ValueError(
+                    "--max_table_size cuts tables below their number of ids, so it needs "
+                    "--hash_indices"
+                )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"--dropout must lie in [0, 1), got {self.dropout}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """What the network is fed."""
+
+    dataset: str | None = setting(
+        None, "Full path to the dataset folder, as preproc/prepare_dataset.sh makes it"
+    )
+    dataset_type: DatasetType = setting("split", "The type of the dataset to use")
+    feature_spec: str | None = setting(
+        None,
+        "Path of the feature specification, absolute or inside the dataset folder; by default "
+        "feature_spec.yaml or model_size.json of the dataset",
+    )
+    dataset_subset: float | None = setting(
+        None,
+        "Use only a subset of the training data. If None (default) will use all of it. Must be "
+        "either None, or a float in range [0,1]",
+    )
+    batch_size: int = setting(32768, "Batch size used for training")
+    test_batch_size: int = setting(32768, "Batch size used for testing/validation")
+    shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
+    eval_split: Literal["test", "validation"] = setting(
+        "test",
+        "Split that evaluations run on. Choose settings on `validation`, report `test`",
+    )
+    read_ahead: int = setting(
+        4, "Batches that reader threads prepare ahead of the model; 0 reads when asked"
+    )
+    synthetic_dataset_num_entries: int = setting(
+        33554432, "Number of samples per epoch for the synthetic dataset"
+    )
+    synthetic_dataset_table_sizes: tuple[int, ...] = setting(
+        (100000,) * 26, "Embedding table sizes to use with the synthetic dataset"
+    )
+    synthetic_dataset_dir: str = setting(
+        "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory"
+    )
+    synthetic_distribution: Literal["uniform", "zipf"] = setting(
+        "uniform",
+        "How synthetic ids are drawn; real ids are close to zipf, which is faster to train",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that are not positive."""
+        _require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
+        if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
+            raise ValueError(f"--dataset_subset must lie in (0, 1], got {self.dataset_subset}")
+        if self.read_ahead < 0:
+            raise ValueError(f"--read_ahead must be 0 or more, got {self.read_ahead}")
+        sizes = self.synthetic_dataset_table_sizes
+        if any(s < 1 for s in sizes):
+            raise ValueError(
+                f"--synthetic_dataset_table_sizes must be positive, got {_join(sizes)}"
+            )
+        if not self.is_synthetic and self.dataset is None:
+            raise ValueError(
+                f"--dataset_type {self.dataset_type} needs --dataset, the folder of the data "
+                "(or use --dataset_type synthetic_gpu, which needs none)"
+            )
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the data is generated (its labels are noise: no AUC to expect)."""
+        return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """How parameters move."""
+
+    lr: float = setting(28.0, "Base learning rate")
+    embedding_lr: float | None = setting(
+        None, "Base learning rate of the embeddings, if it differs from --lr"
+    )
+    warmup_factor: int = setting(0, "Learning rate warmup factor. Must be a non-negative integer")
+    warmup_steps: int = setting(6400, "Number of warmup optimization steps")
+    decay_start_step: int | None = setting(
+        64000,
+        "Optimization step after which to start decaying the learning rate, if None will start "
+        "decaying right after the warmup phase is completed",
+    )
+    decay_steps: int = setting(
+        80000, "Polynomial learning rate decay steps. If equal to 0 will not do any decaying"
+    )
+    decay_power: int = setting(2, "Polynomial learning rate decay power")
+    decay_end_lr: float = setting(0.0, "LR after the decay ends")
+    optimizer: RowOptimizer = setting(
+        "sgd",
+        "Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad",
+    )
+    embedding_optimizer: RowOptimizer | None = setting(
+        None, "Optimizer of the embeddings, if it differs from --optimizer"
+    )
+    mlp_optimizer: MlpOptimizer | None = setting(
+        None, "Optimizer of the MLPs, if it differs from --optimizer"
+    )
+    embedding_weight_decay: float = setting(
+        0.0, "Weight decay of the embedding rows that occur in a batch"
+    )
+    mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
+
+    def __post_init__(self) -> None:
+        """Refuses negative rates and steps."""
+        for name in (
+            "lr",
+            "warmup_factor",
+            "warmup_steps",
+            "decay_steps",
+            "decay_end_lr",
+            "embedding_weight_decay",
+            "mlp_weight_decay",
+        ):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def embedding_rule(self) -> RowOptimizer:
+        """The optimizer of the embeddings."""
+        return self.embedding_optimizer or self.optimizer
+
+    @property
+    def mlp_rule(self) -> MlpOptimizer:
+        """The optimizer of the MLPs."""
+        if self.mlp_optimizer is not None:
+            return self.mlp_optimizer
+        return "adagrad" if self.optimizer == "rowwise_adagrad" else self.optimizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionConfig:
+    """What the network computes in."""
+
+    amp: bool = setting(False, "If True the script will use Automatic Mixed Precision")
+    amp_dtype: AmpDtype = setting(
+        "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
+    )
+    loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
+
+    def __post_init__(self) -> None:
+        """Refuses scales that would lose the gradient."""
+        if not self.loss_scale > 0:
+            raise ValueError(f"--loss_scale must be positive, got {self.loss_scale}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """What is done, and when."""
+
+    mode: Mode = setting("train", "Select task to be performed")
+    seed: int = setting(12345, "Random seed")
+    epochs: int = setting(1, "Number of epochs to train for")
+    max_steps: int | None = setting(None, "Stop training after doing this many optimization steps")
+    test_freq: int | None = setting(
+        None,
+        "Number of optimization steps between validations. If None will test after each epoch",
+    )
+    test_after: float = setting(
+        0.0, "Don't test the model unless this many epochs has been completed"
+    )
+    auc_threshold: float | None = setting(None, "Stop the training after achieving this AUC")
+    auc_device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "Device on which the AUC is computed; auto takes --base_device"
+    )
+    base_device: Literal["auto", "cuda", "cpu"] = setting(
+        "auto", "Device to run the majority of the model operations; auto takes CUDA if present"
+    )
+    cuda_graphs: bool = setting(
+        False, "Capture the whole training step in a CUDA graph and replay it"
+    )
+    freeze_mlps: bool = setting(False, "Keep the MLPs as they are while training")
+    freeze_embeddings: bool = setting(False, "Keep the embeddings as they are while training")
+    print_freq: int = setting(
+        200, "Number of optimizations steps between printing training status to stdout"
+    )
+    log_path: str = setting(
+        "./log.json", "Destination for the log file with various results and statistics"
+    )
+    load_checkpoint_path: str | None = setting(
+        None,
+        "Path from which to load a checkpoint (of this project, or in NVIDIA's layout)",
+    )
+    save_checkpoint_path: str | None = setting(
+        None, "Path to which to save the training checkpoints"
+    )
+    output_dir: str = setting(
+        "/tmp",
+        "Path where to save the checkpoints when it is given without --save_checkpoint_path; a "
+        "relative --save_checkpoint_path is taken inside it",
+    )
+    save_freq: int | None = setting(
+        None,
+        "Number of optimization steps between checkpoints, besides those at the best evaluation, "
+        "at the end and on SIGTERM or SIGINT",
+    )
+    checkpoint_format: Literal["native", "nvidia"] = setting(
+        "native",
+        "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
+    )
+    resume: bool = setting(
+        False, "Continue the run saved under --save_checkpoint_path, if there is one"
+    )
+    benchmark_warmup_steps: int = setting(
+        0, "Number of initial iterations to exclude from throughput measurements"
+    )
+    inference_benchmark_batch_sizes: tuple[int, ...] = setting(
+        (1, 64, 4096), "Batch sizes for inference throughput and latency measurements"
+    )
+    inference_benchmark_steps: int = setting(
+        200, "Number of steps for measuring inference latency and throughput"
+    )
+    num_threads: int | None = setting(None, "CPU threads of a step; by default one per core")
+
+    def __post_init__(self) -> None:
+        """Refuses cadences that never come."""
+        _require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
+        for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
+            if getattr(self, name) is not None:
+                _require_positive(self, name)
+        if self.test_after < 0 or self.benchmark_warmup_steps < 0:
+            raise ValueError("--test_after and --benchmark_warmup_steps must not be negative")
+        if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
+            raise ValueError(f"--auc_threshold must lie in (0, 1], got {self.auc_threshold}")
+        sizes = self.inference_benchmark_batch_sizes
+        if not sizes or min(sizes) < 1:
+            raise ValueError(
+                f"--inference_benchmark_batch_sizes must be positive, got {_join(sizes)!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DlrmConfig:
+    """A whole run; `explicit` names the settings that the user gave."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    explicit: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.run.resume and self.checkpoint_folder is None:
+            raise ValueError("--resume needs --save_checkpoint_path, the folder of the run")
+        if self.run.resume and self.run.load_checkpoint_path is not None:
+            raise ValueError(
+                "--resume continues from --save_checkpoint_path; drop --load_checkpoint_path"
+            )
+        if self.run.resume and self.run.checkpoint_format == "nvidia":
+            raise ValueError(
+                "--resume needs --checkpoint_format native: NVIDIA's layout holds no optimizer, "
+                "schedule or loader state"
+            )
+        if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
+            raise ValueError("--freeze_mlps and --freeze_embeddings leave nothing to train")
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """Where checkpoints go; None saves none."""
+        if self.run.save_checkpoint_path is not None:
+            path = Path(self.run.save_checkpoint_path)
+            return Path(self.run.output_dir) / path if "output_dir" in self.explicit else path
+        return Path(self.run.output_dir) if "output_dir" in self.explicit else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every setting under its flag name, as plain values."""
+        values: dict[str, Any] = {}
+        for part in SECTIONS.values():
+            values |= dataclasses.asdict(getattr(self, part))
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(
+        cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()
+    ) -> "DlrmConfig":
+        """Builds a config from values under their flag names.
+
+        Raises:
+            ValueError: an unknown name, or a value that is refused.
+        """
+        remaining = dict(values)
+        parts: dict[str, Any] = {}
+        for section, part in SECTIONS.items():
+            names = [f.name for f in dataclasses.fields(section)]
+            given = {n: remaining.pop(n) for n in names if n in remaining}
+            parts[part] = section(
+                **{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+            )
+        if remaining:
+            raise ValueError(f"unknown settings: {', '.join(sorted(remaining))}")
+        return cls(**parts, explicit=explicit)
+
+
+SECTIONS: dict[type, str] = {
+    ModelConfig: "model",
+    DataConfig: "data",
+    OptimizerConfig: "optimizer",
+    PrecisionConfig: "precision",
+    RunConfig: "run",
+}
+"""Sections of a DlrmConfig and the field that holds each."""
+
+
+def _join(sizes: tuple[int, ...]) -> str:
+    return ",".join(map(str, sizes))
+
+
+def _require_positive(section: object, *names: str) -> None:
+    for name in names:
+        if getattr(section, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(section, name)}")

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A setting of the C allocator that a training run applies once, at its start."""
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc to keep freed blocks, so that large tensors are not faulted in at every step.
+
+    Without it glibc returns each block above 32 MiB to the kernel and faults it in again at the
+    next step, page by page: 1.02 to 1.6 times the step time on a CPU. Peers can set the same, so
+    a comparison has to say which side did.
+
+    Returns:
+        Whether the setting was taken; False where the C library is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))

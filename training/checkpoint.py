@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: folders of safetensors files with a manifest, written aside and renamed.
+
+<folder>/step_000001000/manifest.json        format, state, config, size and checksum of files
+                        <group>.safetensors  named tensors
+<folder>/latest.json                         which steps are the latest and the best
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from dataspec.manifest import file_checksum
+
+FORMAT = "recsys-recipes checkpoint"
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+POINTER_FILE = "latest.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, or does not fit the model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk; tensors are read when asked for.
+
+    Attributes:
+        path: its folder.
+        state: position of the loop and whatever else the run saved as plain values.
+        config: every setting of the run that made it.
+        files: file name -> {"bytes", "xxh3_128"}.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    config: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+
+    def tensors(self, group: str) -> dict[str, Tensor]:
+        """Reads the tensors of a group into memory.
+
+        Raises:
+            CheckpointError: the group is not there, or its file is damaged.
+        """
+        name = f"{group}.safetensors"
+        if name not in self.files:
+            raise CheckpointError(
+                f"{self.path}: holds no tensors {group!r}, only "
+                f"{', '.join(sorted(self.files)) or 'none'}"
+            )
+        file = self.path / name
+        if not file.is_file() or file.stat().st_size != self.files[name]["bytes"]:
+            raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
+        if file_checksum(file) != self.files[name]["xxh3_128"]:
+            raise CheckpointError(
+                f"{file}: its checksum differs from {MANIFEST_FILE}; the file is damaged, use an "
+                "earlier checkpoint"
+            )
+        try:
+            return safetensors.torch.load_file(file)
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(f"{file}: {error}") from error
+
+    def groups(self) -> list[str]:
+        """Returns the names of all groups."""
+        return [name.removesuffix(".safetensors") for name in self.files]
+
+
+def write_checkpoint(
+    path: Path,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> None:
+    """Writes a checkpoint; the folder appears when it is complete.
+
+    Args:
+        path: its folder; an earlier one there is replaced.
+        groups: group -> named tensors on any device; a group is one file.
+        state: plain values (JSON).
+        config: every setting of the run.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    files = {}
+    for group, tensors in groups.items():
+        file = temporary / f"{group}.safetensors"
+        host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        safetensors.torch.save_file(host, file)
+        files[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
+    manifest = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "state": dict(state),
+        "config": dict(config),
+        "files": files,
+    }
+    (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
+    if path.exists():
+        old = path.with_name(path.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        temporary.rename(path)
+        shutil.rmtree(old)
+    else:
+        temporary.rename(path)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Opens a checkpoint: its own folder, or the folder of a run (then its latest one).
+
+    Raises:
+        CheckpointError: there is none, or its manifest is damaged or of a later version.
+    """
+    if not (path / MANIFEST_FILE).is_file():
+        latest = CheckpointFolder(path).latest()
+        if latest is None:
+            raise CheckpointError(
+                f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
+                "missing); give the folder that --save_checkpoint_path named"
+            )
+        path = latest
+    try:
+        manifest = json.loads((path / MANIFEST_FILE).read_text())
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {manifest.get('format_version')}, this code reads "
+            f"{FORMAT_VERSION}"
+        )
+    missing = {"state", "config", "files"} - manifest.keys()
+    if missing:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: keys are missing: {sorted(missing)}")
+    return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"])
+
+
+class CheckpointFolder:
+    """The checkpoints of one run: keeps the latest and the best, removes the others.
+
+    Args:
+        folder: where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _pointers(self) -> dict[str, str]:
+        try:
+            pointers = json.loads((self.folder / POINTER_FILE).read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.folder / POINTER_FILE}: not readable as JSON: {error}; name a step_* "
+                "folder instead"
+            ) from error
+        return dict(pointers)
+
+    def latest(self) -> Path | None:
+        """Returns the folder of the latest checkpoint."""
+        name = self._pointers().get("latest")
+        return self.folder / name if name else None
+
+    def best(self) -> Path | None:
+        """Returns the folder of the checkpoint with the best evaluation."""
+        name = self._pointers().get("best")
+        return self.folder / name if name else None
+
+    def save(
+        self,
+        step: int,
+        groups: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        is_best: bool,
+    ) -> Path:
+        """Writes the checkpoint of a step and returns its folder."""
+        path = self.folder / f"step_{step:09d}"
+        write_checkpoint(path, groups, state, config)
+        pointers = self._pointers() | {"latest": path.name}
+        if is_best:
+            pointers["best"] = path.name
+        temporary = self.folder / (POINTER_FILE + ".tmp")
+        temporary.write_text(json.dumps(pointers) + "\n")
+        temporary.replace(self.folder / POINTER_FILE)
+        for other in self.folder.glob("step_*"):
+            if other.name not in pointers.values():
+                shutil.rmtree(other, ignore_errors=True)
+        return path

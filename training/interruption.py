@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets a run end in order when it is told to stop."""
+
+import signal
+from types import FrameType, TracebackType
+
+
+class StopRequest:
+    """Turns SIGTERM and SIGINT into a flag that the loop reads between steps.
+
+    A second signal ends the process at once, as it would have without this.
+
+    Attributes:
+        signal_name: the signal that came, or None.
+    """
+
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.signal_name: str | None = None
+        self._previous = {s: signal.getsignal(s) for s in self._SIGNALS}
+
+    def __enter__(self) -> "StopRequest":
+        for s in self._SIGNALS:
+            signal.signal(s, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal_name = signal.Signals(number).name
+        for s in self._SIGNALS:
+            signal.signal(s, signal.SIG_DFL)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for s, handler in self._previous.items():
+            signal.signal(s, handler)

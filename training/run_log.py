@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a run: lines `DLLL {json}` in a file, as NVIDIA's dllogger writes them."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class RunLog:
+    """Appends records to the log file of a run; each line is flushed when written.
+
+    Args:
+        path: the file; None logs nowhere. An earlier file is replaced unless `append`.
+        append: continue the file of the run that is resumed.
+    """
+
+    def __init__(self, path: Path | None, append: bool = False) -> None:
+        self._start = time.time()
+        self._file = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a" if append else "w")
+
+    def parameters(self, config: Mapping[str, Any]) -> None:
+        """Records every setting of the run."""
+        self._write("PARAMETER", config)
+
+    def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
+        """Records figures; step is (epoch, step), or () for the final record of a run."""
+        self._write(list(step), data)
+
+    def _write(self, step: object, data: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        now = time.time()
+        entry = {
+            "timestamp": f"{now * 1000:.0f}",
+            "elapsedtime": f"{now - self._start:.6f}",
+            "datetime": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)),
+            "type": "LOG",
+            "step": step,
+            "data": {k: _json_safe(v) for k, v in data.items()},
+        }
+        self._file.write(f"DLLL {json.dumps(entry)}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _json_safe(value: object) -> object:
+    """Returns null for nan and infinities, which JSON has no word for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

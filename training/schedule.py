@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning-rate schedules: pure functions of the step."""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WarmupPolynomialDecay:
+    """Linear warm-up, constant, then polynomial decay.
+
+    Attributes:
+        base_lr: the rate between warm-up and decay.
+        warmup_steps: steps of the warm-up; 0 starts at base_lr.
+        warmup_factor: the warm-up starts at 1 - 2**-warmup_factor of base_lr.
+        decay_start_step: last step at base_lr; None decays right after the warm-up.
+        decay_steps: steps of the decay; 0 never decays.
+        decay_power: exponent of the decay.
+        decay_end_lr: the rate never falls below this one.
+
+    Source: NVIDIA DeepLearningExamples DLRM, LearningRateScheduler.
+    """
+
+    base_lr: float
+    warmup_steps: int = 0
+    warmup_factor: int = 0
+    decay_start_step: int | None = None
+    decay_steps: int = 0
+    decay_power: int = 2
+    decay_end_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a decay that starts before the warm-up ends."""
+        if self.decay_start_step is not None and self.decay_start_step < self.warmup_steps:
+            raise ValueError(
+                f"--decay_start_step ({self.decay_start_step}) must not come before the end of "
+                f"the warm-up (--warmup_steps {self.warmup_steps})"
+            )
+
+    def lr(self, step: int) -> float:
+        """Returns the rate of a step, counted from 1."""
+        if step <= self.warmup_steps:
+            return self.base_lr * (
+                1 - (self.warmup_steps - step) / (self.warmup_steps * 2.0**self.warmup_factor)
+            )
+        start = self.warmup_steps if self.decay_start_step is None else self.decay_start_step
+        if self.decay_steps == 0 or step <= start:
+            return self.base_lr
+        remaining = max(start + self.decay_steps - step, 0) / self.decay_steps
+        return max(self.base_lr * math.pow(remaining, self.decay_power), self.decay_end_lr)
