@@ -151,8 +151,12 @@ class FeatureSpec:
         }
 
     @classmethod
-    def load(cls, root: Path) -> "FeatureSpec":
+    def load(cls, root: Path, num_numerical: int = 13) -> "FeatureSpec":
         """Reads the spec of a dataset folder: feature_spec.yaml, else model_size.json.
+
+        Args:
+            root: the dataset folder.
+            num_numerical: numerical features, which model_size.json does not tell.
 
         Raises:
             DatasetError: neither file is there, or one is malformed.
@@ -160,15 +164,19 @@ class FeatureSpec:
         if (root / SPEC_FILE).is_file():
             return cls.load_yaml(root / SPEC_FILE)
         if (root / MODEL_SIZE_FILE).is_file():
-            return cls.load_model_size(root / MODEL_SIZE_FILE)
+            return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
             "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs)"
         )
 
     @classmethod
-    def load_model_size(cls, path: Path) -> "FeatureSpec":
-        """Reads the earlier spec: {"_c14": highest id, ...}, in table order."""
+    def load_model_size(cls, path: Path, num_numerical: int = 13) -> "FeatureSpec":
+        """Reads the earlier spec: {"_c14": highest id, ...}, in table order.
+
+        Raises:
+            DatasetError: not such a mapping.
+        """
         try:
             sizes = json.loads(path.read_text())
         except (ValueError, OSError) as error:
@@ -180,7 +188,7 @@ class FeatureSpec:
                 f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
                 f"{str(sizes)[:200]}"
             )
-        return cls.criteo([v + 1 for v in sizes.values()])
+        return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
 
     @classmethod
     def load_yaml(cls, path: Path) -> "FeatureSpec":

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch on its way to the model: narrow dtypes while it travels, widened where it arrives.
+
+Letters: B batch, M numerical features, F categorical features.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dataspec.click_columns import ClickColumns
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """What the model takes.
+
+    Attributes:
+        numerical: [B, M] float16 or float32.
+        ids: [B, F] int64.
+        label: [B] float32, 0 or 1.
+    """
+
+    numerical: Tensor
+    ids: Tensor
+    label: Tensor
+
+    def __len__(self) -> int:
+        return self.label.shape[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NarrowBatch:
+    """A batch in storage dtypes: 89 bytes a Criteo row instead of 264.
+
+    Attributes:
+        numerical: [B, M] float16 or float32.
+        ids: per dtype, (features it holds, [features, B] ids).
+        label: [B] bool.
+    """
+
+    numerical: Tensor
+    ids: tuple[tuple[tuple[int, ...], Tensor], ...]
+    label: Tensor
+
+    @classmethod
+    def from_columns(cls, columns: ClickColumns, pin_memory: bool) -> "NarrowBatch":
+        """Copies columns into tensors; ids of one dtype share one tensor, hence one transfer."""
+        by_dtype: dict[np.dtype[np.signedinteger], list[int]] = {}
+        for i, ids in enumerate(columns.categorical):
+            by_dtype.setdefault(ids.dtype, []).append(i)
+        groups = []
+        for features in by_dtype.values():
+            stacked = torch.from_numpy(np.stack([columns.categorical[i] for i in features]))
+            groups.append((tuple(features), stacked))
+        batch = cls(
+            torch.from_numpy(np.array(columns.numerical)),
+            tuple(groups),
+            torch.from_numpy(np.array(columns.label)),
+        )
+        return batch._map(Tensor.pin_memory) if pin_memory else batch
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "NarrowBatch":
+        return NarrowBatch(
+            change(self.numerical),
+            tuple((features, change(ids)) for features, ids in self.ids),
+            change(self.label),
+        )
+
+    def to(self, device: torch.device) -> "NarrowBatch":
+        """Queues the copy to a device."""
+        return self._map(lambda t: t.to(device, non_blocking=True))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keeps the memory until `stream` has read it."""
+        for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids)):
+            tensor.record_stream(stream)
+
+    def widen(self) -> Batch:
+        """Returns the batch in the dtypes of the model, on the device where it lies."""
+        num_features = sum(len(features) for features, _ in self.ids)
+        wide = torch.empty(
+            num_features, len(self.label), dtype=torch.int64, device=self.label.device
+        )
+        for features, ids in self.ids:
+            if len(features) == num_features:
+                wide.copy_(ids)
+            else:
+                wide[list(features)] = ids.to(torch.int64)
+        return Batch(self.numerical, wide.t(), self.label.to(torch.float32))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes weights in the layout of NVIDIA's DLRM for PyTorch.
+
+    bottom_model.embeddings.{i}.bin      raw little-endian float32, row-major
+    bottom_model.embeddings.{i}.meta.pt  {"shape": (rows, dim)}
+    bottom_model.mlp.pt, top_model.mlp.pt  {"weights": [...], "biases": [...]} float32
+    top_model.out.pt                     state dict of the last layer of the top MLP
+    metadata.pt                          {"data": {...}, "config": {...}}
+
+The last layer of the top MLP is a module of its own there (`out`). Pickles are read with
+`weights_only`, so a file cannot run code.
+"""
+
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dlrm.model.single import Dlrm
+from training.checkpoint import CheckpointError
+
+_BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
+_METADATA = "metadata.pt"
+
+
+def is_nvidia_checkpoint(path: Path) -> bool:
+    """Returns whether a folder has NVIDIA's layout."""
+    return (path / _BOTTOM_MLP).is_file()
+
+
+def save(path: Path, model: Dlrm, epoch: int, step: int, config: Mapping[str, Any]) -> None:
+    """Writes the weights of a model; the folder appears when it is complete.
+
+    Args:
+        path: folder; an earlier one there is replaced.
+        model: with dot or cat interaction (others have parameters the layout has no place for).
+        epoch: complete epochs.
+        step: complete steps.
+        config: settings to keep beside the weights.
+    """
+    if any(True for _ in model.interaction.parameters()):
+        raise CheckpointError(
+            "--checkpoint_format nvidia has no place for the parameters of --interaction_op dcnv2"
+        )
+    temporary = path.with_name(path.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    tables = model.embeddings.tables()
+    for i, table in enumerate(tables):
+        table.detach().cpu().numpy().astype("<f4", copy=False).tofile(temporary / _table(i, "bin"))
+        torch.save({"shape": tuple(table.shape)}, temporary / _table(i, "meta.pt"))
+    torch.save(_mlp_dict(model.bottom_mlp.linears), temporary / _BOTTOM_MLP)
+    torch.save(_mlp_dict(model.top_mlp.linears[:-1]), temporary / _TOP_MLP)
+    out = model.top_mlp.linears[-1]
+    torch.save({"weight": _host(out.weight), "bias": _host(out.bias)}, temporary / _TOP_OUT)
+    data = {"device_mapping": {"embedding": [list(range(len(tables)))], "bottom_mlp": 0}}
+    data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
+    torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
+    if path.exists():
+        shutil.rmtree(path)
+    temporary.rename(path)
+
+
+@torch.no_grad()
+def load(path: Path, model: Dlrm) -> None:
+    """Puts the weights of a folder into a model.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a shape differs.
+    """
+    for i, table in enumerate(model.embeddings.tables()):
+        _load_table(path, i, table)
+    _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
+    _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
+    out = _read_pickle(path / _TOP_OUT)
+    _copy(path / _TOP_OUT, "weight", out.get("weight"), model.top_mlp.linears[-1].weight)
+    _copy(path / _TOP_OUT, "bias", out.get("bias"), model.top_mlp.linears[-1].bias)
+
+
+def _table(index: int, suffix: str) -> str:
+    return f"bottom_model.embeddings.{index}.{suffix}"
+
+
+def _host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32).clone()
+
+
+def _mlp_dict(linears: list[nn.Linear]) -> dict[str, list[Tensor]]:
+    return {
+        "weights": [_host(layer.weight) for layer in linears],
+        "biases": [_host(layer.bias) for layer in linears],
+    }
+
+
+def _read_pickle(path: Path) -> dict[str, Any]:
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing from the checkpoint") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise CheckpointError(f"{path}: not readable as tensors: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a dict, got {type(value).__name__}")
+    return value
+
+
+def _load_table(path: Path, index: int, table: Tensor) -> None:
+    file = path / _table(index, "bin")
+    shape = tuple(_read_pickle(path / _table(index, "meta.pt")).get("shape", ()))
+    if shape != tuple(table.shape):
+        raise CheckpointError(
+            f"{file}: the checkpoint has a table of shape {list(shape)}, the model "
+            f"{list(table.shape)}; the dataset or --embedding_dim differ"
+        )
+    expected = 4 * table.numel()
+    size = file.stat().st_size if file.is_file() else -1
+    if size != expected:
+        found = "is missing" if size < 0 else f"has {size} bytes"
+        raise CheckpointError(f"{file}: {found}, expected {expected} (float32, {list(shape)})")
+    if table.numel():
+        values = np.memmap(file, dtype="<f4", mode="c", shape=shape)
+        table.copy_(torch.from_numpy(values))
+
+
+def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
+    stored = _read_pickle(path)
+    weights, biases = stored.get("weights", []), stored.get("biases", [])
+    if len(weights) != len(linears) or len(biases) != len(linears):
+        raise CheckpointError(
+            f"{path}: {len(weights)} weights and {len(biases)} biases, the model has "
+            f"{len(linears)} layers here; --bottom_mlp_sizes or --top_mlp_sizes differ"
+        )
+    for i, layer in enumerate(linears):
+        _copy(path, f"weights[{i}]", weights[i], layer.weight)
+        _copy(path, f"biases[{i}]", biases[i], layer.bias)
+
+
+def _copy(path: Path, name: str, stored: object, parameter: Tensor) -> None:
+    if not isinstance(stored, Tensor) or stored.shape != parameter.shape:
+        found = list(stored.shape) if isinstance(stored, Tensor) else type(stored).__name__
+        raise CheckpointError(
+            f"{path}: {name}: the checkpoint has {found}, the model {list(parameter.shape)}"
+        )
+    parameter.copy_(stored)

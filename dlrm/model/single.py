@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DLRM network on one device. Source: Naumov et al. 2019 (arXiv:1906.00091)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dlrm.config import ModelConfig
+from dlrm.nn.embedding import build_embeddings
+from dlrm.nn.interaction import build_interaction
+from dlrm.nn.mlp import ApexMlp, Mlp
+
+
+class Dlrm(nn.Module):
+    """Bottom MLP and embeddings, their interaction, and the top MLP.
+
+    Args:
+        config: sizes and kinds of the parts.
+        table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
+
+    Attributes:
+        bottom_mlp, embeddings, interaction, top_mlp: the parts.
+    """
+
+    def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
+        super().__init__()
+        if config.max_table_size is not None:
+            table_sizes = [min(n, config.max_table_size) for n in table_sizes]
+        self.num_numerical_features = config.num_numerical_features
+        # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
+        self.bottom_mlp = Mlp(
+            max(config.num_numerical_features, 1), config.bottom_mlp_sizes, final_relu=True
+        )
+        self.embeddings = build_embeddings(
+            config.embedding_type, table_sizes, config.embedding_dim, config.hash_indices
+        )
+        self.interaction = build_interaction(
+            config.interaction_op,
+            1 + len(table_sizes),
+            config.embedding_dim,
+            config.dcn_num_layers,
+            config.dcn_low_rank_dim,
+        )
+        self.top_mlp = Mlp(
+            self.interaction.out_features,
+            config.top_mlp_sizes,
+            final_relu=False,
+            dropout=config.dropout,
+        )
+        if self.interaction.num_padding:
+            # The padding columns are always zero: zero weights keep them out of weight decay.
+            with torch.no_grad():
+                self.top_mlp.linears[0].weight[:, -self.interaction.num_padding :] = 0
+        self._run_bottom: nn.Module = self.bottom_mlp
+        self._run_top: nn.Module = self.top_mlp
+        if config.optimized_mlp:
+            self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
+
+    def forward(self, numerical: Tensor, ids: Tensor) -> Tensor:
+        """Scores samples.
+
+        Args:
+            numerical: [B, M] floating point, transformed features.
+            ids: [B, F] int64, ids of the categorical features.
+
+        Returns:
+            [B] logits of a click, float32 (or the autocast dtype).
+        """
+        if self.num_numerical_features == 0:
+            numerical = torch.ones(ids.shape[0], 1, device=ids.device)
+        bottom = self._run_bottom(numerical.to(torch.float32))
+        features = bottom.unsqueeze(1)
+        if self.embeddings.table_sizes:
+            vectors = self.embeddings(ids, bottom.dtype)
+            features = torch.cat([features, vectors], dim=1)
+        logits: Tensor = self._run_top(self.interaction(features)).squeeze(1)
+        return logits
+
+    def mlp_parameters(self) -> list[nn.Parameter]:
+        """Returns every parameter but the tables, in a fixed order."""
+        parts = (self.bottom_mlp, self.interaction, self.top_mlp)
+        return [p for part in parts for p in part.parameters()]
+
+    def mlp_state(self) -> dict[str, Tensor]:
+        """Returns every parameter but the tables, by name."""
+        parts = {
+            "bottom_mlp": self.bottom_mlp,
+            "interaction": self.interaction,
+            "top_mlp": self.top_mlp,
+        }
+        return {
+            f"{name}.{key}": value
+            for name, part in parts.items()
+            for key, value in part.state_dict().items()
+        }

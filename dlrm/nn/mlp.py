@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-layer perceptrons with NVIDIA DLRM's initialisation."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def init_linear(layer: nn.Linear) -> None:
+    """Draws weights from N(0, 2 / (in + out)) and biases from N(0, 1 / out).
+
+    Source: facebookresearch/dlrm and NVIDIA DeepLearningExamples DLRM.
+    """
+    variance = 2 / (layer.in_features + layer.out_features)
+    nn.init.normal_(layer.weight, 0.0, math.sqrt(variance))
+    nn.init.normal_(layer.bias, 0.0, math.sqrt(1 / layer.out_features))
+
+
+class Mlp(nn.Module):
+    """Linear layers with ReLU between them.
+
+    Args:
+        in_features: width of the input.
+        sizes: width of each layer.
+        final_relu: whether a ReLU follows the last layer too (bottom MLP) or not (top MLP).
+        dropout: share of activations dropped after each hidden layer while training.
+    """
+
+    def __init__(
+        self, in_features: int, sizes: Sequence[int], final_relu: bool, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(i, o) for i, o in itertools.pairwise([in_features, *sizes])
+        )
+        self.final_relu = final_relu
+        self.dropout = dropout
+        for layer in self.linears:
+            init_linear(layer)
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The linear layers in order."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, in_features] to [B, sizes[-1]]."""
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if i < last or self.final_relu:
+                x = torch.relu(x)
+            if i < last and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        return x
+
+
+class ApexMlp(nn.Module):
+    """The same perceptron through NVIDIA apex's fused kernels (CUDA, float32 and float16).
+
+    apex fuses a ReLU after every layer, so the last layer stays outside where it has none. The
+    linear layers own the parameters, so checkpoints do not depend on this choice.
+
+    Args:
+        mlp: the perceptron to run; its parameters are used, not copied.
+    """
+
+    def __init__(self, mlp: Mlp) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, in_features] to [B, sizes[-1]]."""
+        from apex.mlp.mlp import mlp_function
+
+        linears = self.mlp.linears
+        fused = linears if self.mlp.final_relu else linears[:-1]
+        if fused:
+            relu = 1
+            x = mlp_function(1, relu, x, *(m.weight for m in fused), *(m.bias for m in fused))
+        if len(fused) == len(linears):
+            return x
+        last: Tensor = linears[-1](x)
+        return last
+
+
+def has_apex() -> bool:
+    """Returns whether NVIDIA's apex is installed (PyPI's `apex` is another project)."""
+    try:
+        from apex.mlp.mlp import mlp_function
+    except ImportError:
+        return False
+    return mlp_function is not None

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains, tests or measures DLRM on one device.
+
+python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
+"""
+
+import logging
+import shlex
+import sys
+
+from absl import app, flags
+
+import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
+from dlrm.scripts.flags import config_from_flags, define_flags
+from dlrm.train import run as runs
+from training.divergence import DivergenceError
+
+USER_ERROR, DIVERGED = 2, 4
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def run(argv: list[str]) -> None:
+    """Does what the flags say; exits 2 on refused input, 4 when training diverges."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", force=True)
+    if len(argv) > 1:
+        sys.exit(_fail(f"unknown arguments: {' '.join(argv[1:])} (flags start with --)"))
+    try:
+        config = config_from_flags(flags.FLAGS)
+        if config.run.mode == "test":
+            runs.test(config, _say)
+        elif config.run.mode == "inference_benchmark":
+            runs.inference_benchmark(config, _say)
+        else:
+            result = runs.train(config, _say)
+            if result.reason.startswith("SIG") and config.checkpoint_folder is not None:
+                _say(f"{result.reason}: stopped after step {result.state.step}. Continue with:")
+                _say(_resume_command())
+    except DivergenceError as error:
+        _fail(str(error))
+        sys.exit(DIVERGED)
+    except (ValueError, FileExistsError, PermissionError) as error:
+        sys.exit(_fail(str(error)))
+
+
+def _resume_command() -> str:
+    arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--resume=true")]
+    return shlex.join([sys.executable, "-m", "dlrm.scripts.main", *arguments, "--resume"])
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return USER_ERROR
+
+
+if __name__ == "__main__":
+    define_flags(flags.FLAGS)
+    app.run(run)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a DLRM checkpoint holds, and how it is put back.
+
+Tables and their optimizer state are stored per feature, so a checkpoint does not depend on
+--embedding_type and can be spread over devices differently when it is loaded.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlrm.config import DlrmConfig
+from dlrm.model import nvidia_checkpoint
+from dlrm.model.single import Dlrm
+from dlrm.train.step import DlrmTrainStep
+from training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder, read_checkpoint
+from training.loop import LoopState
+
+_MLP, _MLP_OPTIMIZER, _RANDOM = "mlp", "mlp_optimizer", "random"
+
+_MAY_DIFFER_ON_RESUME = frozenset(
+    {
+        "mode", "epochs", "max_steps", "test_freq", "test_after", "auc_threshold", "auc_device",
+        "base_device", "print_freq", "log_path", "load_checkpoint_path", "save_checkpoint_path",
+        "output_dir", "save_freq", "resume", "benchmark_warmup_steps", "num_threads",
+        "inference_benchmark_batch_sizes", "inference_benchmark_steps", "dataset",
+        "test_batch_size", "eval_split", "read_ahead", "synthetic_dataset_dir", "feature_spec",
+        "cuda_graphs", "optimized_mlp",
+    }
+)  # fmt: skip
+"""Settings that change what is watched or where, not the parameters a run arrives at."""
+
+
+def _table_group(index: int) -> str:
+    return f"embedding_{index}"
+
+
+def _weights(model: Dlrm) -> dict[str, dict[str, Tensor]]:
+    groups = {_MLP: model.mlp_state()}
+    for i, table in enumerate(model.embeddings.tables()):
+        groups[_table_group(i)] = {"weight": table}
+    return groups
+
+
+def _training_state(step: DlrmTrainStep) -> dict[str, dict[str, Tensor]]:
+    """Returns the optimizers' tensors, in the groups of what they belong to."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    if step.mlp_optimizer is not None:
+        groups[_MLP_OPTIMIZER] = step.mlp_optimizer.state()
+    if step.embedding_optimizer is not None:
+        groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
+        for i, state in enumerate(step.embedding_optimizer.state_per_feature()):
+            groups[_table_group(i)] = state
+    return groups
+
+
+def save_run(
+    folder: CheckpointFolder,
+    config: DlrmConfig,
+    model: Dlrm,
+    step: DlrmTrainStep,
+    state: LoopState,
+    is_best: bool,
+) -> None:
+    """Saves everything that a resumed run needs."""
+    groups = _weights(model)
+    for group, tensors in _training_state(step).items():
+        groups.setdefault(group, {}).update(tensors)
+    groups[_RANDOM] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
+    values = dataclasses.asdict(state)
+    if state.best_metric == float("-inf"):
+        values["best_metric"] = None
+    folder.save(state.step, groups, values, config.to_dict(), is_best)
+
+
+def load_weights(path: Path, model: Dlrm) -> None:
+    """Puts the weights of a checkpoint into a model.
+
+    Args:
+        path: a checkpoint of this project, or a folder in NVIDIA's layout.
+        model: changed in place.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or a shape differs.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        nvidia_checkpoint.load(path, model)
+        return
+    checkpoint = read_checkpoint(path)
+    for group, tensors in _weights(model).items():
+        _copy(checkpoint, group, tensors)
+
+
+def resume_run(
+    folder: CheckpointFolder, config: DlrmConfig, model: Dlrm, step: DlrmTrainStep
+) -> LoopState | None:
+    """Puts a run back where its latest checkpoint left it.
+
+    Returns:
+        Where it stands; None where nothing was saved yet.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or was made with other settings.
+    """
+    latest = folder.latest()
+    if latest is None:
+        return None
+    checkpoint = read_checkpoint(latest)
+    _check_same_settings(checkpoint, config)
+    for group, tensors in _weights(model).items():
+        _copy(checkpoint, group, tensors)
+    for group, tensors in _training_state(step).items():
+        _copy(checkpoint, group, tensors)
+    random = checkpoint.tensors(_RANDOM)
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    values = dict(checkpoint.state)
+    if values["best_metric"] is None:
+        values["best_metric"] = float("-inf")
+    return LoopState(**values)
+
+
+def model_settings(path: Path) -> dict[str, Any] | None:
+    """Returns the settings stored with a checkpoint; None for NVIDIA's layout, which has none.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        return None
+    return read_checkpoint(path).config
+
+
+def _check_same_settings(checkpoint: Checkpoint, config: DlrmConfig) -> None:
+    now = config.to_dict()
+    differing = [
+        f"--{name} (was {checkpoint.config.get(name)}, now {value})"
+        for name, value in now.items()
+        if name not in _MAY_DIFFER_ON_RESUME and checkpoint.config.get(name) != value
+    ]
+    if differing:
+        raise CheckpointError(
+            f"{checkpoint.path}: was made with other settings, so the run cannot continue from "
+            f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
+            "--load_checkpoint_path"
+        )
+
+
+@torch.no_grad()
+def _copy(checkpoint: Checkpoint, group: str, tensors: Mapping[str, Tensor]) -> None:
+    stored = checkpoint.tensors(group)
+    for name, tensor in tensors.items():
+        if name not in stored:
+            raise CheckpointError(
+                f"{checkpoint.path}: {group} has no tensor {name!r}; it was made by another "
+                "kind of model or optimizer"
+            )
+        if stored[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{checkpoint.path}: {group}, {name}: the checkpoint has shape "
+                f"{list(stored[name].shape)}, the model {list(tensor.shape)}; the model flags or "
+                "the dataset differ from those of the checkpoint"
+            )
+        tensor.copy_(stored[name])

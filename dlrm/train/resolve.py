@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills in what a run leaves open, from the machine, the dataset and the checkpoint."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import torch
+
+from dataspec.feature_spec import FeatureSpec
+from dlrm.config import DlrmConfig, ModelConfig
+from dlrm.nn.mlp import has_apex
+from dlrm.train.checkpoint import model_settings
+from dlrm.train.step import check_graphable
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_device(base_device: str) -> torch.device:
+    """Returns the device of a run.
+
+    Raises:
+        ValueError: CUDA was asked for and is not there.
+    """
+    if base_device == "auto":
+        base_device = "cuda" if torch.cuda.is_available() else "cpu"
+    if base_device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "--base_device cuda: this machine (or this build of torch) has no CUDA device; "
+            "use --base_device auto or cpu"
+        )
+    return torch.device(base_device)
+
+
+def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
+    """Returns the config with the model settings of the checkpoint that it loads.
+
+    Settings that the user gave stay as they are; each change is logged.
+
+    Raises:
+        CheckpointError: there is no checkpoint where --load_checkpoint_path points.
+    """
+    if config.run.load_checkpoint_path is None:
+        return config
+    stored = model_settings(Path(config.run.load_checkpoint_path))
+    if stored is None:
+        return config
+    values = config.to_dict()
+    for field in dataclasses.fields(ModelConfig):
+        name = field.name
+        if name in config.explicit or name not in stored or stored[name] == values[name]:
+            continue
+        logger.info("--%s: %s, as in the checkpoint", name, stored[name])
+        values[name] = stored[name]
+    return DlrmConfig.from_dict(values, config.explicit)
+
+
+def resolve(config: DlrmConfig, device: torch.device, spec: FeatureSpec) -> DlrmConfig:
+    """Returns the config with every default fitted to the machine and the dataset.
+
+    Raises:
+        ValueError: something was asked for explicitly that cannot be done.
+    """
+    changes: dict[str, object] = {"base_device": device.type}
+    num_numerical = len(spec.numerical)
+    if num_numerical != config.model.num_numerical_features:
+        if "num_numerical_features" in config.explicit:
+            raise ValueError(
+                f"--num_numerical_features {config.model.num_numerical_features}, but the feature "
+                f"spec of the dataset has {num_numerical}"
+            )
+        changes["num_numerical_features"] = num_numerical
+    if config.model.optimized_mlp and not (device.type == "cuda" and has_apex()):
+        if "optimized_mlp" in config.explicit:
+            raise ValueError(
+                "--optimized_mlp needs a CUDA device and NVIDIA's apex "
+                "(https://github.com/NVIDIA/apex; PyPI's `apex` is another project)"
+            )
+        changes["optimized_mlp"] = False
+    if config.run.auc_device == "auto":
+        changes["auc_device"] = device.type
+    elif config.run.auc_device == "cuda":
+        resolve_device("cuda")
+    if config.run.cuda_graphs:
+        check_graphable(config.optimizer, config.model.embedding_type, device)
+    values = config.to_dict()
+    for name, value in changes.items():
+        if values[name] != value:
+            logger.info("--%s: %s instead of %s", name, value, values[name])
+    return DlrmConfig.from_dict(values | changes, config.explicit)

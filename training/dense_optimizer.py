@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of dense parameters: rate, loss scale and overflow flag stay on the device."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+DenseRule = Literal["sgd", "adagrad", "adam"]
+
+ADAGRAD_EPS = 1e-8
+ADAM_EPS = 1e-8
+
+
+class DenseOptimizer(Protocol):
+    """Moves parameters by their gradients, without waiting for the device."""
+
+    def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
+        """Applies `grad` of every parameter.
+
+        Args:
+            lr: scalar float32 tensor on the device.
+            loss_scale: gradients are divided by it.
+            overflow: scalar bool tensor; True changes nothing.
+        """
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state as named tensors; copying into them restores it."""
+        ...
+
+
+class _Fused:
+    """torch.optim's fused kernels, which take all three on the device."""
+
+    def __init__(
+        self, optimizer: torch.optim.SGD | torch.optim.AdamW, params: Sequence[nn.Parameter]
+    ) -> None:
+        self._optimizer = optimizer
+        self._params = params
+
+    def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        if overflow is not None:
+            # The two attributes that torch.amp.GradScaler sets for fused optimizers.
+            self._optimizer.grad_scale = torch.full_like(lr, loss_scale)  # type: ignore[union-attr]
+            self._optimizer.found_inf = overflow.to(torch.float32)  # type: ignore[union-attr]
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Tensor]:
+        if isinstance(self._optimizer, torch.optim.SGD):
+            return {}
+        tensors: dict[str, Tensor] = {}
+        for i, p in enumerate(self._params):
+            moments = self._optimizer.state[p]
+            if not moments:  # before the first step torch has made none
+                moments["step"] = torch.zeros((), device=p.device)
+                moments["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                moments["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            tensors |= {f"{i}.{name}": moments[name] for name in sorted(moments)}
+        return tensors
+
+
+class _Adagrad:
+    """Adagrad in torch's multi-tensor operations (its fused kernel is not there on every device).
+
+    Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
+    """
+
+    def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
+        self._params = params
+        self._weight_decay = weight_decay
+        self._sums = [torch.zeros_like(p) for p in params]
+
+    @torch.no_grad()
+    def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
+        pairs = [
+            (p, s) for p, s in zip(self._params, self._sums, strict=True) if p.grad is not None
+        ]
+        params: list[Tensor] = [p for p, _ in pairs]
+        sums = [s for _, s in pairs]
+        gradients = [p.grad for p in params if p.grad is not None]
+        if overflow is not None:
+            gradients = [torch.where(overflow, 0, g / loss_scale) for g in gradients]
+            lr = torch.where(overflow, 0, lr)
+        if self._weight_decay:
+            decayed = torch._foreach_add(gradients, params, alpha=self._weight_decay)
+            gradients = (
+                list(decayed)
+                if overflow is None
+                else [torch.where(overflow, 0, g) for g in decayed]
+            )
+        torch._foreach_addcmul_(sums, gradients, gradients)
+        roots = torch._foreach_sqrt(sums)
+        torch._foreach_add_(roots, ADAGRAD_EPS)
+        changes = list(torch._foreach_div(gradients, roots))
+        torch._foreach_mul_(changes, -lr)
+        torch._foreach_add_(params, changes)
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"{i}.sum_of_squares": s for i, s in enumerate(self._sums)}
+
+
+def build_dense_optimizer(
+    rule: DenseRule, params: Sequence[nn.Parameter], weight_decay: float = 0.0
+) -> DenseOptimizer:
+    """Returns an optimizer; Adam's weight decay is decoupled (AdamW).
+
+    Args:
+        rule: which.
+        params: what it moves, in an order that does not change between runs.
+        weight_decay: of every parameter.
+    """
+    if rule == "adagrad":
+        return _Adagrad(params, weight_decay)
+    lr = torch.zeros((), device=params[0].device)
+    if rule == "sgd":
+        sgd = torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, fused=True)
+        return _Fused(sgd, params)
+    adam = torch.optim.AdamW(params, lr=lr, eps=ADAM_EPS, weight_decay=weight_decay, fused=True)
+    return _Fused(adam, params)
