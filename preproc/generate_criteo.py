@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from absl import flags
 from tqdm import tqdm
 
 from preproc.criteo_schema import NUM_CATEGORICAL
 from preproc.planted_model import BestReachable, PlantedModel, best_reachable
-from preproc.planted_rows import KAGGLE_CARDINALITIES, calibrated_model, draw_rows, format_rows
+from preproc.planted_rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
 
 __all__ = ["GeneratorConfig", "best_reachable", "generate", "main"]
 
@@ -95,33 +94,21 @@ class GeneratorConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One chunk of a file: what a worker makes."""
+    """The place of one chunk: what a worker is told."""
 
     file: int
     chunk: int
     rows: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """A finished chunk: text (compressed if asked for), true probabilities and labels, [rows]."""
-
-    text: bytes
-    probabilities: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.bool_]
-
-
-def make_chunk(config: GeneratorConfig, model: PlantedModel, job: Job) -> Chunk:
+def make_job(config: GeneratorConfig, model: PlantedModel, job: Job) -> Chunk:
     """Makes one chunk from nothing but its place: seed, file and number."""
     seeds = np.random.SeedSequence(config.seed, spawn_key=(2, job.file, job.chunk))
-    rng = np.random.Generator(np.random.Philox(seeds))
-    rows = draw_rows(rng, job.rows, config.cardinalities)
-    probabilities = model.probabilities(rows.numerical, rows.ranks)
-    labels = rng.random(job.rows, np.float32) < probabilities
-    text = format_rows(labels, rows).tobytes()
-    if config.gzip:
-        text = gzip.compress(text, compresslevel=1, mtime=0)
-    return Chunk(text, probabilities, labels)
+    chunk = make_chunk(model, np.random.Philox(seeds), job.rows, config.cardinalities)
+    if not config.gzip:
+        return chunk
+    text = gzip.compress(chunk.text, compresslevel=1, mtime=0)
+    return dataclasses.replace(chunk, text=text)
 
 
 def named_ranges(config: GeneratorConfig) -> dict[str, tuple[int, int]]:
@@ -187,10 +174,7 @@ def _write(
     config: GeneratorConfig, temporary: dict[Path, Path], *, progress: bool
 ) -> dict[str, object]:
     model = calibrated_model(
-        config.seed,
-        config.cardinalities,
-        click_rate=config.click_rate,
-        best_auc=config.best_auc,
+        config.seed, config.cardinalities, click_rate=config.click_rate, best_auc=config.best_auc
     )
     ranges = named_ranges(config)
     scores: dict[str, BestReachable] = {}
@@ -253,7 +237,7 @@ def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple
     waiting: collections.deque[tuple[Job, concurrent.futures.Future[Chunk]]] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(config.threads) as pool:
         for job in jobs:
-            waiting.append((job, pool.submit(make_chunk, config, model, job)))
+            waiting.append((job, pool.submit(make_job, config, model, job)))
             if len(waiting) > config.threads:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -292,7 +276,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         extra = values(argv)[1:]
         if values.help:
-            print(__doc__, values.get_help(), sep="\n")  # noqa: T201
+            print(__doc__, values.get_help(), sep="\n")
             return 0
         if extra or values.output is None or values.rows is None:
             raise ValueError(
@@ -306,9 +290,9 @@ def main(argv: Sequence[str]) -> int:
         del given["help"]
         planted = generate(GeneratorConfig(**given), progress=True)
     except (flags.Error, ValueError, OSError) as error:
-        print(f"generate_criteo: {error}", file=sys.stderr)  # noqa: T201
+        print(f"generate_criteo: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(planted["best_reachable"], indent=1))  # noqa: T201
+    print(json.dumps(planted["best_reachable"], indent=1))
     return 0
 
 

@@ -3,8 +3,8 @@
 
 logit = bias + w . (numerical effects, id effects, pair effects). Only the most frequent ids of a
 column have an effect, and a missing id has none, so that all of it can be learned from the rows
-that survive preprocessing. The pair effects have mean zero over either column: a model without
-interactions cannot see them.
+that survive preprocessing. A pair effect is the product of two id effects, each of mean zero: a
+model without interactions cannot see it.
 
 Letters: n rows, C columns of categories, H head ids of a column.
 """
@@ -19,17 +19,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-NUM_HEAD_IDS = 96
-"""Ids of a column that have an effect of their own; the 96th is seen about 500 times per million
-rows in the flattest column."""
+NUM_HEAD_IDS = 32
+"""Ids of a column that have an effect of their own; each is seen more than 500
+times per million rows."""
 
-GROUP_SHARES = (0.30, 0.40, 0.30)
-"""Shares of the variance of the logit: numerical, id and pair effects."""
+GROUP_SHARES = (0.40, 0.45, 0.15)
+"""Shares of the variance of the logit: numerical, id and pair effects. With these, on a million
+rows and a best AUC of 0.80, a logistic regression reaches 0.765 and one epoch of a small DLRM
+0.791."""
 
-PAIRS = ((13, 16), (5, 22), (16, 22), (1, 13), (5, 16), (8, 13))
-"""Columns that interact (of 0..25): each has few ids, so each pair of ids is often seen."""
-
-PAIR_DIM = 2
+PAIRS = ((13, 16), (5, 22), (16, 22))
+"""Columns (of 0..25) whose effects multiply: each has few ids, so each pair is often seen."""
 
 NUMERICAL_CENTRE = np.array(
     [1.2, 2.1, 2.1, 1.7, 7.3, 3.1, 1.8, 2.1, 3.5, 1.0, 1.3, 0.9, 1.7]
@@ -62,14 +62,12 @@ class PlantedModel:
     Attributes:
         numerical_effects: [13, 2] slope and bend (effect of the distance from the centre).
         id_effects: per column [H + 1]; the last entry, 0, is for missing and all other ids.
-        pair_effects: per pair, two arrays [H + 1, PAIR_DIM]; the last row is 0.
         weights: [3] weight of each group of effects, 0 until calibrated.
         bias: added to every logit.
     """
 
     numerical_effects: Floats
     id_effects: tuple[Floats, ...]
-    pair_effects: tuple[tuple[Floats, Floats], ...]
     weights: tuple[float, ...] = (0.0, 0.0, 0.0)
     bias: float = 0.0
 
@@ -80,22 +78,18 @@ class PlantedModel:
         """Draws the effects of a seed."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
-        def table(column: int, dim: int) -> Floats:
-            heads = min(cardinalities[column], NUM_HEAD_IDS)
-            share = zipf_probabilities(heads, cardinalities[column], exponents[column])
-            effects = rng.standard_normal((heads, dim))
-            effects -= (share @ effects) / share.sum()
-            # One frequent id must not use up the variance of its column: unit variance in all.
-            effects /= np.sqrt(share @ effects**2 / share.sum()) + 1e-9
-            return np.concatenate([effects, np.zeros((1, dim))])
-
-        ids = tuple(
-            table(c, 1)[:, 0] * rng.uniform(0.5, 1.5) * (cardinalities[c] > 1)
-            for c in range(len(cardinalities))
-        )
-        pairs = tuple((table(a, PAIR_DIM), table(b, PAIR_DIM)) for a, b in PAIRS)
-        numerical = rng.standard_normal((len(NUMERICAL_CENTRE), 2)) * (0.5, 0.4)
-        return cls(numerical_effects=numerical, id_effects=ids, pair_effects=pairs)
+        ids = []
+        for cardinality, exponent in zip(cardinalities, exponents, strict=True):
+            heads = min(cardinality, NUM_HEAD_IDS)
+            share = zipf_probabilities(heads, cardinality, exponent)
+            share /= share.sum()
+            effects = rng.standard_normal(heads)
+            effects -= share @ effects
+            # Unit variance, or the most frequent id of a skewed column would hide the others.
+            effects /= np.sqrt(share @ effects**2) + 1e-9
+            ids.append(np.append(effects * rng.uniform(0.5, 1.5), 0.0))
+        numerical = rng.standard_normal((len(NUMERICAL_CENTRE), 2)) * (0.5, 0.16)
+        return cls(numerical_effects=numerical, id_effects=tuple(ids))
 
     def groups(self, numerical: Integers, ranks: Integers) -> Floats:
         """Returns the three groups of effects, [3, n].
@@ -108,16 +102,15 @@ class PlantedModel:
         centred = np.log(np.maximum(numerical, -1) + 2.0) - NUMERICAL_CENTRE[:, None]
         result[0] = self.numerical_effects[:, 0] @ centred
         result[0] += self.numerical_effects[:, 1] @ np.abs(centred, out=centred)
-        heads = [
-            # -1 wraps round to a huge unsigned number, and so to the last entry as well.
-            np.minimum(column.view(np.uint64), len(effects) - 1).view(np.int64)
+        own = [
+            # -1 turns into a huge unsigned number, and so into the last entry as well.
+            effects[np.minimum(column.view(np.uint64), len(effects) - 1).view(np.int64)]
             for column, effects in zip(ranks, self.id_effects, strict=True)
         ]
-        for head, effects in zip(heads, self.id_effects, strict=True):
-            result[1] += effects[head]
-        for (a, b), (left, right) in zip(PAIRS, self.pair_effects, strict=True):
-            for d in range(PAIR_DIM):
-                result[2] += left[:, d][heads[a]] * right[:, d][heads[b]]
+        for effect in own:
+            result[1] += effect
+        for a, b in PAIRS:
+            result[2] += own[a] * own[b]
         return result
 
     def probabilities(self, numerical: Integers, ranks: Integers) -> npt.NDArray[np.float32]:

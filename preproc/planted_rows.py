@@ -109,6 +109,26 @@ def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.ui
     return np.asarray(flat[flat != 0])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """Finished rows: their text, true click probabilities and labels, each [n]."""
+
+    text: bytes
+    probabilities: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.bool_]
+
+
+def make_chunk(
+    model: PlantedModel, bits: np.random.BitGenerator, num_rows: int, cardinalities: tuple[int, ...]
+) -> Chunk:
+    """Draws rows and their labels."""
+    rng = np.random.Generator(bits)
+    rows = draw_rows(rng, num_rows, cardinalities)
+    probabilities = model.probabilities(rows.numerical, rows.ranks)
+    labels = rng.random(num_rows, np.float32) < probabilities
+    return Chunk(format_rows(labels, rows).tobytes(), probabilities, labels)
+
+
 def calibrated_model(
     seed: int, cardinalities: tuple[int, ...], *, click_rate: float, best_auc: float
 ) -> PlantedModel:

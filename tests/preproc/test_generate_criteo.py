@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from preproc import generate_criteo, planted_model, planted_rows
+from preproc.criteo_schema import row_grammar
+from preproc.generate_criteo import GeneratorConfig, generate
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generated") / "days"
+    planted = generate(
+        GeneratorConfig(output=folder, rows=90_001, days=2, seed=3, write_probabilities=True)
+    )
+    return folder, planted
+
+
+def fields_of(*paths):
+    rows = b"".join(path.read_bytes() for path in paths).split(b"\n")
+    assert rows.pop() == b""
+    return rows
+
+
+def test_rows_follow_the_grammar_and_the_kaggle_log(days):
+    folder, _ = days
+    assert len(fields_of(folder / "day_0")) == 45_001
+    rows = fields_of(folder / "day_0", folder / "day_1")
+    assert len(rows) == 90_001
+    grammar = row_grammar()
+    assert all(grammar.fullmatch(row) for row in rows)
+    columns = list(zip(*(row.split(b"\t") for row in rows), strict=True))
+    missing = [sum(f == b"" for f in column) / len(rows) for column in columns[1:]]
+    expected = planted_rows.MISSING_NUMERICAL + planted_rows.MISSING_CATEGORICAL
+    np.testing.assert_allclose(missing, expected, atol=0.01)
+    assert {b"-1", b"-2"} <= set(columns[2])
+    assert all(len(f) in (0, 8) for column in columns[14:] for f in column)
+    distinct = [len(set(column)) for column in columns[14:]]
+    assert distinct[8] == 3
+    assert 35_000 < distinct[2] < 50_000  # 46,532 in 100,000 rows of the real log.
+
+
+def test_values_agree_with_the_drawn_arrays():
+    rng = np.random.default_rng(0)
+    rows = planted_rows.draw_rows(rng, 500, planted_rows.KAGGLE_CARDINALITIES)
+    rows.numerical[0, :9] = [0, 9, 10, 99, 9_999, 10_000, 99_999_99, 10_000_000, 23_000_000]
+    rows.is_missing[0, :9] = False
+    text = bytes(planted_rows.format_rows(np.zeros(500, bool), rows)).decode()
+    for r, line in enumerate(text.splitlines()):
+        fields = line.split("\t")
+        for i, field in enumerate(fields[1:14]):
+            want = "" if rows.is_missing[i, r] else str(rows.numerical[i, r])
+            assert field == want
+        for c, field in enumerate(fields[14:]):
+            value = planted_rows.category_values(rows.ranks[c, r : r + 1], c)[0]
+            assert field == ("" if rows.ranks[c, r] < 0 else f"{value:08x}")
+
+
+def test_best_figures_equal_the_definition(days):
+    metrics = pytest.importorskip("sklearn.metrics")
+    folder, planted = days
+    p = np.fromfile(folder / planted["probabilities"], "<f4")
+    label_text = [row[:1] for row in fields_of(folder / "day_0", folder / "day_1")]
+    labels = np.array(label_text) == b"1"
+    assert set(planted["best_reachable"]) == {
+        "all",
+        "day_0",
+        "day_1",
+        "last_day_first_half",
+        "last_day_second_half",
+    }
+    for figures in planted["best_reachable"].values():
+        part = slice(figures["first_row"], figures["first_row"] + figures["rows"])
+        auc = metrics.roc_auc_score(labels[part], p[part])
+        assert figures["auc_error_bound"] < 1e-5
+        assert abs(figures["auc"] - auc) <= figures["auc_error_bound"] + 1e-12
+        loss = metrics.log_loss(labels[part], p[part].astype(np.float64))
+        assert figures["log_loss"] == pytest.approx(loss, rel=1e-9)
+        assert figures["click_rate"] == labels[part].mean()
+    assert planted["best_reachable"]["all"]["auc"] == pytest.approx(0.80, abs=0.01)
+    assert planted["best_reachable"]["all"]["click_rate"] == pytest.approx(0.256, abs=0.006)
+    assert json.loads((folder / "planted.json").read_text())["rows_of_file"] == [45_001, 45_000]
+    again = generate_criteo.best_reachable(p[:5000], labels[:5000])
+    assert again["auc"] == pytest.approx(metrics.roc_auc_score(labels[:5000], p[:5000]), abs=1e-5)
+
+
+def test_a_logistic_regression_learns_but_misses_the_interactions():
+    linear = pytest.importorskip("sklearn.linear_model")
+    metrics = pytest.importorskip("sklearn.metrics")
+    model = planted_rows.calibrated_model(
+        0, planted_rows.KAGGLE_CARDINALITIES, click_rate=0.256, best_auc=0.8
+    )
+    rng = np.random.default_rng(5)
+    rows = planted_rows.draw_rows(rng, 60_000, planted_rows.KAGGLE_CARDINALITIES)
+    p = model.probabilities(rows.numerical, rows.ranks)
+    labels = rng.random(len(p)) < p
+    groups = model.groups(rows.numerical, rows.ranks).T
+    train, test = slice(0, 40_000), slice(40_000, None)
+
+    def auc(columns):
+        fitted = linear.LogisticRegression().fit(groups[train, :columns], labels[train])
+        return metrics.roc_auc_score(labels[test], fitted.decision_function(groups[test, :columns]))
+
+    best = metrics.roc_auc_score(labels[test], p[test])
+    assert auc(3) == pytest.approx(best, abs=0.002)
+    assert 0.72 < auc(2) < best - 0.01
+
+
+def test_same_bytes_for_a_seed_whatever_the_threads(tmp_path):
+    def files(name, **options):
+        folder = tmp_path / name
+        generate(GeneratorConfig(output=folder, rows=70_000, days=1, **options))
+        return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+    one = files("one", threads=1)
+    assert one == files("three", threads=3)
+    assert one != files("seed", threads=1, seed=1)
+    packed = files("packed", threads=3, gzip=True)
+    assert gzip.decompress(packed["day_0.gz"]) == one["day_0"]
+    assert packed == files("packed_one", threads=1, gzip=True)
+
+
+def test_single_file_and_command_line(tmp_path, capsys):
+    out = tmp_path / "small.tsv"
+    argv = ["generate_criteo", f"--output={out}", "--rows=1000"]
+    assert generate_criteo.main(argv) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "all",
+        "last_20_percent",
+        "last_10_percent",
+    }
+    planted = json.loads(Path(f"{out}.planted.json").read_text())
+    assert planted["best_reachable"]["last_10_percent"]["first_row"] == 900
+    before = out.read_bytes()
+    assert generate_criteo.main(argv) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert generate_criteo.main([*argv, "--overwrite", "--seed=9"]) == 0
+    assert out.read_bytes() != before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["small.tsv", "small.tsv.planted.json"]
+    assert generate_criteo.main(["generate_criteo", "--help"]) == 0
+    assert "--cardinalities" in capsys.readouterr().out
+
+
+def test_overwriting_removes_the_days_of_a_longer_run(tmp_path):
+    generate(GeneratorConfig(output=tmp_path, rows=300, days=3))
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        generate(GeneratorConfig(output=tmp_path, rows=300, days=2))
+    generate(GeneratorConfig(output=tmp_path, rows=300, days=2, overwrite=True))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["day_0", "day_1", "planted.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows=0"], "--rows"),
+        (["--rows=2", "--days=3"], "--rows"),
+        (["--rows=5", "--cardinalities=1,2"], "--cardinalities"),
+        (["--rows=5", "--best_auc=0.4"], "--best_auc"),
+        (["--rows=5", "--best_auc=0.9999"], "cannot be planted"),
+        (["--rows=5", "--click_rate=2"], "--click_rate"),
+        (["--rows=x"], "rows"),
+        (["--raws=5"], "raws"),
+        ([], "--rows"),
+    ],
+)
+def test_bad_settings_are_refused_and_leave_nothing(tmp_path, capsys, arguments, message):
+    out = tmp_path / "folder"
+    assert generate_criteo.main(["generate_criteo", f"--output={out}", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_zipf_ranks_have_the_stated_probabilities():
+    rng = np.random.default_rng(1)
+    for cardinality, exponent in ((1, 1.2), (4, 0.3), (1000, 1.5), (10_131_227, 1.02)):
+        ranks = planted_model.zipf_ranks(rng.random(200_000), cardinality, exponent)
+        assert ranks.min() >= 0
+        assert ranks.max() < cardinality
+        heads = min(cardinality, 8)
+        want = planted_model.zipf_probabilities(heads, cardinality, exponent)
+        got = np.bincount(ranks[ranks < heads], minlength=heads) / len(ranks)
+        np.testing.assert_allclose(got, want, atol=0.005)
+
+
+def test_category_values_are_a_permutation():
+    ranks = np.arange(100_000)
+    assert len(np.unique(planted_rows.category_values(ranks, 5))) == 100_000
