@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every engine takes and gives; finishing the dataset is the same for all of them.
+
+An engine is a function of an `EngineJob`. It fills `dataset` with the split folders and/or
+parquet/, dictionaries/cat_i.bin and, where rows were bad, quarantine.csv, and returns an
+`EngineResult`. It never touches the final output path.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.criteo_input import InputFile
+from preproc.criteo_job import CriteoJob
+from preproc.criteo_schema import NUM_CATEGORICAL, RejectReason, Split
+from preproc.progress import ProgressReporter
+from preproc.workspace import Workspace
+
+DICTIONARY_FOLDER = "dictionaries"
+DICTIONARY_DTYPE = np.dtype("<u4")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineJob:
+    """Everything an engine needs."""
+
+    job: CriteoJob
+    inputs: tuple[InputFile, ...]
+    workspace: Workspace
+    reporter: ProgressReporter
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FileRows:
+    """What one raw file held."""
+
+    rows: int
+    lines: int
+    rejected: dict[RejectReason, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EngineResult:
+    """What an engine made.
+
+    Attributes:
+        dataset: the staged folder.
+        engine: name and version, for the manifest.
+        files: per input file, in order.
+        rows: rows of each split.
+        positives: clicks of each split.
+        cardinalities: rows of each embedding table (kept categories + 1).
+    """
+
+    dataset: Path
+    engine: dict[str, Any]
+    files: tuple[FileRows, ...]
+    rows: dict[Split, int]
+    positives: dict[Split, int]
+    cardinalities: tuple[int, ...]
+
+
+Engine = Callable[[EngineJob], EngineResult]
+
+
+def dictionary_path(root: Path, column: int) -> Path:
+    """Returns the file with the categories of a column in id order (the first has id 1)."""
+    return root / DICTIONARY_FOLDER / f"cat_{column}.bin"
+
+
+def write_dictionaries(root: Path, dictionaries: list[npt.NDArray[np.uint32]]) -> None:
+    """Writes all dictionary files of a dataset."""
+    (root / DICTIONARY_FOLDER).mkdir(parents=True, exist_ok=True)
+    for column in range(NUM_CATEGORICAL):
+        dictionaries[column].astype(DICTIONARY_DTYPE).tofile(dictionary_path(root, column))

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native engine: scan, merge, encode and parquet, in units that survive an interruption.
+
+scan    every unit of text -> row counts, bad rows, sorted runs of (category, count) per column
+merge   runs of the counted rows -> one dictionary per column
+encode  every unit of text again -> its rows of the split-binary columns
+parquet columns -> parts, when asked for
+
+A unit's results stand under a key of all they depend on, so a changed setting redoes only what it
+touches. Units depend on sizes of files alone, never on threads or memory.
+"""
+
+from preproc.criteo_engine import EngineJob, EngineResult, FileRows
+from preproc.criteo_schema import REJECT_REASONS
+from preproc.native import binding
+from preproc.native_encode import encode
+from preproc.native_merge import merge
+from preproc.native_scan import ScannedInput, scan
+from preproc.native_units import NativeSettings, plan_units
+from preproc.quarantine import QUARANTINE_FILE, write_quarantine
+
+
+def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> EngineResult:
+    """Prepares a dataset with the C++ kernel.
+
+    Args:
+        engine_job: what to do.
+        settings: sizes that change speed and memory but no output; None chooses.
+    """
+    settings = settings or NativeSettings()
+    units = plan_units(engine_job.inputs, settings)
+    scanned = scan(engine_job, units, settings)
+    dictionaries = merge(engine_job, scanned, settings)
+    encoded = encode(engine_job, scanned, dictionaries)
+    if any(unit.bad for unit in scanned.units):
+        write_quarantine(encoded.dataset / QUARANTINE_FILE, scanned.bad_rows())
+    return EngineResult(
+        dataset=encoded.dataset,
+        engine={"name": "native", "kernel_version": binding.kernel_version()},
+        files=_file_rows(engine_job, scanned),
+        rows=encoded.rows,
+        positives=encoded.positives,
+        cardinalities=dictionaries.cardinalities,
+    )
+
+
+def _file_rows(engine_job: EngineJob, scanned: ScannedInput) -> tuple[FileRows, ...]:
+    held = []
+    for index in range(len(engine_job.inputs)):
+        units = [s.result for s in scanned.units if s.unit.file_index == index]
+        held.append(
+            FileRows(
+                rows=sum(u.rows for u in units),
+                lines=sum(u.lines for u in units),
+                rejected={r: sum(u.rejected[r] for u in units) for r in REJECT_REASONS},
+            )
+        )
+    return tuple(held)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded columns to parquet parts, a row group at a time so that memory stays bounded."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dataspec import parquet
+from dataspec.click_columns import ClickColumns
+from dataspec.feature_spec import FeatureSpec
+from dataspec.split_binary import SplitBinaryReader
+from preproc.criteo_schema import NUM_COLUMNS, NUM_NUMERICAL, Split
+from preproc.workspace import atomic_file
+
+ROW_BYTES = 4 * NUM_COLUMNS
+"""Of a row in memory: every column is 32 bits wide."""
+
+PART_BUFFER_BYTES = 96 * 2**20
+"""Memory while one part is written (a row group and the writer's buffers), measured."""
+
+
+def part_paths(dataset: Path, split: Split, rows: int) -> list[Path]:
+    """Returns the part files of a split; an empty split has one empty part."""
+    folder = dataset / parquet.FOLDER / split
+    count = max(1, -(-rows // parquet.PART_ROWS))
+    return [folder / parquet.part_name(i) for i in range(count)]
+
+
+def write_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
+    """Writes one part.
+
+    Args:
+        path: the part file.
+        spec: the columns.
+        groups: its row groups, numerical features as float32.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = parquet.arrow_schema(spec)
+    with (
+        atomic_file(path) as fd,
+        os.fdopen(os.dup(fd), "wb") as sink,
+        pq.ParquetWriter(sink, schema, compression="snappy") as writer,
+    ):
+        for group in groups:
+            arrays = [pa.array(group.label.astype(np.int32))]
+            arrays += [pa.array(c) for c in np.ascontiguousarray(group.numerical.T)]
+            arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def group_ranges(rows: int, index: int) -> list[tuple[int, int]]:
+    """Returns the row ranges of the row groups of one part of a split."""
+    first = index * parquet.PART_ROWS
+    last = min(first + parquet.PART_ROWS, rows)
+    step = parquet.ROW_GROUP_ROWS
+    return [(start, min(start + step, last)) for start in range(first, last, step)]
+
+
+def read_groups(
+    columns: Path, float32: Path, split: Split, spec: FeatureSpec, index: int
+) -> Iterator[ClickColumns]:
+    """Yields the row groups of a part from encoded columns.
+
+    Args:
+        columns: folder with the split-binary columns.
+        float32: the numerical features of the split, [rows, 13] float32.
+        split: which one.
+        spec: the columns.
+        index: number of the part.
+    """
+    reader = SplitBinaryReader(columns, split, spec)
+    try:
+        with float32.open("rb") as file:
+            for start, stop in group_ranges(reader.num_rows, index):
+                narrow = reader.read(start, stop)
+                file.seek(start * NUM_NUMERICAL * 4)
+                numerical = np.fromfile(file, "<f4", (stop - start) * NUM_NUMERICAL)
+                yield ClickColumns(
+                    narrow.label, numerical.reshape(-1, NUM_NUMERICAL), narrow.categorical
+                )
+    finally:
+        reader.close()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One preprocessing run: look before working, let the engine work, finish the dataset."""
+
+from pathlib import Path
+
+from preproc import criteo_native, criteo_reference
+from preproc.criteo_engine import Engine, EngineJob
+from preproc.criteo_finalize import finalize
+from preproc.criteo_input import find_inputs
+from preproc.criteo_job import CriteoJob, EngineName
+from preproc.native import binding
+from preproc.progress import ProgressReporter
+from preproc.workspace import Workspace
+
+ENGINE_FUNCTIONS: dict[EngineName, Engine] = {
+    "native": criteo_native.run,
+    "reference": criteo_reference.run,
+}
+
+
+def prepare(job: CriteoJob) -> Path:
+    """Makes a dataset from raw logs.
+
+    Returns:
+        The dataset folder.
+
+    Raises:
+        PreprocError: input, settings or machine do not allow it.
+    """
+    inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
+    reporter = ProgressReporter(job.progress)
+    with Workspace(job.output, job.work_dir).locked() as workspace:
+        engine_job = EngineJob(job, inputs, workspace, reporter)
+        return finalize(engine_job, _choose_engine(engine_job)(engine_job))
+
+
+def _choose_engine(engine_job: EngineJob) -> Engine:
+    name = engine_job.job.engine
+    if name == "native" and not binding.is_built():
+        engine_job.reporter.note(
+            "the native kernel is not built (python setup.py build_ext --inplace, needs a C++ "
+            "compiler); the reference engine works instead: same bytes, about 50 times slower"
+        )
+        name = "reference"
+    return ENGINE_FUNCTIONS[name]

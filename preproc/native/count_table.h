@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts of categories in a bounded number of bytes.
+//
+// A category is stored under its key, a one-to-one scrambling of its 32 bits, and its slot is the
+// top bits of that key. Slot order is then key order up to small clusters, so a table becomes a
+// sorted run in one pass without a sort, and key ranges hold equal shares of any input.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "memory.h"
+#include "row_parser.h"
+
+namespace criteo {
+
+// The finaliser of MurmurHash3, which is a bijection of 32 bits.
+CRITEO_INLINE uint32_t key_of_category(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+CRITEO_INLINE uint32_t category_of_key(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7ed1b41du;  // the inverses of the two factors modulo 2**32
+  x = (x ^ (x >> 13) ^ (x >> 26)) * 0xa5cb9243u;
+  return x ^ (x >> 16);
+}
+
+// x % modulus by two multiplications; exact for 32 bits (Lemire, Kaser, Kurz 2019).
+class Modulus {
+ public:
+  // modulus 0 leaves numbers as they are, as does 2**32.
+  explicit Modulus(uint64_t modulus) : modulus_(modulus), inverse_(0) {
+    if (modulus > 0 && modulus < (uint64_t{1} << 32)) inverse_ = UINT64_MAX / modulus + 1;
+    is_one_ = modulus == 1;
+  }
+  CRITEO_INLINE uint32_t operator()(uint32_t x) const {
+    if (inverse_ == 0) return is_one_ ? 0 : x;
+    const uint64_t fraction = inverse_ * x;
+    return static_cast<uint32_t>((static_cast<unsigned __int128>(fraction) * modulus_) >> 64);
+  }
+
+ private:
+  uint64_t modulus_;
+  uint64_t inverse_;
+  bool is_one_;
+};
+
+// One sorted run in a runs file: entries of (key << 32 | count), ascending.
+struct Run {
+  uint32_t column;
+  uint32_t reserved;
+  uint64_t first_entry;  // from the start of the file
+  uint64_t entries;
+};
+
+class CountTable {
+ public:
+  static constexpr int kInitialLog2 = 11;
+
+  CountTable() : slots_(size_t{1} << kInitialLog2), log2_(kInitialLog2) {}
+
+  static constexpr size_t initial_bytes() { return sizeof(uint64_t) << kInitialLog2; }
+  size_t bytes() const { return slots_.bytes(); }
+  bool has_room(size_t extra) const { return used_ + extra <= slots_.size() / 8 * 5; }
+
+  // There must be room for all keys being new.
+  void add(const uint32_t* keys, int count) {
+    const int shift = 32 - log2_;
+    const size_t mask = slots_.size() - 1;
+    uint64_t* slots = slots_.data();
+    constexpr int kAhead = 16;
+    const int prefetched = log2_ >= 14 ? count : 0;  // below 128 KiB the caches have it anyway
+    for (int i = 0; i < std::min(prefetched, kAhead); ++i) {
+      __builtin_prefetch(&slots[keys[i] >> shift], 1);
+    }
+    for (int i = 0; i < count; ++i) {
+      if (i + kAhead < prefetched) __builtin_prefetch(&slots[keys[i + kAhead] >> shift], 1);
+      add_one(slots, mask, keys[i] >> shift, static_cast<uint64_t>(keys[i]) << 32, 1);
+    }
+  }
+
+  // A table of twice the slots with the same entries.
+  void grow() {
+    Pages<uint64_t> old(std::move(slots_));
+    slots_ = Pages<uint64_t>(old.size() * 2);
+    ++log2_;
+    used_ = 0;
+    for (size_t i = 0; i < old.size(); ++i) {
+      if (old[i] == 0) continue;
+      const uint64_t key = old[i] & ~uint64_t{UINT32_MAX};
+      add_one(slots_.data(), slots_.size() - 1, key >> (64 - log2_), key, old[i] - key);
+    }
+  }
+
+  // Moves all entries to the front, sorted, and returns their number; only reset() may follow.
+  size_t sort_in_place() {
+    std::vector<uint64_t> wrapped;  // past the end of the table and on from its start
+    uint64_t* slots = slots_.data();
+    size_t out = 0, cluster = 0;
+    bool first_cluster = true;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const uint64_t entry = slots[i];
+      if (entry == 0) {
+        sort_cluster(slots + cluster, slots + out);
+        cluster = out;
+        first_cluster = false;
+      } else if (first_cluster && (entry >> (64 - log2_)) > i) {
+        wrapped.push_back(entry);
+      } else {
+        slots[out++] = entry;
+      }
+    }
+    for (uint64_t entry : wrapped) slots[out++] = entry;
+    sort_cluster(slots + cluster, slots + out);
+    return out;
+  }
+
+  const uint64_t* data() const { return slots_.data(); }
+
+  void reset() {
+    slots_ = Pages<uint64_t>();
+    slots_ = Pages<uint64_t>(size_t{1} << kInitialLog2);
+    log2_ = kInitialLog2;
+    used_ = 0;
+  }
+
+ private:
+  CRITEO_INLINE void add_one(uint64_t* slots, size_t mask, size_t slot, uint64_t key,
+                             uint64_t count) {
+    for (;; slot = (slot + 1) & mask) {
+      const uint64_t entry = slots[slot];
+      if (entry == 0) {
+        slots[slot] = key | count;
+        ++used_;
+        return;
+      }
+      if ((entry ^ key) <= UINT32_MAX) {
+        slots[slot] = entry + count;
+        return;
+      }
+    }
+  }
+
+  static void sort_cluster(uint64_t* begin, uint64_t* end) {
+    if (end - begin > 32) {
+      std::sort(begin, end);
+      return;
+    }
+    for (uint64_t* i = begin + 1; i < end; ++i) {
+      const uint64_t entry = *i;
+      uint64_t* j = i;
+      for (; j > begin && j[-1] > entry; --j) *j = j[-1];
+      *j = entry;
+    }
+  }
+
+  Pages<uint64_t> slots_;
+  size_t used_ = 0;
+  int log2_;
+};
+
+// The tables of all columns; what does not fit the budget is written out as sorted runs.
+class CategoryCounts {
+ public:
+  CategoryCounts(uint64_t modulus, size_t budget_bytes, int runs_fd)
+      : modulus_(modulus), budget_(budget_bytes), runs_fd_(runs_fd), tables_(kCategoricals) {}
+
+  void add(const RowBatch& batch) {
+    // A count is 32 bits wide in a run; a run ends before one could overflow into its key.
+    if (rows_since_spill_ > UINT32_MAX / 2) spill();
+    rows_since_spill_ += static_cast<uint64_t>(batch.rows);
+    uint32_t keys[kBatchRows + 1];
+    for (int c = 0; c < kCategoricals; ++c) {
+      int count = 0;
+      for (int r = 0; r < batch.rows; ++r) {
+        keys[count] = key_of_category(modulus_(batch.categorical[r][c]));
+        count += (batch.categorical_present[r] >> c) & 1;
+      }
+      while (!tables_[c].has_room(static_cast<size_t>(count))) make_room(tables_[c]);
+      tables_[c].add(keys, count);
+    }
+  }
+
+  void spill() {
+    for (int c = 0; c < kCategoricals; ++c) {
+      const size_t entries = tables_[c].sort_in_place();
+      write_all(runs_fd_, tables_[c].data(), entries * sizeof(uint64_t));
+      if (entries > 0) runs_.push_back({static_cast<uint32_t>(c), 0, written_, entries});
+      written_ += entries;
+      tables_[c].reset();
+    }
+    rows_since_spill_ = 0;
+  }
+
+  const std::vector<Run>& runs() const { return runs_; }
+
+ private:
+  void make_room(CountTable& table) {
+    size_t used = 0;
+    for (const CountTable& t : tables_) used += t.bytes();
+    // While a table grows, its old slots are still there.
+    const bool fits = used + 2 * table.bytes() <= budget_;
+    if (fits || table.bytes() == CountTable::initial_bytes()) {
+      table.grow();
+    } else {
+      spill();
+    }
+  }
+
+  Modulus modulus_;
+  size_t budget_;
+  int runs_fd_;
+  std::vector<CountTable> tables_;
+  std::vector<Run> runs_;
+  uint64_t written_ = 0;
+  uint64_t rows_since_spill_ = 0;
+};
+
+}  // namespace criteo

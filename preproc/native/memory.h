@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that goes back to the system at once, and file writes that finish.
+
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace criteo {
+
+inline std::runtime_error system_error(const std::string& what) {
+  return std::runtime_error(what + ": " + std::strerror(errno));
+}
+
+// Zeroed pages straight from the kernel. malloc would keep freed tables in its arenas, and a memory
+// limit that counts them as free would then be broken.
+template <typename T>
+class Pages {
+ public:
+  Pages() = default;
+  explicit Pages(size_t count) : count_(count) {
+    if (count == 0) return;
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (data == MAP_FAILED) throw system_error("cannot allocate " + std::to_string(bytes()) + " B");
+    data_ = static_cast<T*>(data);
+#ifdef MADV_HUGEPAGE
+    // Random access to large tables is bound by TLB misses; small ones would only waste pages.
+    if (bytes() >= (size_t{8} << 20)) madvise(data_, bytes(), MADV_HUGEPAGE);
+#endif
+  }
+  Pages(Pages&& other) noexcept { swap(other); }
+  Pages& operator=(Pages&& other) noexcept {
+    Pages moved(std::move(other));
+    swap(moved);
+    return *this;
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() {
+    if (data_ != nullptr) munmap(data_, bytes());
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  size_t size() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(T); }
+
+ private:
+  void swap(Pages& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+  }
+
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+inline void write_all(int fd, const void* data, size_t size) {
+  const char* p = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = write(fd, p, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("write failed");
+    p += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+inline void pwrite_all(int fd, const void* data, size_t size, uint64_t offset) {
+  const char* p = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = pwrite(fd, p, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("write failed");
+    p += written;
+    offset += static_cast<uint64_t>(written);
+    size -= static_cast<size_t>(written);
+  }
+}
+
+}  // namespace criteo

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parsed rows to the columns of a split-binary dataset.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "count_table.h"
+#include "memory.h"
+#include "row_stream.h"
+
+namespace criteo {
+
+// Category -> id; 0 for every category that is not in it.
+class Dictionary {
+ public:
+  // categories: in id order; the first has id 1.
+  Dictionary(const uint32_t* categories, size_t count) : slots_(slots_for(count)) {
+    for (size_t i = 0; i < count; ++i) {
+      size_t slot = slot_of(categories[i]);
+      while (slots_[slot] != 0) slot = slot + 1 == slots_.size() ? 0 : slot + 1;
+      slots_[slot] = static_cast<uint64_t>(categories[i]) << 32 | (i + 1);
+    }
+  }
+
+  // Half full: a category that is not there, the common case of a long tail, meets a free slot
+  // after 2.5 probes.
+  static size_t slots_for(size_t count) { return std::max<size_t>(2 * count, 16); }
+
+  CRITEO_INLINE size_t slot_of(uint32_t category) const {
+    return static_cast<size_t>((key_of_category(category) * static_cast<uint64_t>(slots_.size())) >>
+                               32);
+  }
+  CRITEO_INLINE void prefetch(size_t slot) const { __builtin_prefetch(&slots_[slot], 0); }
+  CRITEO_INLINE uint32_t find(uint32_t category, size_t slot) const {
+    for (;; slot = slot + 1 == slots_.size() ? 0 : slot + 1) {
+      const uint64_t entry = slots_[slot];
+      if (static_cast<uint32_t>(entry >> 32) == category) return static_cast<uint32_t>(entry);
+      if (entry == 0) return 0;
+    }
+  }
+  bool is_large() const { return slots_.bytes() > (size_t{256} << 10); }
+
+ private:
+  Pages<uint64_t> slots_;
+};
+
+struct NumericalRule {
+  int64_t offset;
+  int64_t minimum;
+  uint64_t missing_is_zero_after;  // 0.0 instead of the transform of 0
+};
+
+// Round to nearest even. ln(n) of an integer n >= 1 is 0 or a normal float16 far from its limits.
+inline uint16_t float16_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (bits == 0) return 0;
+  bits += 0x0fff + ((bits >> 13) & 1);
+  return static_cast<uint16_t>((bits >> 13) - ((127 - 15) << 10));
+}
+
+// The two roundings are part of the format: float64 to float32, then float32 to float16.
+class NumericalTransform {
+ public:
+  explicit NumericalTransform(const NumericalRule& rule) : rule_(rule), small_(kSmall) {
+    for (int64_t i = 1; i < kSmall; ++i) small_[i] = both(i);
+    const int64_t shifted = std::max<int64_t>(0, rule.minimum) + rule.offset;
+    missing_ = rule.missing_is_zero_after ? Value{0, 0} : both(shifted);
+  }
+
+  struct Value {
+    float float32;
+    uint16_t float16;
+  };
+
+  CRITEO_INLINE Value operator()(int32_t raw, bool present) const {
+    if (!present) return missing_;
+    const int64_t shifted = std::max<int64_t>(raw, rule_.minimum) + rule_.offset;
+    return shifted < kSmall ? small_[static_cast<size_t>(shifted)] : both(shifted);
+  }
+
+ private:
+  static constexpr int64_t kSmall = 1 << 14;
+
+  static Value both(int64_t shifted) {
+    const float rounded = static_cast<float>(std::log(static_cast<double>(shifted)));
+    return {rounded, float16_bits(rounded)};
+  }
+
+  NumericalRule rule_;
+  Pages<Value> small_;
+  Value missing_;
+};
+
+// Rows [first_row, first_row + rows) of the text go to row out_row and on of these files.
+struct EncodeTarget {
+  uint64_t first_row;
+  uint64_t rows;
+  uint64_t out_row;
+  uint64_t positives;  // result
+  int32_t label_fd;
+  int32_t float16_fd;
+  int32_t float32_fd;  // -1: not wanted
+  int32_t categorical_fds[kCategoricals];
+  uint8_t id_bytes[kCategoricals];  // 1, 2 or 4
+};
+
+class RowEncoder final : public RowSink {
+ public:
+  RowEncoder(const Dictionary* const* dictionaries, uint64_t modulus, const NumericalRule& rule,
+             EncodeTarget* targets, size_t num_targets)
+      : dictionaries_(dictionaries, dictionaries + kCategoricals),
+        modulus_(modulus),
+        transform_(rule),
+        targets_(targets),
+        num_targets_(num_targets),
+        label_(kBufferRows),
+        float16_(kBufferRows * kNumericals),
+        float32_(kBufferRows * kNumericals),
+        ids_(kBufferRows * kCategoricals) {
+    for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
+  }
+
+  bool rows(const RowBatch& batch) override {
+    int from = 0;
+    while (from < batch.rows) {
+      const uint64_t row = seen_ + static_cast<uint64_t>(from);
+      while (target_ < num_targets_ && row >= end_of(target_)) {
+        flush();
+        ++target_;
+      }
+      if (target_ == num_targets_) break;
+      const EncodeTarget& target = targets_[target_];
+      if (row < target.first_row) {  // between the rows wanted
+        from += static_cast<int>(std::min<uint64_t>(target.first_row - row, batch.rows - from));
+        continue;
+      }
+      const int count =
+          static_cast<int>(std::min<uint64_t>(batch.rows - from, end_of(target_) - row));
+      if (buffered_ + count > kBufferRows) flush();
+      encode(batch, from, count);
+      from += count;
+    }
+    seen_ += static_cast<uint64_t>(batch.rows);
+    return true;
+  }
+
+  void rejected(const RejectedRow&, const uint8_t*) override {}
+
+  void flush() {
+    if (buffered_ == 0) return;
+    const EncodeTarget& target = targets_[target_];
+    const size_t n = static_cast<size_t>(buffered_);
+    const uint64_t row = target.out_row + flushed_;
+    pwrite_all(target.label_fd, label_.data(), n, row);
+    pwrite_all(target.float16_fd, float16_.data(), 2 * kNumericals * n, 2 * kNumericals * row);
+    if (target.float32_fd >= 0) {
+      pwrite_all(target.float32_fd, float32_.data(), 4 * kNumericals * n, 4 * kNumericals * row);
+    }
+    for (int c = 0; c < kCategoricals; ++c) {
+      const uint64_t width = target.id_bytes[c];
+      pwrite_all(target.categorical_fds[c], column(c), width * n, width * row);
+    }
+    flushed_ += n;
+    buffered_ = 0;
+    if (flushed_ == target.rows) flushed_ = 0;
+  }
+
+  uint64_t seen() const { return seen_; }
+
+ private:
+  static constexpr int kBufferRows = 16 * kBatchRows;
+
+  uint64_t end_of(size_t target) const {
+    return targets_[target].first_row + targets_[target].rows;
+  }
+  uint8_t* column(int c) {
+    return reinterpret_cast<uint8_t*>(ids_.data() + static_cast<size_t>(c) * kBufferRows);
+  }
+
+  void encode(const RowBatch& batch, int from, int count) {
+    EncodeTarget& target = targets_[target_];
+    const size_t at = static_cast<size_t>(buffered_);
+    std::memcpy(&label_[at], batch.label + from, static_cast<size_t>(count));
+    for (int r = from; r < from + count; ++r) target.positives += batch.label[r];
+    const bool want_float32 = target.float32_fd >= 0;
+    for (int r = 0; r < count; ++r) {
+      const size_t out = (at + static_cast<size_t>(r)) * kNumericals;
+      const uint32_t present = batch.numerical_present[from + r];
+      for (int c = 0; c < kNumericals; ++c) {
+        const auto value = transform_(batch.numerical[from + r][c], (present >> c) & 1);
+        float16_[out + c] = value.float16;
+        if (want_float32) float32_[out + c] = value.float32;
+      }
+    }
+    for (int c = 0; c < kCategoricals; ++c) {
+      switch (target.id_bytes[c]) {
+        case 1:
+          look_up(batch, from, count, c, reinterpret_cast<int8_t*>(column(c)) + at);
+          break;
+        case 2:
+          look_up(batch, from, count, c, reinterpret_cast<int16_t*>(column(c)) + at);
+          break;
+        default:
+          look_up(batch, from, count, c, reinterpret_cast<int32_t*>(column(c)) + at);
+      }
+    }
+    buffered_ += count;
+  }
+
+  template <typename Id>
+  void look_up(const RowBatch& batch, int from, int count, int c, Id* out) const {
+    const Dictionary& dictionary = *dictionaries_[c];
+    uint32_t category[kBatchRows];
+    size_t slot[kBatchRows];
+    for (int r = 0; r < count; ++r) {
+      category[r] = modulus_(batch.categorical[from + r][c]);
+      slot[r] = dictionary.slot_of(category[r]);
+    }
+    if (dictionary.is_large()) {
+      for (int r = 0; r < count; ++r) dictionary.prefetch(slot[r]);
+    }
+    for (int r = 0; r < count; ++r) {
+      const uint32_t present = (batch.categorical_present[from + r] >> c) & 1;
+      out[r] = static_cast<Id>(dictionary.find(category[r], slot[r]) & (0 - present));
+    }
+  }
+
+  std::vector<const Dictionary*> dictionaries_;
+  Modulus modulus_;
+  NumericalTransform transform_;
+  EncodeTarget* targets_;
+  size_t num_targets_;
+  size_t target_ = 0;
+  uint64_t seen_ = 0;     // rows of the text
+  uint64_t flushed_ = 0;  // rows of the target that are in its files
+  int buffered_ = 0;
+  Pages<uint8_t> label_;
+  Pages<uint16_t> float16_;
+  Pages<float> float32_;
+  Pages<int32_t> ids_;
+};
+
+}  // namespace criteo

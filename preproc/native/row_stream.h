@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text in pieces of any size to batches of rows.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "memory.h"
+#include "row_parser.h"
+
+namespace criteo {
+
+// A longer line is no Criteo row (393 bytes at most), and buffers must stay bounded.
+constexpr size_t kMaxLineBytes = size_t{1} << 20;
+constexpr size_t kReadBytes = size_t{512} << 10;
+
+// Shared with the caller while a call runs: it reads the counters and may ask to stop.
+struct Progress {
+  uint64_t bytes;
+  uint64_t rows;
+  uint64_t cancel;
+};
+
+struct Cancelled : std::runtime_error {
+  Cancelled() : std::runtime_error("cancelled") {}
+};
+
+struct LineTooLong : std::runtime_error {
+  explicit LineTooLong(uint64_t offset)
+      : std::runtime_error("line at byte " + std::to_string(offset) + " is longer than 1 MiB") {}
+};
+
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Returns false when no more rows are wanted.
+  virtual bool rows(const RowBatch& batch) = 0;
+  virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
+};
+
+class RowStream {
+ public:
+  // offset: where the text begins in its file, for rejected rows.
+  RowStream(RowSink& sink, Progress* progress, uint64_t offset)
+      : sink_(sink),
+        progress_(progress),
+        offset_(offset),
+        parser_(choose_parser()),
+        buffer_(kMaxLineBytes + 1 + kReadBytes + kPadding),
+        fields_(1),
+        batch_(1) {}
+
+  void feed(const uint8_t* text, size_t size) {
+    while (size > 0 && !done_) {
+      const size_t piece = std::min(size, kReadBytes);
+      std::memcpy(buffer_.data() + filled_, text, piece);
+      accept(piece);
+      text += piece;
+      size -= piece;
+    }
+  }
+
+  void feed_file(int fd, uint64_t begin, uint64_t end) {
+    while (begin < end && !done_) {
+      const size_t wanted = std::min<uint64_t>(end - begin, kReadBytes);
+      const ssize_t got = pread(fd, buffer_.data() + filled_, wanted, static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw system_error("read failed");
+      if (got == 0) throw std::runtime_error("the file became shorter while it was read");
+      accept(static_cast<size_t>(got));
+      begin += static_cast<uint64_t>(got);
+    }
+  }
+
+  // The end of the text ends its last row.
+  void finish() {
+    if (filled_ == 0 || done_) return;
+    if (filled_ > kMaxLineBytes) throw LineTooLong(offset_);
+    buffer_[filled_++] = '\n';
+    parse(filled_);
+  }
+
+  uint64_t lines() const { return lines_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void accept(size_t size) {
+    if (progress_ != nullptr) {
+      if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
+      __atomic_fetch_add(&progress_->bytes, size, __ATOMIC_RELAXED);
+    }
+    filled_ += size;
+    bytes_ += size;
+    const uint8_t* text = buffer_.data();
+    const void* last = memrchr(text + filled_ - size, '\n', size);
+    if (last != nullptr) {
+      const size_t whole = static_cast<const uint8_t*>(last) - text + 1;
+      parse(whole);
+      std::memmove(buffer_.data(), text + whole, filled_ - whole);
+      filled_ -= whole;
+      offset_ += whole;
+    }
+    if (filled_ > kMaxLineBytes) throw LineTooLong(offset_);
+  }
+
+  void parse(size_t size) {
+    const uint8_t* text = buffer_.data();
+    size_t at = 0;
+    while (at < size && !done_) {
+      const uint64_t first_line = lines_;
+      rejected_.clear();
+      const uint32_t read = parser_.split_rows(text + at, static_cast<uint32_t>(size - at), lines_,
+                                               fields_[0], rejected_);
+      if (!parser_.parse_rows(text + at, fields_[0], batch_[0], bad_)) {
+        drop_bad_rows(text + at, first_line);
+      }
+      report_rejected(text + at, at);
+      if (batch_[0].rows > 0) {
+        if (progress_ != nullptr) {
+          __atomic_fetch_add(&progress_->rows, static_cast<uint64_t>(batch_[0].rows),
+                             __ATOMIC_RELAXED);
+        }
+        done_ = !sink_.rows(batch_[0]);
+      }
+      at += read;
+    }
+  }
+
+  void drop_bad_rows(const uint8_t* text, uint64_t first_line) {
+    RowBatch& batch = batch_[0];
+    const FieldEnds& fields = fields_[0];
+    int kept = 0;
+    for (int r = 0; r < batch.rows; ++r) {
+      if (bad_[r]) {
+        const uint32_t start = fields.start[r];
+        const uint32_t* ends = fields.ends + r * kFields;
+        rejected_.push_back({start, first_line + fields.line[r], ends[kFields - 1] - start,
+                             reject_reason(text, start, ends)});
+        continue;
+      }
+      if (kept != r) {
+        batch.label[kept] = batch.label[r];
+        batch.numerical_present[kept] = batch.numerical_present[r];
+        batch.categorical_present[kept] = batch.categorical_present[r];
+        std::memcpy(batch.numerical[kept], batch.numerical[r], sizeof(batch.numerical[r]));
+        std::memcpy(batch.categorical[kept], batch.categorical[r], sizeof(batch.categorical[r]));
+      }
+      ++kept;
+    }
+    batch.rows = kept;
+  }
+
+  void report_rejected(const uint8_t* text, size_t at) {
+    // Rows of a wrong number of fields were found one step earlier than the others.
+    std::sort(rejected_.begin(), rejected_.end(),
+              [](const RejectedRow& a, const RejectedRow& b) { return a.offset < b.offset; });
+    for (RejectedRow row : rejected_) {
+      const uint8_t* bytes = text + row.offset;
+      row.offset += offset_ + at;
+      sink_.rejected(row, bytes);
+    }
+  }
+
+  RowSink& sink_;
+  Progress* progress_;
+  uint64_t offset_;
+  Parser parser_;
+  Pages<uint8_t> buffer_;
+  Pages<FieldEnds> fields_;
+  Pages<RowBatch> batch_;
+  uint8_t bad_[kBatchRows];
+  std::vector<RejectedRow> rejected_;
+  size_t filled_ = 0;
+  uint64_t lines_ = 0;
+  uint64_t bytes_ = 0;
+  bool done_ = false;
+};
+
+}  // namespace criteo

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a stage is: a bar, a line every ten seconds, or JSON for machines."""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal, TextIO, get_args
+
+from tqdm import tqdm
+
+ProgressMode = Literal["auto", "bar", "json", "none"]
+PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
+
+Counters = Callable[[], tuple[int, int]]
+"""Returns (bytes done, rows done) of a stage."""
+
+_BAR_PERIOD_S = 0.2
+_JSON_PERIOD_S = 1.0
+_LINE_PERIOD_S = 10.0
+
+
+class ProgressReporter:
+    """Reports stages on a stream.
+
+    Args:
+        mode: `auto` is a bar on a terminal, a line every ten seconds otherwise.
+        stream: where to; None is standard error.
+    """
+
+    def __init__(self, mode: ProgressMode, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._mode: Literal["bar", "line", "json", "none"] = (
+            ("bar" if self._stream.isatty() else "line") if mode == "auto" else mode
+        )
+
+    @contextlib.contextmanager
+    def stage(self, name: str, bytes_total: int, counters: Counters) -> Iterator[None]:
+        """Reports while the body runs, and once more at its end.
+
+        Args:
+            name: of the stage.
+            bytes_total: bytes to work through.
+            counters: read from another thread while the body runs.
+        """
+        if self._mode == "none":
+            yield
+            return
+        stop = threading.Event()
+        report = self._bar if self._mode == "bar" else self._lines
+        thread = threading.Thread(
+            target=report, args=(name, bytes_total, counters, stop), daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def note(self, message: str) -> None:
+        """Says one thing, in the form of the mode."""
+        if self._mode == "json":
+            self._print(json.dumps({"message": message}))
+        elif self._mode != "none":
+            self._print(message)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def _bar(self, name: str, total: int, counters: Counters, stop: threading.Event) -> None:
+        started = time.monotonic()
+        with tqdm(
+            total=total,
+            desc=f"{name:>7}",
+            unit="B",
+            unit_scale=True,
+            unit_divisor=1024,
+            file=self._stream,
+            dynamic_ncols=True,
+        ) as bar:
+            finished = False
+            while not finished:
+                finished = stop.wait(_BAR_PERIOD_S)
+                done, rows = counters()
+                if rows:
+                    rate = rows / max(time.monotonic() - started, 1e-9)
+                    bar.set_postfix_str(f"{rows:,} rows, {rate:,.0f} rows/s", refresh=False)
+                bar.update(min(done, total) - bar.n)
+
+    def _lines(self, name: str, total: int, counters: Counters, stop: threading.Event) -> None:
+        started = time.monotonic()
+        finished = False
+        while not finished:
+            finished = stop.wait(_JSON_PERIOD_S if self._mode == "json" else _LINE_PERIOD_S)
+            elapsed = max(time.monotonic() - started, 1e-9)
+            done, rows = counters()
+            eta = elapsed * (total - done) / done if done else None
+            if self._mode == "json":
+                self._print(
+                    json.dumps(
+                        {
+                            "stage": name,
+                            "bytes_done": done,
+                            "bytes_total": total,
+                            "rows": rows,
+                            "rows_per_s": round(rows / elapsed),
+                            "eta_s": None if eta is None else round(max(eta, 0), 1),
+                        }
+                    )
+                )
+            else:
+                share = f"{100 * done / total:.0f} %" if total else "done"
+                left = f", {eta:.0f} s left" if eta and not finished else f", {elapsed:.1f} s"
+                self._print(
+                    f"{name}: {share} of {total / 1e6:,.0f} MB, {rows:,} rows, "
+                    f"{rows / elapsed:,.0f} rows/s{left}"
+                )
