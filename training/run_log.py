@@ -10,7 +10,7 @@ from typing import Any
 
 
 class RunLog:
-    """Appends records to the log file of a run; each line is flushed when written.
+    """Appends records to the log file of a run; the file is open only while a line is written.
 
     Args:
         path: the file; None logs nowhere. An earlier file is replaced unless `append`.
@@ -19,10 +19,10 @@ class RunLog:
 
     def __init__(self, path: Path | None, append: bool = False) -> None:
         self._start = time.time()
-        self._file = None
-        if path is not None:
+        self._path = path
+        if path is not None and not append:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a" if append else "w")
+            path.write_text("")
 
     def parameters(self, config: Mapping[str, Any]) -> None:
         """Records every setting of the run."""
@@ -33,7 +33,7 @@ class RunLog:
         self._write(list(step), data)
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
-        if self._file is None:
+        if self._path is None:
             return
         now = time.time()
         entry = {
@@ -44,14 +44,8 @@ class RunLog:
             "step": step,
             "data": {k: _json_safe(v) for k, v in data.items()},
         }
-        self._file.write(f"DLLL {json.dumps(entry)}\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with self._path.open("a") as file:
+            file.write(f"DLLL {json.dumps(entry)}\n")
 
 
 def _json_safe(value: object) -> object:

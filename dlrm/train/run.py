@@ -247,7 +247,6 @@ def _report_training(session: Session, result: FitResult) -> None:
         "average_test_throughput": result.test_samples_per_s,
     }
     session.log.record((), figures)
-    session.log.close()
     session.announce(
         f"Finished after {state.step} steps: best auc {state.best_metric:.6f} at epoch "
         f"{state.best_epoch:.2f}, {result.train_samples_per_s:,.0f} samples/s in training"
@@ -273,7 +272,6 @@ def test(config: DlrmConfig, announce: Announce) -> SplitScores:
             "average_test_throughput": scores.samples_per_s,
         },
     )
-    session.log.close()
     announce(
         f"Finished testing on the {session.config.data.eval_split} split, {metrics.num_rows} rows: "
         f"auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
@@ -318,5 +316,4 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
             f"mean_inference_throughput_batch_{batch_size}": figures.samples_per_s,
         }
     session.log.record((), values)
-    session.log.close()
     return found

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test shares: a strict rule for skips, one thread, the folder of real data."""
+
+import importlib
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+ALLOWED_SKIPS = ("no CUDA device", "no real data", "no C++ compiler")
+"""Reasons for which a test may skip; any other skip fails the run, so none can hide."""
+
+hypothesis.settings.register_profile(
+    "repository", derandomize=True, deadline=None, max_examples=60, database=None
+)
+hypothesis.settings.load_profile("repository")
+
+_unexpected_skips: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Threads of several tests and helpers would fight for two cores."""
+    import training  # noqa: F401  (before torch: it keeps triton/ from posing as the compiler)
+
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real logs: RECSYS_DATA, else shared/data beside the repository."""
+    folder = Path(os.environ.get("RECSYS_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("no real data: set RECSYS_DATA to the folder that holds criteo_kaggle/")
+    return folder
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remembers skips whose reason is not allowed."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
+            _unexpected_skips.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run where a test was skipped unexpectedly."""
+    if _unexpected_skips and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Lists the unexpected skips."""
+    for line in _unexpected_skips:
+        terminalreporter.write_line(f"unexpected skip: {line}", red=True)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuda_ext import ops, reference
+
+
+def loop_interaction(features):
+    """The formula, one dot product at a time."""
+    batch, num_vectors, _ = features.shape
+    rows = []
+    for b in range(batch):
+        row = list(features[b, 0])
+        for i in range(num_vectors):
+            row += [features[b, i] @ features[b, j] for j in range(i)]
+        row += [features.new_zeros(())] * (-len(row) % 8)
+        rows.append(torch.stack(row))
+    return torch.stack(rows) if rows else features.new_zeros(0, 0)
+
+
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 12))
+def test_dot_interaction_is_the_formula(batch, num_vectors, dim):
+    generator = torch.Generator().manual_seed(batch * 100 + num_vectors * 10 + dim)
+    features = torch.randn(batch, num_vectors, dim, generator=generator, dtype=torch.float64)
+    found = ops.dot_interaction(features)
+    assert found.shape[1] == reference.interaction_width(num_vectors, dim)
+    torch.testing.assert_close(found, loop_interaction(features), rtol=1e-12, atol=1e-12)
+
+
+def test_dot_interaction_of_criteo_is_480_wide():
+    assert ops.dot_interaction(torch.zeros(2, 27, 128)).shape == (2, 480)
+    assert ops.dot_interaction(torch.zeros(0, 27, 128)).shape == (0, 480)
+
+
+def test_dot_interaction_gradient():
+    features = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(ops.dot_interaction, features)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 0, 3), (1, 2, 3, 4)])
+def test_dot_interaction_refuses_other_shapes(shape):
+    with pytest.raises(ValueError, match="features must be"):
+        ops.dot_interaction(torch.zeros(shape))
+
+
+LOOKUPS = torch.tensor([3, 1, 3, 3, 0, 1])
+
+
+def dense_gradient(rows, gradients, num_rows):
+    return torch.zeros(num_rows, gradients.shape[1]).index_add(0, rows, gradients)
+
+
+def updated(optimizer, steps=3, weight_decay=0.0, overflow=None, scale=1.0):
+    generator = torch.Generator().manual_seed(3)
+    table = torch.randn(6, 4, generator=generator)
+    start = table.clone()
+    state = ops.row_optimizer_state(optimizer, table)
+    gradients = [torch.randn(6, 4, generator=generator) for _ in range(steps)]
+    for i, g in enumerate(gradients):
+        ops.update_rows(
+            optimizer,
+            table,
+            state,
+            LOOKUPS,
+            g * scale,
+            lr=torch.tensor(0.1),
+            step=torch.tensor(i + 1.0),
+            weight_decay=weight_decay,
+            inverse_scale=1 / scale,
+            overflow=overflow,
+        )
+    return start, table, state, gradients
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_sgd_equals_the_dense_optimizer(scale):
+    start, table, _, gradients = updated("sgd", scale=scale)
+    for g in gradients:
+        start -= 0.1 * dense_gradient(LOOKUPS, g, 6)
+    torch.testing.assert_close(table, start)
+
+
+def test_rowwise_adagrad_equals_its_formula_in_float64():
+    start, table, state, gradients = updated("rowwise_adagrad")
+    expected, sums = start.double(), torch.zeros(6, dtype=torch.float64)
+    for g in gradients:
+        dense = dense_gradient(LOOKUPS, g, 6).double()
+        sums += dense.square().mean(1)
+        expected -= 0.1 * dense / (sums.sqrt() + 1e-8).unsqueeze(1)
+    torch.testing.assert_close(table, expected.float())
+    torch.testing.assert_close(state["sum_of_squares"], sums.float())
+
+
+def test_adam_equals_torch_sparse_adam():
+    start, table, _, gradients = updated("adam")
+    twin = torch.nn.Parameter(start)
+    optimizer = torch.optim.SparseAdam([twin], lr=0.1, eps=1e-8)
+    for g in gradients:
+        twin.grad = torch.sparse_coo_tensor(LOOKUPS[None], g, (6, 4), check_invariants=False)
+        optimizer.step()
+    torch.testing.assert_close(table, twin.detach())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_rows_that_do_not_occur_stay(optimizer, weight_decay):
+    start, table, _, _ = updated(optimizer, weight_decay=weight_decay)
+    others = [2, 4, 5]
+    assert torch.equal(table[others], start[others])
+    assert not torch.equal(table, start)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_weight_decay_counts_once_per_row(optimizer):
+    start, table, _, gradients = updated(optimizer, steps=1, weight_decay=0.5)
+    dense = dense_gradient(LOOKUPS, gradients[0], 6)
+    used = torch.tensor([0, 1, 3])
+    total = dense[used] + 0.5 * start[used]
+    if optimizer == "rowwise_adagrad":
+        total = total / (total.square().mean(1).sqrt() + 1e-8).unsqueeze(1)
+        # Decay is part of the gradient, so it enters the accumulator as in torch.optim.Adagrad.
+    torch.testing.assert_close(table[used], start[used] - 0.1 * total)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_overflow_changes_nothing(optimizer, weight_decay):
+    start, table, state, _ = updated(
+        optimizer, weight_decay=weight_decay, overflow=torch.tensor(True), scale=float("inf")
+    )
+    assert torch.equal(table, start)
+    assert all((s == 0).all() for s in state.values())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_the_same_bits_on_every_run(optimizer):
+    assert torch.equal(updated(optimizer)[1], updated(optimizer)[1])
+
+
+def test_no_lookups_change_nothing():
+    table = torch.ones(3, 2)
+    for optimizer in ("sgd", "rowwise_adagrad", "adam"):
+        ops.update_rows(
+            optimizer,
+            table,
+            ops.row_optimizer_state(optimizer, table),
+            torch.zeros(0, dtype=torch.int64),
+            torch.zeros(0, 2),
+            lr=torch.tensor(0.1),
+            step=torch.tensor(1.0),
+        )
+    assert torch.equal(table, torch.ones(3, 2))

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop around a real, tiny model: one weight that follows the mean of its batches."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from training.divergence import DivergenceError
+from training.loop import Evaluation, Loop, LoopConfig, LoopState
+from training.run_log import RunLog
+from training.schedule import WarmupPolynomialDecay
+
+
+class Source:
+    num_batches = 5
+    batch_size = 4
+
+    def batches(self, epoch, start):
+        for i in range(start, self.num_batches):
+            yield torch.full((4,), float(epoch * 10 + i))
+
+
+class Step:
+    def __init__(self):
+        self.weight = torch.zeros(())
+        self.seen = []
+        self.rates = []
+
+    def __call__(self, batch, lr):
+        self.seen.append(int(batch[0]))
+        self.rates.append(lr)
+        loss = (self.weight - batch).square().mean()
+        self.weight += lr * (batch.mean() - self.weight)
+        return loss
+
+
+class Run:
+    """A loop with everything it calls recorded."""
+
+    def __init__(self, step=None, state=None, metrics=None, log_path=None, **config):
+        self.step = step or Step()
+        self.saved = []
+        self.lines = []
+        self.evaluations = []
+        self.metrics = metrics or []
+        self.loop = Loop(
+            config=LoopConfig(**config),
+            schedule=WarmupPolynomialDecay(base_lr=0.1),
+            step=self.step,
+            source=Source(),
+            evaluate=self.evaluate,
+            save=lambda state, is_best: self.saved.append((state.step, is_best)),
+            log=RunLog(log_path),
+            device=torch.device("cpu"),
+            announce=self.lines.append,
+            state=state or LoopState(),
+        )
+
+    def evaluate(self, epochs_done):
+        self.evaluations.append((self.loop.state.step, epochs_done))
+        metric = self.metrics.pop(0) if self.metrics else 0.6
+        return Evaluation(metric, {"auc": metric}, 100.0)
+
+    def fit(self):
+        return self.loop.fit()
+
+
+def test_sees_every_batch_of_every_epoch_once():
+    run = Run(epochs=2)
+    result = run.fit()
+    assert run.step.seen == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert result.reason == "done"
+    assert (result.state.step, result.state.epoch, result.state.batch) == (10, 2, 0)
+    assert run.evaluations == [(5, 1), (10, 2)]
+
+
+@pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 10])
+def test_max_steps_is_exact(max_steps):
+    run = Run(epochs=2, max_steps=max_steps)
+    assert run.fit().state.step == max_steps
+    assert len(run.step.seen) == max_steps
+    assert run.evaluations[-1][0] == max_steps
+
+
+def test_evaluates_every_test_freq_steps_after_test_after():
+    run = Run(epochs=2, test_freq=2, test_after=1.0)
+    run.fit()
+    assert [step for step, _ in run.evaluations] == [7, 9]
+
+
+def test_threshold_ends_the_run_and_saves():
+    run = Run(epochs=3, metrics=[0.5, 0.8], metric_threshold=0.75)
+    result = run.fit()
+    assert result.reason == "threshold"
+    assert result.state.step == 10
+    assert result.state.best_metric == 0.8
+    assert run.saved == [(5, True), (10, True)]
+    assert any(line.startswith("Hit target accuracy AUC 0.75") for line in run.lines)
+
+
+def test_best_is_saved_and_the_end_too():
+    run = Run(epochs=3, metrics=[0.7, 0.6, 0.65])
+    run.fit()
+    assert run.saved == [(5, True), (15, False)]
+
+
+def test_saves_every_save_freq_steps():
+    run = Run(epochs=1, save_freq=2, metrics=[0.7])
+    run.fit()
+    assert run.saved == [(2, False), (4, False), (5, True)]
+
+
+def test_resumes_where_it_stood():
+    whole = Run(epochs=2)
+    whole.fit()
+    first = Run(epochs=2, max_steps=7)
+    stopped = first.fit().state
+    second = Run(step=first.step, state=stopped, epochs=2)
+    second.fit()
+    assert first.step.seen == whole.step.seen
+    assert torch.equal(first.step.weight, whole.step.weight)
+
+
+def test_resumes_at_the_very_end_of_an_epoch():
+    run = Run(state=LoopState(step=5, epoch=0, batch=5), epochs=2)
+    run.fit()
+    assert run.step.seen == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_and_restores_the_handler(number):
+    class Interrupted(Step):
+        def __call__(self, batch, lr):
+            if len(self.seen) == 2:
+                os.kill(os.getpid(), number)
+            return super().__call__(batch, lr)
+
+    before = signal.getsignal(number)
+    run = Run(step=Interrupted(), epochs=2)
+    result = run.fit()
+    assert result.reason == signal.Signals(number).name
+    assert len(run.step.seen) == 3
+    assert run.saved == [(3, False)]
+    assert signal.getsignal(number) == before
+
+
+def test_nan_stops_the_run_before_a_checkpoint():
+    class Diverging(Step):
+        def __call__(self, batch, lr):
+            loss = super().__call__(batch, lr)
+            return loss * math.nan if len(self.seen) == 3 else loss
+
+    run = Run(step=Diverging(), epochs=1, save_freq=4)
+    with pytest.raises(DivergenceError, match="loss is nan at step 3"):
+        run.fit()
+    assert run.saved == []
+
+
+def test_constant_loss_stops_the_run():
+    class Constant(Step):
+        def __call__(self, batch, lr):
+            return torch.tensor(0.693)
+
+    with pytest.raises(DivergenceError, match="no longer depends on its input"):
+        Run(step=Constant(), epochs=100, print_freq=50).fit()
+
+
+def test_line_and_log_have_the_recipe_s_form(tmp_path):
+    run = Run(epochs=1, print_freq=2, log_path=tmp_path / "log.json")
+    run.fit()
+    assert run.lines[0].startswith("Epoch:[0/1] [2/5]  eta: 0:00:0")
+    for part in ("loss: ", "step_time: ", "lr: 0.1000", "data_wait: "):
+        assert part in run.lines[0]
+    assert "Epoch 0 step 5. auc 0.600000" in run.lines
+    records = [
+        json.loads(x.removeprefix("DLLL "))
+        for x in (tmp_path / "log.json").read_text().splitlines()
+    ]
+    assert [r["step"] for r in records] == [[0, 2], [0, 4], [0, 5]]
+    assert set(records[0]["data"]) == {"loss", "step_time", "data_wait", "compute", "lr"}
+    assert records[0]["data"]["loss"] == pytest.approx((0.0 + 1.0) / 2)
+
+
+def test_throughput_covers_the_whole_window_after_the_warmup():
+    result = Run(epochs=2, benchmark_warmup_steps=3).fit()
+    assert result.train_samples_per_s > 0
+    assert math.isnan(Run(epochs=1, benchmark_warmup_steps=100).fit().train_samples_per_s)
