@@ -24,6 +24,7 @@ setup(
         Extension(
             "preproc.native.criteo_kernel",
             sources=["preproc/native/criteo_kernel.cpp"],
+            depends=sorted(map(str, Path("preproc/native").glob("*.h"))),
             extra_compile_args=["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so
