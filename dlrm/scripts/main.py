@@ -23,12 +23,17 @@ def _say(line: str) -> None:
 
 
 def run(argv: list[str]) -> None:
-    """Does what the flags say; exits 2 on refused input, 4 when training diverges."""
+    """Runs with the flags of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", force=True)
     if len(argv) > 1:
         sys.exit(_fail(f"unknown arguments: {' '.join(argv[1:])} (flags start with --)"))
+    run_with_flags(flags.FLAGS)
+
+
+def run_with_flags(flag_values: flags.FlagValues) -> None:
+    """Does what the flags say; exits 2 on refused input, 4 when training diverges."""
     try:
-        config = config_from_flags(flags.FLAGS)
+        config = config_from_flags(flag_values)
         if config.run.mode == "test":
             runs.test(config, _say)
         elif config.run.mode == "inference_benchmark":

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small dataset that DLRM can learn from, in every format, and runs of the real program."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import flags
+
+from dataspec.binary_records import write_binary_records
+from dataspec.click_columns import ClickColumns
+from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet import FOLDER, part_name, write_parquet_part
+from dataspec.split_binary import SplitBinaryWriter
+
+CARDINALITIES = (5, 200, 40_000, 17)
+NUM_NUMERICAL = 3
+ROWS = {"train": 6000, "validation": 1000, "test": 1500}
+
+SMALL_MODEL = (
+    "--embedding_dim=8",
+    "--bottom_mlp_sizes=16,8",
+    "--top_mlp_sizes=16,1",
+    "--batch_size=128",
+    "--test_batch_size=500",
+    "--lr=0.5",
+    "--warmup_steps=0",
+    "--decay_steps=0",
+    "--base_device=cpu",
+)
+
+
+def make_columns(rows: int, seed: int) -> ClickColumns:
+    """Draws rows whose label depends on a numerical feature and on two ids."""
+    generator = np.random.default_rng(seed)
+    numerical = generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float16)
+    ids = [generator.integers(0, n, rows) for n in CARDINALITIES]
+    logit = 1.5 * numerical[:, 0].astype(np.float64) + 1.2 * (ids[0] - 2) + 0.5 * (ids[3] % 2)
+    label = generator.random(rows) < 1 / (1 + np.exp(-logit))
+    spec = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
+    return ClickColumns(
+        label,
+        numerical,
+        tuple(i.astype(f.dtype) for i, f in zip(ids, spec.categorical, strict=True)),
+    )
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory) -> Path:
+    """The dataset as split binary, 160-byte-style records and parquet in one folder."""
+    root = tmp_path_factory.mktemp("dataset")
+    spec = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
+    spec.save(root)
+    for seed, (split, rows) in enumerate(ROWS.items()):
+        columns = make_columns(rows, seed)
+        with SplitBinaryWriter(root / split, spec, rows) as writer:
+            writer.write(0, columns)
+        write_binary_records(root / f"{split}_data.bin", spec, columns)
+        for part, start in enumerate(range(0, rows, 2500)):
+            write_parquet_part(
+                root / FOLDER / split / part_name(part), spec, columns[start : start + 2500]
+            )
+    return root
+
+
+class Program:
+    """Runs dlrm.scripts.main in this process, as its command line would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log_path = folder / "log.json"
+        self.exit_code = 0
+
+    def __call__(self, *arguments: str, model: tuple[str, ...] = SMALL_MODEL) -> list[dict]:
+        """Returns the records of the run's log."""
+        from dlrm.scripts import main
+        from dlrm.scripts.flags import define_flags
+
+        values = flags.FlagValues()
+        define_flags(values)
+        argv = ["main", f"--log_path={self.log_path}", "--num_threads=1", *model, *arguments]
+        values(argv)
+        self.exit_code = 0
+        try:
+            main.run_with_flags(values)
+        except SystemExit as stop:
+            self.exit_code = stop.code
+        if not self.log_path.is_file():
+            return []
+        lines = self.log_path.read_text().splitlines()
+        return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+
+
+@pytest.fixture
+def program(tmp_path) -> Program:
+    """The program, with its log in the test's folder."""
+    return Program(tmp_path)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network against a thirty-line DLRM that shares no code with it."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dlrm.config import ModelConfig, OptimizerConfig
+from dlrm.data.batch import Batch
+from dlrm.model.single import Dlrm
+from dlrm.train.step import DlrmTrainStep
+from training.precision import Precision
+
+SIZES = (7, 3, 50)
+EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")
+
+
+def config(**changes):
+    values = {
+        "num_numerical_features": 4,
+        "embedding_dim": 6,
+        "bottom_mlp_sizes": (9, 6),
+        "top_mlp_sizes": (10, 5, 1),
+        "optimized_mlp": False,
+    }
+    return ModelConfig(**(values | changes))
+
+
+def build(seed=0, sizes=SIZES, **changes):
+    torch.manual_seed(seed)
+    return Dlrm(config(**changes), sizes)
+
+
+def batch(size=16, sizes=SIZES, num_numerical=4, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(0, n, (size,), generator=generator) for n in sizes]
+    return Batch(
+        torch.randn(size, num_numerical, generator=generator),
+        torch.stack(ids, 1) if ids else torch.empty(size, 0, dtype=torch.int64),
+        (torch.rand(size, generator=generator) < 0.4).float(),
+    )
+
+
+def naive_forward(model, numerical, ids, interaction):
+    x = numerical
+    for layer in model.bottom_mlp.linears:
+        x = F.relu(x @ layer.weight.T + layer.bias)
+    vectors = [x, *(t[ids[:, i]] for i, t in enumerate(model.embeddings.tables()))]
+    if interaction == "cat":
+        z = torch.cat(vectors, 1)
+    else:
+        pairs = [(vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)]
+        z = torch.cat([x, *(p[:, None] for p in pairs)], 1)
+    first = model.top_mlp.linears[0]
+    z = F.pad(z, (0, first.in_features - z.shape[1]))
+    for layer in model.top_mlp.linears[:-1]:
+        z = F.relu(z @ layer.weight.T + layer.bias)
+    last = model.top_mlp.linears[-1]
+    return (z @ last.weight.T + last.bias)[:, 0]
+
+
+@pytest.mark.parametrize("interaction", ["dot", "cuda_dot", "cat"])
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_forward_equals_the_naive_network(interaction, embedding_type):
+    model = build(interaction_op=interaction, embedding_type=embedding_type)
+    data = batch()
+    found = model(data.numerical, data.ids)
+    expected = naive_forward(model, data.numerical, data.ids, interaction)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_dcnv2_equals_its_formula():
+    model = build(interaction_op="dcnv2", dcn_num_layers=2, dcn_low_rank_dim=3)
+    data = batch()
+    bottom = model.bottom_mlp(data.numerical)
+    x0 = torch.cat([bottom[:, None], model.embeddings(data.ids, torch.float32)], 1).flatten(1)
+    x = x0
+    for down, up in zip(model.interaction.down, model.interaction.up, strict=True):
+        x = x0 * (x @ down.weight.T @ up.weight.T + up.bias) + x
+    torch.testing.assert_close(
+        model(data.numerical, data.ids), model.top_mlp(x)[:, 0], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
+    found = {}
+    for embedding_type in EMBEDDING_TYPES:
+        model = build(embedding_type=embedding_type)
+        step = DlrmTrainStep(
+            model, OptimizerConfig(optimizer=optimizer), Precision(device_type="cpu")
+        )
+        losses = [float(step(batch(seed=s), 0.1)) for s in range(5)]
+        found[embedding_type] = (losses, torch.cat(model.embeddings.tables()))
+    losses, tables = found["joint"]
+    for other_losses, other_tables in found.values():
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        torch.testing.assert_close(other_tables, tables, rtol=1e-5, atol=1e-6)
+
+
+def test_training_equals_plain_sgd_on_the_naive_network():
+    model = build()
+    twin = build()
+    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+    table = twin.embeddings.weight.requires_grad_()
+    optimizer = torch.optim.SGD([table, *twin.mlp_parameters()], lr=0.3)
+    for seed in range(4):
+        data = batch(seed=seed)
+        step(data, 0.3)
+        optimizer.zero_grad()
+        views = torch.split(table, list(SIZES))
+        twin.embeddings.tables = lambda views=views: list(views)
+        logits = naive_forward(twin, data.numerical, data.ids, "dot")
+        F.binary_cross_entropy_with_logits(logits, data.label).backward()
+        optimizer.step()
+    torch.testing.assert_close(model.embeddings.weight, table.detach(), rtol=1e-5, atol=1e-6)
+    for a, b in zip(model.mlp_parameters(), twin.mlp_parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_tables", [0, 1, 40])
+@pytest.mark.parametrize("num_numerical", [0, 1, 13])
+@pytest.mark.parametrize("interaction", ["cuda_dot", "cat", "dcnv2"])
+def test_any_number_of_features(num_tables, num_numerical, interaction):
+    sizes = (3,) * num_tables
+    model = build(sizes=sizes, num_numerical_features=num_numerical, interaction_op=interaction)
+    data = batch(sizes=sizes, num_numerical=num_numerical)
+    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+    assert torch.isfinite(step(data, 0.1))
+    assert model(data.numerical, data.ids).shape == (16,)
+
+
+def test_hash_indices_wraps_without_changing_the_ids():
+    model = build(hash_indices=True, max_table_size=4)
+    assert model.embeddings.table_sizes == (4, 3, 4)
+    data = batch()
+    before = data.ids.clone()
+    wrapped = Batch(data.numerical, data.ids % torch.tensor([4, 3, 4]), data.label)
+    found = model(data.numerical, data.ids)
+    assert torch.equal(found, model(wrapped.numerical, wrapped.ids))
+    assert torch.equal(data.ids, before)
+
+
+def test_padding_columns_start_at_zero_and_stay():
+    model = build(embedding_dim=5, bottom_mlp_sizes=(5,))
+    padding = model.interaction.num_padding
+    assert padding == 8 - (5 + 6) % 8
+    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+    step(batch(), 0.5)
+    assert (model.top_mlp.linears[0].weight[:, -padding:] == 0).all()
+
+
+@pytest.mark.parametrize("frozen", ["freeze_mlps", "freeze_embeddings"])
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_frozen_parts_stay(frozen, embedding_type):
+    model = build(embedding_type=embedding_type)
+    mlps = [p.detach().clone() for p in model.mlp_parameters()]
+    tables = torch.cat(model.embeddings.tables()).clone()
+    step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"), **{frozen: True})
+    for seed in range(3):
+        step(batch(seed=seed), 0.5)
+    same_mlps = all(torch.equal(a, b) for a, b in zip(mlps, model.mlp_parameters(), strict=True))
+    same_tables = torch.equal(tables, torch.cat(model.embeddings.tables()))
+    assert (same_mlps, same_tables) == (frozen == "freeze_mlps", frozen == "freeze_embeddings")
+
+
+@pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
+def test_overflow_leaves_every_parameter_alone(embedding_type):
+    model = build(embedding_type=embedding_type)
+    before = [p.detach().clone() for p in (*model.mlp_parameters(), *model.embeddings.tables())]
+    precision = Precision(device_type="cpu", loss_scale=1024.0)
+    step = DlrmTrainStep(model, OptimizerConfig(), precision)
+    data = batch()
+    step(dataclasses.replace(data, label=data.label * float("inf")), 0.5)
+    after = [*model.mlp_parameters(), *model.embeddings.tables()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    step(data, 0.5)
+    assert not torch.equal(before[0], after[0])
+
+
+def test_loss_scale_does_not_change_the_result():
+    tables = []
+    for scale in (1.0, 1024.0):
+        model = build()
+        step = DlrmTrainStep(
+            model, OptimizerConfig(), Precision(device_type="cpu", loss_scale=scale)
+        )
+        for seed in range(3):
+            step(batch(seed=seed), 0.3)
+        tables.append(model.embeddings.weight.detach())
+    torch.testing.assert_close(tables[0], tables[1], rtol=1e-5, atol=1e-6)
+
+
+def test_embeddings_can_have_a_rate_of_their_own():
+    moved = []
+    for embedding_lr in (None, 0.0):
+        model = build()
+        before = model.embeddings.weight.clone()
+        optimizer = OptimizerConfig(lr=0.5, embedding_lr=embedding_lr)
+        DlrmTrainStep(model, optimizer, Precision(device_type="cpu"))(batch(), 0.5)
+        moved.append(not torch.equal(before, model.embeddings.weight))
+    assert moved == [True, False]
+
+
+def test_initial_values_follow_the_recipe():
+    torch.manual_seed(0)
+    model = Dlrm(
+        config(embedding_dim=64, bottom_mlp_sizes=(512, 64), top_mlp_sizes=(512, 1)), (100, 10_000)
+    )
+    for table, rows in zip(model.embeddings.tables(), (100, 10_000), strict=True):
+        bound = rows**-0.5
+        assert table.abs().max() <= bound
+        assert float(table.std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+    weight, bias = (p.detach() for p in model.bottom_mlp.linears[1].parameters())
+    assert float(weight.std()) == pytest.approx((2 / (512 + 64)) ** 0.5, rel=0.05)
+    assert float(bias.std()) == pytest.approx((1 / 64) ** 0.5, rel=0.3)
+
+
+def test_dropout_acts_in_training_only():
+    model = build(dropout=0.5)
+    data = batch()
+    model.eval()
+    assert torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
+    model.train()
+    assert not torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dlrm.scripts.main end to end: modes, dataset types, log, checkpoints."""
+
+import json
+
+import pytest
+import torch
+
+from tests.dlrm.conftest import ROWS
+from training.checkpoint import CheckpointFolder, read_checkpoint
+
+DATASET_TYPES = ("split", "memmap", "binary", "parquet")
+
+
+def final(records):
+    assert records[-1]["step"] == []
+    return records[-1]["data"]
+
+
+def weights(folder):
+    checkpoint = read_checkpoint(folder)
+    return {
+        f"{group}.{name}": tensor
+        for group in checkpoint.groups()
+        if group != "random"
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+@pytest.mark.parametrize("dataset_type", DATASET_TYPES)
+def test_learns_from_every_dataset_type(program, dataset, dataset_type, capsys):
+    records = program(f"--dataset={dataset}", f"--dataset_type={dataset_type}", "--print_freq=10")
+    assert program.exit_code == 0, capsys.readouterr().err
+    assert final(records)["best_auc"] > 0.8
+    out = capsys.readouterr().out
+    assert "Epoch:[0/1] [10/46]" in out
+    assert f"Epoch 0 step {ROWS['train'] // 128}. auc 0.8" in out
+
+
+def test_every_dataset_type_gives_the_same_model(program, dataset, tmp_path):
+    found = []
+    for dataset_type in DATASET_TYPES:
+        folder = tmp_path / dataset_type
+        program(
+            f"--dataset={dataset}",
+            f"--dataset_type={dataset_type}",
+            "--max_steps=10",
+            f"--save_checkpoint_path={folder}",
+        )
+        found.append(weights(folder))
+    for other in found[1:]:
+        assert all(torch.equal(other[k], v) for k, v in found[0].items())
+
+
+@pytest.mark.parametrize("dataset_type", ["synthetic_gpu", "synthetic_disk"])
+@pytest.mark.parametrize("mode", ["train", "inference_benchmark"])
+def test_synthetic_data_needs_no_dataset(program, tmp_path, dataset_type, mode):
+    records = program(
+        f"--dataset_type={dataset_type}",
+        f"--mode={mode}",
+        f"--synthetic_dataset_dir={tmp_path / 'made'}",
+        "--synthetic_dataset_num_entries=1600",
+        "--synthetic_dataset_table_sizes=10,200,3000",
+        "--synthetic_distribution=zipf",
+        "--num_numerical_features=5",
+        "--inference_benchmark_batch_sizes=1,64",
+        "--inference_benchmark_steps=5",
+    )
+    assert program.exit_code == 0
+    wanted = "best_auc" if mode == "train" else "mean_inference_latency_batch_64"
+    assert wanted in final(records)
+
+
+@pytest.mark.parametrize("interaction_op", ["cuda_dot", "dot", "cat", "dcnv2"])
+@pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
+def test_every_embedding_and_interaction_learns(program, dataset, interaction_op, embedding_type):
+    records = program(
+        f"--dataset={dataset}",
+        f"--interaction_op={interaction_op}",
+        f"--embedding_type={embedding_type}",
+        "--dcn_low_rank_dim=4",
+        "--optimizer=rowwise_adagrad",
+        "--lr=0.05",
+    )
+    assert final(records)["best_auc"] > 0.75
+
+
+def test_checkpoint_scores_the_same_in_test_mode(program, dataset, tmp_path):
+    folder = tmp_path / "run"
+    trained = final(program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}"))
+    tested = final(
+        program(
+            "--mode=test",
+            f"--dataset={dataset}",
+            f"--load_checkpoint_path={folder}",
+            "--base_device=cpu",
+            model=(),  # the model's shape comes from the checkpoint
+        )
+    )
+    assert tested["auc"] == trained["best_auc"]
+    assert set(tested) >= {"auc", "avg_inference_latency", "average_test_throughput", "log_loss"}
+
+
+@pytest.mark.parametrize("loaded_as", ["joint", "joint_sparse", "multi_table"])
+def test_checkpoint_does_not_depend_on_the_embedding_type(program, dataset, tmp_path, loaded_as):
+    folder = tmp_path / "run"
+    trained = final(program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}"))
+    tested = program(
+        "--mode=test",
+        f"--dataset={dataset}",
+        f"--load_checkpoint_path={folder}",
+        f"--embedding_type={loaded_as}",
+        model=(),
+    )
+    assert final(tested)["auc"] == pytest.approx(trained["best_auc"], abs=1e-9)
+
+
+def test_inference_benchmark_reports_each_batch_size(program, dataset, capsys):
+    records = program(
+        "--mode=inference_benchmark",
+        f"--dataset={dataset}",
+        "--inference_benchmark_batch_sizes=1,64,1024",
+        "--inference_benchmark_steps=20",
+    )
+    data = final(records)
+    for size in (1, 64, 1024):
+        mean = data[f"mean_inference_latency_batch_{size}"]
+        assert data[f"mean_inference_throughput_batch_{size}"] == pytest.approx(size / mean)
+        low, high = (data[f"{p}_inference_latency_batch_{size}"] for p in ("p50", "p99"))
+        assert 0 < low <= high
+    assert "p99 ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("embedding_type", ["joint_fused", "multi_table"])
+def test_resumed_run_equals_the_uninterrupted_one(
+    program, dataset, tmp_path, optimizer, embedding_type
+):
+    common = (
+        f"--dataset={dataset}",
+        "--epochs=2",
+        "--shuffle_batch_order",
+        "--test_freq=20",
+        "--dropout=0.2",
+        f"--optimizer={optimizer}",
+        f"--embedding_type={embedding_type}",
+        "--lr=0.02",
+        "--amp",
+    )
+    program(*common, f"--save_checkpoint_path={tmp_path / 'whole'}")
+    for stop in (13, 46, 60):
+        program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", f"--max_steps={stop}",
+                "--resume")  # fmt: skip
+    program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", "--resume")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
+    assert read_checkpoint(tmp_path / "whole").state["step"] == 92
+
+
+def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsys):
+    common = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}")
+    program(*common, "--max_steps=3")
+    program(*common, "--resume", "--seed=99", "--dropout=0.1")
+    assert program.exit_code == 2
+    error = capsys.readouterr().err
+    assert "--seed (was 12345, now 99)" in error
+    assert "--dropout (was 0.0, now 0.1)" in error
+
+
+def test_resume_without_a_checkpoint_starts_anew(program, dataset, tmp_path):
+    program(
+        f"--dataset={dataset}",
+        f"--save_checkpoint_path={tmp_path / 'run'}",
+        "--resume",
+        "--max_steps=3",
+    )
+    assert program.exit_code == 0
+    assert read_checkpoint(tmp_path / "run").state["step"] == 3
+
+
+def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
+    # The rate is so high at the end that the last evaluation is not the best one.
+    records = program(
+        f"--dataset={dataset}",
+        f"--save_checkpoint_path={tmp_path / 'run'}",
+        "--test_freq=10",
+        "--epochs=2",
+        "--optimizer=adam",
+        "--lr=0.05",
+    )
+    folder = CheckpointFolder(tmp_path / "run")
+    best = read_checkpoint(folder.best())
+    assert best.state["best_metric"] == final(records)["best_auc"]
+    assert read_checkpoint(folder.latest()).state["step"] == 92
+    assert len(list((tmp_path / "run").glob("step_*"))) <= 2
+
+
+def test_nvidia_layout_round_trip(program, dataset, tmp_path):
+    folder = tmp_path / "nvidia"
+    trained = final(
+        program(
+            f"--dataset={dataset}",
+            f"--save_checkpoint_path={folder}",
+            "--checkpoint_format=nvidia",
+        )
+    )
+    assert (folder / "bottom_model.embeddings.3.bin").stat().st_size == 17 * 8 * 4
+    tested = program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={folder}")
+    assert final(tested)["auc"] == trained["best_auc"]
+
+
+def test_auc_threshold_stops_and_saves(program, dataset, tmp_path, capsys):
+    records = program(
+        f"--dataset={dataset}",
+        "--epochs=5",
+        "--auc_threshold=0.75",
+        "--test_freq=10",
+        f"--save_checkpoint_path={tmp_path / 'run'}",
+    )
+    assert "Hit target accuracy AUC 0.75" in capsys.readouterr().out
+    assert final(records)["best_auc"] >= 0.75
+    assert read_checkpoint(tmp_path / "run").state["step"] < 46 * 5
+
+
+def test_dataset_subset_and_eval_split(program, dataset):
+    records = program(f"--dataset={dataset}", "--dataset_subset=0.5", "--eval_split=validation")
+    evaluation = next(r for r in records if "log_loss" in r["data"])
+    assert evaluation["step"] == [0, 23]
+    assert evaluation["data"]["num_rows"] == ROWS["validation"]
+
+
+def test_parameter_record_holds_every_setting(program, dataset):
+    records = program(f"--dataset={dataset}", "--max_steps=1")
+    assert records[0]["step"] == "PARAMETER"
+    parameters = records[0]["data"]
+    assert parameters["embedding_dim"] == 8
+    assert parameters["base_device"] == "cpu"
+    assert parameters["num_numerical_features"] == 3
+    json.dumps(parameters)
+
+
+def test_constant_labels_are_called_divergence(program, dataset, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "constant"
+    shutil.copytree(dataset, copy)
+    for split in ("train", "test"):
+        file = copy / split / "label.bin"
+        file.write_bytes(bytes(file.stat().st_size))
+    program(f"--dataset={copy}", "--lr=100", "--epochs=50", "--print_freq=50", "--test_after=60")
+    assert program.exit_code == 4
+    assert "all labels seen are equal" in capsys.readouterr().err
+
+
+def test_shuffled_labels_are_called_guessing(program, tmp_path, capsys):
+    import numpy as np
+
+    from dataspec.click_columns import ClickColumns
+    from dataspec.feature_spec import FeatureSpec
+    from dataspec.split_binary import SplitBinaryWriter
+
+    generator = np.random.default_rng(0)
+    spec = FeatureSpec.criteo((5,), 1)
+    spec.save(tmp_path)
+    for split, rows in (("train", 2000), ("test", 60_000)):
+        columns = ClickColumns(
+            generator.random(rows) < 0.5,
+            generator.normal(size=(rows, 1)).astype(np.float16),
+            (generator.integers(0, 5, rows).astype(np.int8),),
+        )
+        with SplitBinaryWriter(tmp_path / split, spec, rows) as writer:
+            writer.write(0, columns)
+    program(f"--dataset={tmp_path}")
+    assert program.exit_code == 4
+    assert "the model is guessing" in capsys.readouterr().err
+
+
+def test_nan_is_called_divergence(program, dataset, capsys):
+    program(f"--dataset={dataset}", "--lr=1e30", "--print_freq=5")
+    assert program.exit_code == 4
+    assert "have diverged" in capsys.readouterr().err
