@@ -36,6 +36,11 @@ _UNITS = {
 }
 
 
+def default_threads() -> int:
+    """Returns the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
 def parse_memory_size(text: str) -> int:
     """Returns bytes for `4GiB`, `512M`, `1.5GB`, `100000`.
 
@@ -87,7 +92,7 @@ class CriteoJob:
     engine: EngineName = "native"
     format: tuple[Format, ...] = ("split",)
     memory_limit: int = 4 * 2**30
-    threads: int = dataclasses.field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    threads: int = dataclasses.field(default_factory=default_threads)
     max_bad_fraction: float = 1e-4
     progress: ProgressMode = "none"
     overwrite: bool = False

@@ -3,11 +3,11 @@
 
 from pathlib import Path
 
-from preproc import criteo_native, criteo_reference
+from preproc import criteo_native, criteo_preflight, criteo_reference
 from preproc.criteo_engine import Engine, EngineJob
 from preproc.criteo_finalize import finalize
-from preproc.criteo_input import find_inputs
 from preproc.criteo_job import CriteoJob, EngineName
+from preproc.errors import PreprocError
 from preproc.native import binding
 from preproc.progress import ProgressReporter
 from preproc.workspace import Workspace
@@ -27,11 +27,14 @@ def prepare(job: CriteoJob) -> Path:
     Raises:
         PreprocError: input, settings or machine do not allow it.
     """
-    inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
+    inputs = criteo_preflight.check(job)
     reporter = ProgressReporter(job.progress)
     with Workspace(job.output, job.work_dir).locked() as workspace:
         engine_job = EngineJob(job, inputs, workspace, reporter)
-        return finalize(engine_job, _choose_engine(engine_job)(engine_job))
+        try:
+            return finalize(engine_job, _choose_engine(engine_job)(engine_job))
+        except binding.KernelError as error:
+            raise PreprocError(f"the kernel could not go on: {error}") from error
 
 
 def _choose_engine(engine_job: EngineJob) -> Engine:

@@ -246,12 +246,11 @@ def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple
             yield first, future.result()
 
 
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of this command."""
 
     def define(kind: str, name: str, default: object, text: str) -> None:
-        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=values)
+        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=flag_values)
 
     define("bool", "help", False, "show this text")
     define("string", "output", None, "folder for day_0 ..., or with --days 0 a file (or folder)")
@@ -267,12 +266,12 @@ def define_flags() -> flags.FlagValues:
     define("float", "best_auc", 0.80, "AUC of the true probabilities")
     define("bool", "write_probabilities", False, "write each row's true probability (float32) too")
     define("bool", "overwrite", False, "replace data that is there already")
-    return values
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    values = define_flags()
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+    define_flags(values)
     try:
         extra = values(argv)[1:]
         if values.help:
