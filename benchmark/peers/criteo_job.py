@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the preprocessing peers share: their command line, the splits and the output files.
+
+python -m benchmark.peers.polars_criteo INPUT_FOLDER OUTPUT_FOLDER THREADS FREQUENCY_LIMIT
+"""
+
+import argparse
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dataspec.feature_spec import index_dtype
+from preproc.criteo_schema import (
+    NUM_CATEGORICAL,
+    NUM_NUMERICAL,
+    PRESETS,
+    CriteoSemantics,
+    Split,
+    split_bounds,
+)
+
+LABEL = "label"
+NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
+CATEGORICAL = tuple(f"cat_{i}" for i in range(NUM_CATEGORICAL))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CriteoPeerJob:
+    """TSV days to split binary, by preset `dlrm`."""
+
+    input: Path
+    output: Path
+    threads: int
+    frequency_limit: int
+
+    @property
+    def semantics(self) -> CriteoSemantics:
+        """The rules every candidate follows."""
+        return dataclasses.replace(PRESETS["dlrm"], frequency_limit=self.frequency_limit)
+
+    def days(self) -> list[Path]:
+        """Returns the day files in order of their numbers."""
+        return sorted(self.input.glob("day_*"), key=lambda path: int(path.name[4:]))
+
+    def parts(self, rows_per_day: list[int]) -> list[tuple[int, Split, int, int]]:
+        """Returns (day, split, start, stop) pieces in order; rows are counted within the day."""
+        bounds = split_bounds(rows_per_day, self.semantics)
+        pieces = []
+        for day, rows in enumerate(rows_per_day):
+            offset = sum(rows_per_day[:day])
+            for split, (start, stop) in bounds.items():
+                first, last = max(start - offset, 0), min(stop - offset, rows)
+                if first < last:
+                    pieces.append((day, split, first, last))
+        return pieces
+
+
+class SplitFiles:
+    """Appends columns to the files of all splits."""
+
+    def __init__(self, job: CriteoPeerJob, cardinalities: Sequence[int]) -> None:
+        self._dtypes = [index_dtype(c) for c in cardinalities]
+        self._stack = contextlib.ExitStack()
+        names = ("label.bin", "numerical.bin", *(f"{c}.bin" for c in CATEGORICAL))
+        self._files: dict[str, list[BinaryIO]] = {}
+        for split in ("train", "validation", "test"):
+            folder = job.output / split
+            folder.mkdir(parents=True)
+            self._files[split] = [
+                self._stack.enter_context((folder / name).open("wb")) for name in names
+            ]
+
+    def append(
+        self,
+        split: Split,
+        label: npt.NDArray[np.integer],
+        numerical: Sequence[npt.NDArray[np.float32]],
+        categorical: Sequence[npt.NDArray[np.integer]],
+    ) -> None:
+        """Appends rows: [n] labels, 13 x [n] float32, 26 x [n] ids."""
+        files = self._files[split]
+        label.astype(np.bool_).tofile(files[0])
+        rows = np.empty((len(label), NUM_NUMERICAL), np.float16)
+        for i, column in enumerate(numerical):
+            rows[:, i] = column
+        rows.tofile(files[1])
+        for file, dtype, ids in zip(files[2:], self._dtypes, categorical, strict=True):
+            ids.astype(dtype).tofile(file)
+
+    def __enter__(self) -> "SplitFiles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def main(run: Callable[[CriteoPeerJob], None]) -> None:
+    """Runs a peer's command line."""
+    parser = argparse.ArgumentParser(description="One peer of `python -m benchmark.preprocessing`.")
+    parser.add_argument("input", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("threads", type=int)
+    parser.add_argument("frequency_limit", type=int)
+    run(CriteoPeerJob(**vars(parser.parse_args())))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs candidates in processes of their own, interleaved, and measures time and memory.
+
+Interleaved (A B C A B C ...) because the speed of a shared machine drifts: consecutive runs of
+one candidate would all fall into the same good or bad minute.
+"""
+
+import dataclasses
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+SAMPLE_S = 0.01
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its children used.
+
+    Attributes:
+        wall_s: seconds from start to end.
+        cpu_s: user and system seconds.
+        peak_anon_mib: highest sum of anonymous memory seen, sampled every 10 ms. Pages of mapped
+            files do not count: the kernel can drop them at will.
+        exit_status: 0, or that of the process (negative: the signal that ended it).
+        output: last 4,000 characters of its output and errors.
+    """
+
+    wall_s: float
+    cpu_s: float
+    peak_anon_mib: float
+    exit_status: int
+    output: str
+
+
+def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) -> Usage:
+    """Runs a command to its end and measures it.
+
+    Args:
+        command: program and arguments.
+        env: variables added to those of this process.
+    """
+    with tempfile.TemporaryFile() as log:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+        )
+        stop = threading.Event()
+        peak_kib = [0]
+
+        def sample() -> None:
+            while True:
+                peak_kib[0] = max(peak_kib[0], anonymous_kib(process.pid))
+                if stop.wait(SAMPLE_S):
+                    return
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        # wait4 gives the time of this child and of all its waited-for children; getrusage would
+        # give the sum over every child this process ever had.
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - start
+        stop.set()
+        sampler.join()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.seek(0)
+        return Usage(
+            wall_s=wall_s,
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            peak_anon_mib=peak_kib[0] / 1024,
+            exit_status=process.returncode,
+            output=log.read().decode(errors="replace")[-4000:],
+        )
+
+
+def anonymous_kib(pid: int) -> int:
+    """Returns the anonymous resident memory of a process and its descendants (0 when gone)."""
+    total = 0
+    waiting = [pid]
+    while waiting:
+        process = Path("/proc") / str(waiting.pop())
+        try:
+            status = (process / "status").read_text()
+            children = [(task / "children").read_text() for task in (process / "task").iterdir()]
+        except OSError:
+            continue  # Ended in between.
+        for line in status.splitlines():
+            if line.startswith("RssAnon:"):
+                total += int(line.split()[1])
+        waiting += [int(child) for text in children for child in text.split()]
+    return total
+
+
+def run_interleaved(
+    candidates: Mapping[str, Callable[[], Usage]],
+    repeats: int,
+    report: Callable[[str, int, Usage], None] = lambda *_: None,
+) -> dict[str, list[Usage]]:
+    """Runs every candidate `repeats` times, in turns.
+
+    Args:
+        candidates: name -> a function that runs it once.
+        repeats: rounds; the order is reversed in every second one.
+        report: called after each run with name, round and usage.
+    """
+    if repeats < 1:
+        raise ValueError(f"--repeats must be at least 1, got {repeats}")
+    usages: dict[str, list[Usage]] = {name: [] for name in candidates}
+    for number in range(repeats):
+        names = list(candidates)
+        for name in names if number % 2 == 0 else reversed(names):
+            usage = candidates[name]()
+            usages[name].append(usage)
+            report(name, number, usage)
+    return usages

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import pytest
+
+from benchmark import report
+from benchmark.record import make_record, write_records
+
+DOCUMENT = "# Title\n<!-- results:speed -->\nold\n<!-- /results:speed -->\nend\n"
+
+
+def record(candidate, metric, value, rows=10):
+    samples = () if value is None else (value,)
+    return make_record(
+        "speed",
+        candidate,
+        metric,
+        samples,
+        unit="rows/s" if metric == "rows_per_s" else "",
+        direction="higher",
+        config={"rows": rows},
+        failed=int(value is None),
+    )
+
+
+def test_a_table_has_a_row_per_candidate_and_a_column_per_metric():
+    records = [
+        record("ours", "rows_per_s", 1.0, rows=99),  # Other settings than the newest: not shown.
+        record("ours", "rows_per_s", 5.0),
+        record("ours", "rows_per_s", 1_923_456.7),
+        record("ours", "lead", 1.0),
+        record("theirs", "rows_per_s", None),
+    ]
+    lines = report.render_table(records).splitlines()
+    assert lines[:4] == [
+        "| candidate | rows_per_s (rows/s) | lead |",
+        "| --- | ---: | ---: |",
+        "| ours | 1,923,457 | 1 |",
+        "| theirs | failed |  |",
+    ]
+    assert "rows 10" in lines[5]
+    other = dataclasses.replace(records[-1], hardware={**records[-1].hardware, "cpu": "new"})
+    assert "ours" not in report.render_table([*records, other])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1234.5, "1,234"), (99.94, "99.9"), (0.00001234, "0.000012"), (-2.5, "-2.5")],
+)
+def test_values_are_short_and_without_exponents(value, text):
+    assert report.format_value(value) == text
+
+
+def test_check_fails_until_the_table_is_written(tmp_path, capsys):
+    document = tmp_path / "README.md"
+    document.write_text(DOCUMENT)
+    arguments = [str(document), "--results", str(tmp_path)]
+    assert report.main(arguments) == 2
+    assert "speed.jsonl" in capsys.readouterr().err
+    write_records(tmp_path / "speed.jsonl", [record("ours", "rows_per_s", 5.0)])
+    assert report.main([*arguments, "--check"]) == 1
+    assert document.read_text() == DOCUMENT
+    assert report.main(arguments) == 0
+    assert "| ours | 5 |" in document.read_text()
+    assert document.read_text().startswith("# Title\n")
+    assert document.read_text().endswith("end\n")
+    assert report.main([*arguments, "--check"]) == 0
+    write_records(tmp_path / "speed.jsonl", [record("ours", "rows_per_s", 6.0)])
+    assert report.main([*arguments, "--check"]) == 1
+
+
+def test_a_marker_without_an_end_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="results:speed"):
+        report.render_document("<!-- results:speed -->\n", tmp_path)
