@@ -29,7 +29,7 @@ def record(*samples, metric="rows_per_s", direction="higher", failed=0, rows=10)
         (record(96.0), record(100.0), "balanced"),
         (record(110.0, direction="lower"), record(100.0, direction="lower"), "worse"),
         (record(90.0, direction="lower"), record(100.0, direction="lower"), "better"),
-        # Twice the spread is about 0.17 here: 10% lies within the noise of either side, 20% does not.
+        # Twice the spread is about 0.17 here: 10% is within the noise of either side, 21% is not.
         (record(80.0, 90.0, 100.0), record(100.0), "balanced"),
         (record(90.0), record(90.0, 100.0, 110.0), "balanced"),
         (record(79.0), record(90.0, 100.0, 110.0), "worse"),
