@@ -91,7 +91,8 @@ def _encode(pl: Any, rows: Any, dictionaries: list[Any]) -> Any:
     raised = pl.col(NUMERICAL).fill_null(0).clip(lower_bound=-1).cast(pl.Float64)
     ids = [pl.col(f"{name}_id").fill_null(0).alias(name) for name in CATEGORICAL]
     encoded = rows.select(LABEL, (raised + 2).log().cast(pl.Float32), *ids)
-    return encoded.collect(engine="streaming")
+    # A batch fits in memory, and the in-memory engine joins it at half the CPU time.
+    return encoded.collect(engine="in-memory")
 
 
 if __name__ == "__main__":
