@@ -22,6 +22,15 @@ setup: $(STAMP) build  ## environment in .venv, native code built
 build: $(STAMP)  ## rebuild the native code in place
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 
+demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
+	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)
+
+test: setup  ## the whole suite
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q
+
 check: setup  ## linters, types, import rules, fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed flags, datasets and checkpoints: a clear message, exit code 2, nothing written."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from tests.dlrm.conftest import SMALL_MODEL
+
+FLAGS = [
+    (["--embedding_dim=4"], r"--bottom_mlp_sizes must end with --embedding_dim \(4\), got 16,8"),
+    (["--bottom_mlp_sizes=16,x"], "--bottom_mlp_sizes must be integers separated by commas"),
+    (["--bottom_mlp_sizes="], "--bottom_mlp_sizes must be positive integers"),
+    (["--bottom_mlp_sizes=0,8"], "--bottom_mlp_sizes must be positive integers"),
+    (["--top_mlp_sizes=16,2"], "--top_mlp_sizes must end with 1"),
+    (["--batch_size=0"], "--batch_size must be at least 1"),
+    (["--test_batch_size=-5"], "--test_batch_size must be at least 1"),
+    (["--epochs=0"], "--epochs must be at least 1"),
+    (["--max_steps=0"], "--max_steps must be at least 1"),
+    (["--print_freq=0"], "--print_freq must be at least 1"),
+    (["--lr=-1"], "--lr must not be negative"),
+    (["--warmup_factor=-1"], "--warmup_factor must not be negative"),
+    (["--loss_scale=0"], "--loss_scale must be positive"),
+    (["--dropout=1"], r"--dropout must lie in \[0, 1\)"),
+    (["--dataset_subset=2"], r"--dataset_subset must lie in \(0, 1\]"),
+    (["--dataset_subset=0.001"], "--dataset_subset 0.001; use a smaller one"),
+    (["--auc_threshold=80"], r"--auc_threshold must lie in \(0, 1\]"),
+    (["--max_table_size=10"], "--max_table_size .* needs --hash_indices"),
+    (["--num_numerical_features=5"], "the feature spec of the dataset has 3"),
+    (["--optimized_mlp"], "--optimized_mlp needs a CUDA device"),
+    (["--cuda_graphs"], "--cuda_graphs needs a CUDA device"),
+    (["--warmup_steps=100", "--decay_start_step=50"], "--decay_start_step"),
+    (["--batch_size=100000"], "leaves no whole batch of 6000 rows"),
+    (["--freeze_mlps", "--freeze_embeddings"], "leave nothing to train"),
+    (["--Adam_MLP_optimizer", "--mlp_optimizer=sgd"], "--Adam_MLP_optimizer contradicts"),
+    (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
+    (["--feature_spec=other.yaml"], "other.yaml is not a file"),
+    (["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=99999"], "no whole batch"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), FLAGS, ids=[" ".join(a) for a, _ in FLAGS])
+def test_flags(program, dataset, tmp_path, capsys, arguments, message):
+    output = tmp_path / "run"
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={output}", *arguments)
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert error.startswith("error: ")
+    assert re.search(message, error), error
+    assert not output.exists()
+
+
+def test_cuda_that_is_not_there(program, dataset, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine that has no CUDA device")
+    program(f"--dataset={dataset}", model=(*SMALL_MODEL, "--base_device=cuda"))
+    assert program.exit_code == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_resume_needs_a_folder(program, dataset, capsys):
+    program(f"--dataset={dataset}", "--resume")
+    assert program.exit_code == 2
+    assert "--resume needs --save_checkpoint_path" in capsys.readouterr().err
+
+
+def test_no_dataset(program, capsys):
+    program()
+    assert program.exit_code == 2
+    assert "needs --dataset" in capsys.readouterr().err
+
+
+def cut_numerical(root):
+    file = root / "train" / "numerical.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def wrong_id(root):
+    file = root / "test" / "cat_0.bin"
+    file.write_bytes(b"\x07" + file.read_bytes()[1:])
+
+
+def bad_yaml(root):
+    (root / "feature_spec.yaml").write_text("a: [1,")
+
+
+def spec_without_cardinality(root):
+    text = (root / "feature_spec.yaml").read_text()
+    (root / "feature_spec.yaml").write_text(text.replace("cardinality: 200", "cardinality: auto"))
+
+
+def negative_model_size(root):
+    (root / "feature_spec.yaml").unlink()
+    (root / "model_size.json").write_text(json.dumps({"_c14": -1}))
+
+
+def damaged_parquet(root):
+    for file in (root / "parquet" / "train").glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:1000])
+
+
+def cut_records(root):
+    file = root / "train_data.bin"
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+DATASETS = [
+    ("split", cut_numerical, "numerical.bin has"),
+    ("memmap", cut_numerical, "numerical.bin has"),
+    ("split", lambda r: (r / "train" / "cat_2.bin").unlink(), "cat_2.bin"),
+    ("split", lambda r: shutil.rmtree(r / "test"), "no folder test"),
+    ("split", wrong_id, "feature cat_0, row 0: id 7"),
+    ("split", bad_yaml, "not readable as YAML"),
+    ("split", spec_without_cardinality, "must be an integer, got 'auto'"),
+    ("split", negative_model_size, "highest id"),
+    ("parquet", damaged_parquet, "not readable"),
+    ("parquet", lambda r: shutil.rmtree(r / "parquet"), "no parquet files"),
+    ("binary", cut_records, "no multiple of the 32-byte record"),
+    ("binary", lambda r: (r / "test_data.bin").unlink(), "test_data.bin is missing"),
+    ("split", shutil.rmtree, "is not a folder"),
+]
+
+
+@pytest.mark.parametrize(("dataset_type", "damage", "message"), DATASETS)
+def test_datasets(program, dataset, tmp_path, capsys, dataset_type, damage, message):
+    copy = tmp_path / "copy"
+    shutil.copytree(dataset, copy)
+    damage(copy)
+    output = tmp_path / "run"
+    program(
+        f"--dataset={copy}",
+        f"--dataset_type={dataset_type}",
+        f"--save_checkpoint_path={output}",
+        "--max_steps=60",
+    )
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert message in error
+    assert not output.exists()
+
+
+def change_table(folder):
+    file = next(folder.glob("step_*/embedding_1.safetensors"))
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def other_format(folder):
+    file = next(folder.glob("step_*/manifest.json"))
+    file.write_text(file.read_text().replace('"format_version": 1', '"format_version": 7'))
+
+
+def lose_state(folder):
+    next(folder.glob("step_*/mlp.safetensors")).unlink()
+
+
+CHECKPOINTS = [
+    (change_table, [], "embedding_1.safetensors: missing or cut short"),
+    (other_format, [], "format version 7"),
+    (lose_state, [], "mlp.safetensors: missing"),
+    (shutil.rmtree, [], "no checkpoint here"),
+    (lambda f: None, ["--embedding_dim=4", "--bottom_mlp_sizes=16,4"], "the model [4, 16]"),
+    (lambda f: None, ["--top_mlp_sizes=32,1"], "top_mlp.layers.0.weight"),
+]
+
+
+@pytest.mark.parametrize(("damage", "arguments", "message"), CHECKPOINTS)
+def test_checkpoints(program, dataset, tmp_path, capsys, damage, arguments, message):
+    folder = tmp_path / "run"
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--max_steps=2")
+    assert program.exit_code == 0
+    damage(folder)
+    capsys.readouterr()
+    program(
+        "--mode=test",
+        f"--dataset={dataset}",
+        f"--load_checkpoint_path={folder}",
+        *arguments,
+        model=(),
+    )
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert message in error
