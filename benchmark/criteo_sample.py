@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM beside logistic regression on 100,000 real rows of the Criteo Kaggle log.
+
+    python -m benchmark.criteo_sample --data .../criteo_kaggle/sample_100k.tsv.gz
+
+The first 80,000 rows train, the next 10,000 choose settings, the last 10,000 are tested once. The
+DLRM settings below were chosen on the validation rows; each seed runs the public command lines.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmark.peers import logistic_regression
+from benchmark.record import RESULTS, Direction, Record, make_record, write_records
+
+SPLIT = (80_000, 90_000, 100_000)
+PREPROCESSING = ("--preset=kaggle", "--frequency_limit=4", "--split_fractions=0.8,0.1,0.1")
+DLRM_FLAGS = (
+    "--embedding_dim=16",
+    "--bottom_mlp_sizes=64,16",
+    "--top_mlp_sizes=64,1",
+    "--batch_size=256",
+    "--epochs=1",
+    "--optimizer=rowwise_adagrad",
+    "--lr=0.02",
+    "--warmup_steps=0",
+    "--decay_steps=0",
+    "--print_freq=100",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quality:
+    """Quality of a model on the test rows."""
+
+    auc: float
+    log_loss: float
+
+
+def default_data() -> Path:
+    """Returns where the sample lies: RECSYS_DATA, else shared/data beside the repository."""
+    repository = Path(__file__).resolve().parents[1]
+    folder = Path(os.environ.get("RECSYS_DATA", repository.parent / "shared" / "data"))
+    return folder / "criteo_kaggle" / "sample_100k.tsv.gz"
+
+
+def _run(module: str, *arguments: str) -> None:
+    command = ["python", "-m", module, *arguments]
+    print(f"$ {shlex.join(command)}", flush=True)
+    subprocess.run([sys.executable, *command[1:]], check=True, stdout=subprocess.DEVNULL)
+
+
+def prepare(data: Path, dataset: Path) -> None:
+    """Turns the raw rows into a dataset."""
+    _run("preproc.criteo", f"--input={data}", f"--output={dataset}", *PREPROCESSING)
+
+
+def train_dlrm(dataset: Path, folder: Path, seed: int) -> Quality:
+    """Trains with one seed and scores the test rows."""
+    log, checkpoint = folder / f"seed_{seed}.json", folder / f"seed_{seed}"
+    _run(
+        "dlrm.scripts.main",
+        "--mode=train",
+        f"--dataset={dataset}",
+        f"--seed={seed}",
+        "--eval_split=validation",
+        f"--save_checkpoint_path={checkpoint}",
+        f"--log_path={log}",
+        *DLRM_FLAGS,
+    )
+    _run(
+        "dlrm.scripts.main",
+        "--mode=test",
+        f"--dataset={dataset}",
+        f"--load_checkpoint_path={checkpoint}",
+        f"--log_path={log}",
+    )
+    final = json.loads(log.read_text().splitlines()[-1].removeprefix("DLLL "))["data"]
+    return Quality(final["auc"], final["log_loss"])
+
+
+def fit_logistic_regression(data: Path) -> Quality:
+    """Fits the baseline on the same train rows and scores the same test rows."""
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    with gzip.open(data) as file:
+        lines = file.read().splitlines()
+    if len(lines) != SPLIT[-1]:
+        raise SystemExit(f"{data}: {len(lines)} rows, expected {SPLIT[-1]}")
+    labels = np.array([line[:1] == b"1" for line in lines])
+    features = logistic_regression.hashed_features(lines)
+    first, second, _ = SPLIT
+    fitted = logistic_regression.fit(
+        features[:first],
+        features[first:second],
+        features[second:],
+        (labels[:first], labels[first:second]),
+    )
+    print(f"logistic regression: inverse penalty {fitted.inverse_penalty}", flush=True)
+    return Quality(
+        float(roc_auc_score(labels[second:], fitted.test_probabilities)),
+        float(log_loss(labels[second:], fitted.test_probabilities)),
+    )
+
+
+def records(candidate: str, found: Sequence[Quality], config: dict[str, Any]) -> list[Record]:
+    """Returns the records of one model, a sample per seed."""
+    directions: dict[str, Direction] = {"auc": "higher", "log_loss": "lower"}
+    return [
+        make_record(
+            "criteo_sample",
+            candidate,
+            f"test {field}",
+            [getattr(quality, field) for quality in found],
+            unit="",
+            direction=direction,
+            config=config,
+        )
+        for field, direction in directions.items()
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs both models; returns 1 where DLRM's mean AUC is not above the baseline's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, default=default_data(), help="the gzipped sample")
+    parser.add_argument("--seeds", type=int, default=5, help="DLRM runs, with seeds 1, 2, ...")
+    parser.add_argument("--results", type=Path, default=RESULTS / "criteo_sample.jsonl")
+    options = parser.parse_args(arguments)
+    if not options.data.is_file():
+        parser.error(f"{options.data} is not there; --data names the sample (see docs)")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        prepare(options.data, folder / "dataset")
+        found = [
+            train_dlrm(folder / "dataset", folder, seed) for seed in range(1, options.seeds + 1)
+        ]
+    baseline = fit_logistic_regression(options.data)
+    aucs, losses = [q.auc for q in found], [q.log_loss for q in found]
+    print(
+        f"DLRM: mean test AUC {np.mean(aucs):.4f} (seeds: "
+        f"{', '.join(f'{a:.4f}' for a in aucs)}), mean log loss {np.mean(losses):.4f}\n"
+        f"logistic regression: test AUC {baseline.auc:.4f}, log loss {baseline.log_loss:.4f}"
+    )
+    config = {"seeds": options.seeds, "dlrm": DLRM_FLAGS, "preprocessing": PREPROCESSING}
+    write_records(
+        options.results,
+        [
+            *records("DLRM", found, config),
+            *records("logistic regression, hashed features", [baseline], config),
+        ],
+    )
+    return int(np.mean(aucs) <= baseline.auc)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
