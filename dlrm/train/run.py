@@ -3,6 +3,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -247,9 +248,11 @@ def _report_training(session: Session, result: FitResult) -> None:
         "average_test_throughput": result.test_samples_per_s,
     }
     session.log.record((), figures)
+    evaluated = math.isfinite(state.best_metric)
+    quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
     session.announce(
-        f"Finished after {state.step} steps: best auc {state.best_metric:.6f} at epoch "
-        f"{state.best_epoch:.2f}, {result.train_samples_per_s:,.0f} samples/s in training"
+        f"Finished after {state.step} steps: {quality if evaluated else 'not evaluated'}, "
+        f"{result.train_samples_per_s:,.0f} samples/s in training"
     )
 
 
