@@ -60,12 +60,16 @@ class BatchLoader:
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
+        queued = self.narrow_batches(epoch, start)
+        return self._to_cuda(queued) if self.device.type == "cuda" else map(_widen, queued)
+
+    def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
+        """Yields the same batches as they leave the reader threads, on the host."""
         order = list(range(self.num_batches))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.num_batches, generator=generator).tolist()
-        queued = self._read_ahead(order[start:])
-        return self._to_cuda(queued) if self.device.type == "cuda" else map(_widen, queued)
+        return self._read_ahead(order[start:])
 
     def _read(self, index: int) -> NarrowBatch:
         start = index * self.batch_size

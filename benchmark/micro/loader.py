@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the DLRM loader hands over batches from the page cache.
+
+    python -m benchmark.micro.loader --rows 3000000
+
+`narrow` batches are what travels to a GPU; `wide` ones are what a model on the CPU gets.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmark.record import RESULTS, make_record, write_records
+from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet import FOLDER, PART_ROWS, part_name, write_parquet_part
+from dataspec.split_binary import SplitBinaryReader
+from dlrm.config import DataConfig, DatasetType
+from dlrm.data.loader import BatchLoader
+from dlrm.data.sources import open_rows
+from dlrm.data.synthetic import write_synthetic_dataset
+
+# Cardinalities of the Criteo Terabyte set at frequency limit 15, capped at 100,000: the same
+# storage dtypes but for five features, without gigabytes of ids.
+TABLE_SIZES = (
+    100000, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 100000, 100000, 100000, 11, 2209, 10667,
+    104, 4, 968, 15, 100000, 100000, 100000, 100000, 12022, 97, 35,
+)  # fmt: skip
+DATASET_TYPES: tuple[DatasetType, ...] = ("split", "memmap", "parquet")
+
+
+def make_dataset(root: Path, rows: int) -> FeatureSpec:
+    """Writes a dataset of noise as split binary and parquet."""
+    spec = FeatureSpec.criteo(TABLE_SIZES)
+    write_synthetic_dataset(root, spec, rows, "zipf", seed=1)
+    reader = SplitBinaryReader(root, "train", spec)
+    for part, start in enumerate(range(0, rows, PART_ROWS)):
+        columns = reader.read(start, min(start + PART_ROWS, rows))
+        write_parquet_part(root / FOLDER / "train" / part_name(part), spec, columns)
+    reader.close()
+    return spec
+
+
+def samples_per_s(batches: Callable[[], Iterable[object]], num_samples: int) -> float:
+    """Returns the rate at which an epoch passes."""
+    started = time.perf_counter()
+    for _ in batches():
+        pass
+    return num_samples / (time.perf_counter() - started)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures every dataset type, interleaved."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--batch_size", type=int, default=32_768)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS / "loader.jsonl")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # widening is the only arithmetic; readers have threads of their own
+    found: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary) / "dataset"
+        spec = make_dataset(root, options.rows)
+        for _ in range(options.repeats):
+            for dataset_type in DATASET_TYPES:
+                data = DataConfig(dataset=str(root), dataset_type=dataset_type)
+                loader = BatchLoader(
+                    source=open_rows(data, "train", spec),
+                    batch_size=options.batch_size,
+                    device=torch.device("cpu"),
+                    drop_last=True,
+                )
+                rows = loader.num_batches * options.batch_size
+                for width, batches in (
+                    ("narrow", loader.narrow_batches),
+                    ("wide", loader.batches),
+                ):
+                    rate = samples_per_s(batches, rows)
+                    found.setdefault((dataset_type, width), []).append(rate)
+    config = {"rows": options.rows, "batch_size": options.batch_size, "page_cache": "warm"}
+    records = [
+        make_record(
+            "loader", t, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
+        )
+        for (t, w), rates in found.items()
+    ]
+    write_records(options.results, records)
+    for record in records:
+        print(f"{record.candidate:8s} {record.metric:15s} {record.value or 0:14,.0f} samples/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
