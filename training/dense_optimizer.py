@@ -119,5 +119,12 @@ def build_dense_optimizer(
     if rule == "sgd":
         sgd = torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, fused=True)
         return _Fused(sgd, params)
-    adam = torch.optim.AdamW(params, lr=lr, eps=ADAM_EPS, weight_decay=weight_decay, fused=True)
+    adam = torch.optim.AdamW(
+        params,
+        lr=lr,
+        eps=ADAM_EPS,
+        weight_decay=weight_decay,
+        fused=True,
+        capturable=lr.is_cuda,  # or torch refuses to capture the step in a CUDA graph
+    )
     return _Fused(adam, params)
