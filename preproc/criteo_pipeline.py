@@ -18,8 +18,12 @@ ENGINE_FUNCTIONS: dict[EngineName, Engine] = {
 }
 
 
-def prepare(job: CriteoJob) -> Path:
+def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
     """Makes a dataset from raw logs.
+
+    Args:
+        job: what to do.
+        engine: does the work; None takes the one that the job names.
 
     Returns:
         The dataset folder.
@@ -32,7 +36,8 @@ def prepare(job: CriteoJob) -> Path:
     with Workspace(job.output, job.work_dir).locked() as workspace:
         engine_job = EngineJob(job, inputs, workspace, reporter)
         try:
-            return finalize(engine_job, _choose_engine(engine_job)(engine_job))
+            chosen = engine or _choose_engine(engine_job)
+            return finalize(engine_job, chosen(engine_job))
         except binding.KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error
 

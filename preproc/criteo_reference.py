@@ -230,7 +230,8 @@ def _write(
         rows = columns[first:last]
         if "split" in engine_job.job.format:
             with SplitBinaryWriter(dataset / split, spec, len(rows)) as writer:
-                writer.write(0, rows)
+                if len(rows):
+                    writer.write(0, rows)
         if "parquet" in engine_job.job.format:
             for index, path in enumerate(part_paths(dataset, split, len(rows))):
                 groups = (rows[slice(*r)] for r in group_ranges(len(rows), index))

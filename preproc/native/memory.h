@@ -25,8 +25,12 @@ inline std::runtime_error system_error(const std::string& what) {
 template <typename T>
 class Pages {
  public:
+  enum Touch { kNow, kOnUse };
+
   Pages() = default;
-  explicit Pages(size_t count) : count_(count) {
+  // kNow gets the memory at once: tables are read before they are written, and each page would
+  // else be mapped twice, with an interrupt of all threads in between.
+  explicit Pages(size_t count, Touch touch = kNow) : count_(count) {
     if (count == 0) return;
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, kFlags, -1, 0);
@@ -36,6 +40,10 @@ class Pages {
     // Random access to large tables is bound by TLB misses; small ones would only waste pages.
     if (bytes() >= (size_t{8} << 20)) madvise(data_, bytes(), MADV_HUGEPAGE);
 #endif
+    if (touch == kNow) {
+      volatile char* page = static_cast<char*>(data);
+      for (size_t i = 0; i < bytes(); i += 4096) page[i] = 0;
+    }
   }
   Pages(Pages&& other) noexcept { swap(other); }
   Pages& operator=(Pages&& other) noexcept {

@@ -15,7 +15,7 @@ namespace criteo {
 
 // A longer line is no Criteo row (393 bytes at most), and buffers must stay bounded.
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
-constexpr size_t kReadBytes = size_t{512} << 10;
+constexpr size_t kReadBytes = size_t{128} << 10;
 
 // Shared with the caller while a call runs: it reads the counters and may ask to stop.
 struct Progress {

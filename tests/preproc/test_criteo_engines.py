@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole datasets: native equals reference, whatever threads, budgets, units and packing."""
+
+import dataclasses
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dataspec.parquet import ParquetReader
+from dataspec.split_binary import SplitBinaryReader
+from preproc.criteo_engine import dictionary_path
+from preproc.criteo_input import InputFile
+from preproc.criteo_reference import read_rows
+from preproc.criteo_schema import PRESETS, SPLITS, CriteoSemantics
+from preproc.errors import PreprocError
+from preproc.native import binding
+from preproc.native_units import NativeSettings
+from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text, run, write_days
+
+pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+
+BOTH = ("split", "parquet")
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> Path:
+    return write_days(tmp_path_factory.mktemp("days"))
+
+
+def assert_same(first, second) -> None:
+    assert first.files == second.files
+    assert (first.rows, first.positives) == (second.rows, second.positives)
+    assert first.rejected == second.rejected
+    assert first.source_files == second.source_files
+
+
+@settings(max_examples=25, phases=[Phase.generate])
+@given(
+    texts=st.lists(TEXTS, min_size=2, max_size=3),
+    good=GOOD_ROWS,
+    preset=st.sampled_from(sorted(PRESETS)),
+    fractions=st.sampled_from([None, (0.8, 0.1, 0.1), (0.0, 0.5, 0.5), (1.0, 0.0, 0.0)]),
+    scope=st.sampled_from(["all", "train"]),
+    unit_bytes=st.sampled_from([900, 5000, 10**6]),
+)
+def test_native_equals_reference(
+    tmp_path_factory, texts, good, preset, fractions, scope, unit_bytes
+):
+    folder = tmp_path_factory.mktemp("random")
+    (folder / "in").mkdir()
+    for day, text in enumerate(texts):
+        (folder / "in" / f"day_{day}").write_bytes(good + b"\n" + text)
+    semantics = dataclasses.replace(
+        PRESETS[preset], split_fractions=fractions, dictionary_days=scope, frequency_limit=2
+    )
+    native_settings = NativeSettings(unit_bytes=unit_bytes, table_bytes=1, merge_bytes=2**21)
+    made = run(
+        folder / "in", folder / "native", settings=native_settings, semantics=semantics, format=BOTH
+    )
+    expected = run(folder / "in", folder / "ref", "reference", semantics=semantics, format=BOTH)
+    assert_same(made, expected)
+
+
+@pytest.mark.parametrize("scope", ["all", "train"])
+@pytest.mark.parametrize("fractions", [None, (0.71, 0.18, 0.11)])
+def test_threads_budgets_and_units_change_nothing(days, tmp_path, scope, fractions):
+    semantics = dataclasses.replace(
+        PRESETS["dlrm"], dictionary_days=scope, split_fractions=fractions, frequency_limit=3
+    )
+    expected = run(days, tmp_path / "reference", "reference", semantics=semantics, format=BOTH)
+    for threads, native_settings in (
+        (1, NativeSettings()),
+        (3, NativeSettings(unit_bytes=10_000)),
+        (2, NativeSettings(unit_bytes=100_000, table_bytes=1, merge_bytes=2**20)),
+    ):
+        made = run(
+            days,
+            tmp_path / f"native_{threads}",
+            settings=native_settings,
+            threads=threads,
+            semantics=semantics,
+            format=BOTH,
+        )
+        assert_same(made, expected)
+
+
+@pytest.mark.parametrize("spelling", ["gzip", "gzip by name only", "crlf", "no final line end"])
+def test_spelling_of_the_input_changes_nothing(days, tmp_path, spelling):
+    expected = run(days, tmp_path / "expected")
+    source = tmp_path / "other"
+    source.mkdir()
+    for day in range(3):
+        text = (days / f"day_{day}").read_bytes()
+        if spelling == "gzip":
+            (source / f"day_{day}").write_bytes(gzip.compress(text))  # known by its magic
+        elif spelling == "gzip by name only":
+            (source / f"day_{day}.tsv.gz").write_bytes(text)
+        elif spelling == "crlf":
+            (source / f"day_{day}.tsv").write_bytes(text.replace(b"\n", b"\r\n"))
+        else:
+            (source / f"day_{day}").write_bytes(text.removesuffix(b"\n"))
+    assert run(source, tmp_path / "made").files == expected.files
+
+
+def test_more_than_ten_days_stay_in_order(tmp_path):
+    (tmp_path / "days").mkdir()
+    for day in range(12):
+        (tmp_path / "days" / f"day_{day}").write_bytes(good_text(20 + day, seed=day))
+    made = run(tmp_path / "days", tmp_path / "made")
+    assert [s["rows"] for s in made.source_files] == [20 + day for day in range(12)]
+    assert made.rows == {"train": sum(range(20, 31)), "test": 15, "validation": 16}
+
+
+def test_rows_are_where_they_should_be(days, tmp_path):
+    """Reads the dataset back and follows rows from the text, through the dictionary files."""
+    run(days, tmp_path / "made", format=BOTH)
+    parsed, _ = read_rows(InputFile.open(days / "day_2"))
+    test, validation = (
+        SplitBinaryReader(tmp_path / "made", split) for split in ("test", "validation")
+    )
+    half = len(parsed.label) // 2
+    assert (test.num_rows, validation.num_rows) == (half, len(parsed.label) - half)
+    rows = validation.read(0, 5)
+    for i in range(5):
+        row = half + i
+        assert rows.label[i] == parsed.label[row]
+        for column in range(26):
+            dictionary = np.fromfile(dictionary_path(tmp_path / "made", column), "<u4")
+            id_ = int(rows.categorical[column][i])
+            value = parsed.categories[row, column]
+            if parsed.categories_missing[row, column] or value not in dictionary:
+                assert id_ == 0
+            else:
+                assert dictionary[id_ - 1] == value
+    for split in SPLITS:
+        narrow = SplitBinaryReader(tmp_path / "made", split)
+        wide = ParquetReader(tmp_path / "made", split)
+        assert wide.num_rows == narrow.num_rows
+        first, second = wide.read_group(0), narrow.read(0, narrow.num_rows)
+        assert np.array_equal(first.label, second.label)
+        assert np.array_equal(first.numerical.astype(np.float16), second.numerical)
+        for a, b in zip(first.categorical, second.categorical, strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_parquet_alone_leaves_no_columns(days, tmp_path):
+    run(days, tmp_path / "made", format=("parquet",))
+    assert sorted(p.name for p in (tmp_path / "made").iterdir()) == [
+        "dictionaries",
+        "feature_spec.yaml",
+        "manifest.json",
+        "model_size.json",
+        "parquet",
+    ]
+    assert not list(tmp_path.glob("made.*"))
+
+
+def test_real_rows(tmp_path, real_data):
+    """The public sample of the Kaggle log, by both engines."""
+    packed = gzip.decompress((real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes())
+    source = tmp_path / "train.txt"
+    source.write_bytes(b"".join(packed.splitlines(keepends=True)[:20_000]))
+    semantics = dataclasses.replace(PRESETS["dlrm"], split_fractions=(0.8, 0.1, 0.1))
+    made = run(source, tmp_path / "native", semantics=semantics, max_bad_fraction=0.0)
+    expected = run(source, tmp_path / "reference", "reference", semantics=semantics)
+    assert_same(made, expected)
+    assert made.rows == {"train": 16_000, "validation": 2_000, "test": 2_000}
+
+
+def test_dictionaries_that_do_not_fit(tmp_path, monkeypatch):
+    source = tmp_path / "train.txt"
+    source.write_bytes(good_text(15_000, seed=3, vocabulary=10**9))
+    # 26 columns x about 6,000 categories x 16 bytes = 2.6 MiB of lookup tables.
+    semantics = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0.1))
+    monkeypatch.setattr("preproc.native_encode.free_budget", lambda limit: 5 * 2**20)
+    with pytest.raises(PreprocError, match=r"needs .*\. Raise --memory_limit, or keep fewer"):
+        run(source, tmp_path / "made", semantics=semantics)
+    assert not (tmp_path / "made").exists()
+
+
+def test_column_too_large_to_merge(tmp_path, monkeypatch):
+    source = tmp_path / "train.txt"
+    source.write_bytes(good_text(15_000, seed=3, vocabulary=10**9))
+    semantics = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0.1))
+    # Too little beside others, enough alone.
+    made = run(
+        source,
+        tmp_path / "alone",
+        settings=NativeSettings(merge_bytes=2**18 + 2**14),
+        semantics=semantics,
+    )
+    assert made.files == run(source, tmp_path / "together", semantics=semantics).files
+    monkeypatch.setattr("preproc.native_merge.free_budget", lambda limit: 2**18 + 2**14)
+    with pytest.raises(PreprocError, match="keep fewer categories"):
+        run(
+            source,
+            tmp_path / "made",
+            settings=NativeSettings(merge_bytes=2**18),
+            semantics=semantics,
+        )
+
+
+def test_memory_limit_too_small_to_start(days, tmp_path):
+    with pytest.raises(PreprocError, match=r"--memory_limit 1\.0 MiB is too small: .* needs"):
+        run(days, tmp_path / "made", memory_limit=2**20)
+
+
+MEASURED_RUN = """
+import json, sys
+from pathlib import Path
+from preproc.criteo_job import CriteoJob
+from preproc.criteo_pipeline import prepare
+from preproc.criteo_schema import PRESETS
+from dataspec.manifest import Manifest
+formats = tuple(sys.argv[4].split(","))
+job = CriteoJob(input=Path(sys.argv[1]), output=Path(sys.argv[2]), semantics=PRESETS["dlrm"],
+                memory_limit=int(sys.argv[3]), threads=2, format=formats)
+print(Manifest.load(prepare(job)).fingerprint)
+"""
+
+
+def run_measured(source: Path, output: Path, limit: int, formats: str) -> tuple[str, int]:
+    """Returns the fingerprint and the highest anonymous memory seen, in bytes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEASURED_RUN, source, output, str(limit), formats],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    peak = 0
+    stop = threading.Event()
+
+    def sample() -> None:
+        nonlocal peak
+        while not stop.wait(0.002):
+            try:
+                status = Path(f"/proc/{process.pid}/status").read_text()
+            except OSError:
+                return
+            for line in status.splitlines():
+                if line.startswith("RssAnon:"):
+                    peak = max(peak, int(line.split()[1]) * 1024)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    out, _ = process.communicate()
+    stop.set()
+    sampler.join()
+    assert process.returncode == 0
+    return out.strip(), peak
+
+
+@pytest.mark.slow
+def test_memory_limit_is_kept(tmp_path):
+    """400,000 rows with categories that hardly repeat: 230 MB of counts without a limit."""
+    source = tmp_path / "days"
+    source.mkdir()
+    rng = np.random.default_rng(0)
+    for day in range(2):
+        with (source / f"day_{day}").open("wb") as file:
+            for _ in range(20):
+                values = rng.integers(0, 2**32, (10_000, 26))
+                file.writelines(
+                    b"0\t1" + b"\t" * 12 + b"".join(b"\t%x" % v for v in row) + b"\n"
+                    for row in values.tolist()
+                )
+    free, unlimited = run_measured(source, tmp_path / "free", 2**32, "split,parquet")
+    _, peak = run_measured(source, tmp_path / "split", 128 * 2**20, "split")
+    assert peak <= 128 * 2**20, peak
+    fingerprint, peak = run_measured(source, tmp_path / "both", 256 * 2**20, "split,parquet")
+    assert fingerprint == free
+    assert peak <= 256 * 2**20 < unlimited, (peak, unlimited)
+
+
+def test_source_of_json_is_plain(days, tmp_path):
+    """Manifests of equal datasets differ in nothing but the engine."""
+    run(days, tmp_path / "native")
+    run(days, tmp_path / "reference", "reference")
+    documents = [
+        json.loads((tmp_path / name / "manifest.json").read_text())
+        for name in ("native", "reference")
+    ]
+    assert [d.pop("engine")["name"] for d in documents] == ["native", "reference"]
+    assert documents[0] == documents[1]
+
+
+def test_input_that_changes_meanwhile(days, tmp_path, monkeypatch):
+    source = write_days(tmp_path / "days")
+
+    def change_then_merge(*args: object) -> object:
+        day = source / "day_1"
+        text = day.read_bytes().replace(b"\n0\t", b"\n9\t", 1)
+        time.sleep(0.01)
+        day.write_bytes(text)
+        return merge(*args)
+
+    from preproc import criteo_native
+
+    merge = criteo_native.merge
+    monkeypatch.setattr(criteo_native, "merge", change_then_merge)
+    with pytest.raises(PreprocError, match="do not change the input"):
+        run(source, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
