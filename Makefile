@@ -47,3 +47,26 @@ format:  ## rewrite sources in the project's format
 
 clean:  ## remove what make built (datasets and checkpoints stay)
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache *.egg-info
+
+# image steps: what each RUN line of the Dockerfile does, on this machine
+STEP := PYTHON=$(abspath $(BIN)/python) docker
+
+.PHONY: image-system image-python image-apex image-build smoke golden
+
+image-system:  ## system packages of the image
+	docker/install_system.sh
+
+image-python: $(STAMP)  ## Python packages of the image, torch left alone
+	$(STEP)/install_python.sh
+
+image-apex: $(STAMP)  ## NVIDIA's apex of the image, with WITH_APEX=1
+	$(STEP)/install_apex.sh
+
+image-build: $(STAMP)  ## native code of the image
+	$(STEP)/build_extension.sh
+
+smoke: setup  ## raw logs to latencies in under a minute
+	$(STEP)/smoke.sh
+
+golden: setup  ## rewrite tests/golden; review the diff
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py

@@ -1,0 +1,29 @@
+# Training image. Every RUN line is a script of docker/ that `make` runs too (see docker/README.md).
+#   docker build . -t recsys-recipes
+#   docker run --gpus all -it --rm --ipc=host -v "${PWD}/data:/data" recsys-recipes bash
+ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:26.07-py3
+FROM ${BASE_IMAGE}
+
+# The id of the user who runs it, so that what it writes to a mounted folder belongs to you.
+ARG USER_ID=1000
+# 1 builds NVIDIA's apex at APEX_REF where the base image has none; it is never required.
+ARG WITH_APEX=0
+ARG APEX_REF=26.09
+# Optional groups of pyproject.toml, comma-separated, for example dev,benchmark.
+ARG EXTRAS=""
+
+# PYTHONSAFEPATH keeps the working directory off the module path, and with it the folder triton/.
+ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /workspace/recsys-recipes
+
+COPY docker/ docker/
+RUN docker/install_system.sh
+COPY pyproject.toml ./
+RUN docker/install_python.sh
+RUN docker/install_apex.sh
+COPY --chown=${USER_ID}:${USER_ID} . .
+RUN docker/build_extension.sh
+
+USER ${USER_ID}
+RUN docker/smoke.sh
+CMD ["bash"]

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Puts the packages on the module path (editable) and builds the native code in place.
+#   PYTHON  interpreter to install for (default: python3)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -m pip install --quiet --no-build-isolation --no-deps --editable .
+"$PYTHON" setup.py --quiet build_ext --inplace
+shopt -s nullglob
+libraries=(preproc/native/*.so)
+if ((${#libraries[@]} == 0)); then
+  echo "build_extension.sh: the native preprocessing kernel was not built (is g++ there?)" >&2
+  exit 1
+fi
+echo "build_extension.sh: built ${libraries[*]}"
