@@ -279,7 +279,8 @@ class RunConfig:
     )
     load_checkpoint_path: str | None = setting(
         None,
-        "Path from which to load a checkpoint (of this project, or in NVIDIA's layout)",
+        "Path from which to load a checkpoint: one step_* folder, the folder of a run (its best "
+        "evaluated checkpoint is taken), or a folder in NVIDIA's layout",
     )
     save_checkpoint_path: str | None = setting(
         None, "Path to which to save the training checkpoints"

@@ -117,19 +117,22 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Opens a checkpoint: its own folder, or the folder of a run (then its latest one).
+    """Opens a checkpoint: its own folder, or the folder of a run.
+
+    Of a run it takes the checkpoint with the best evaluation, else the latest.
 
     Raises:
         CheckpointError: there is none, or its manifest is damaged or of a later version.
     """
     if not (path / MANIFEST_FILE).is_file():
-        latest = CheckpointFolder(path).latest()
-        if latest is None:
+        run = CheckpointFolder(path)
+        chosen = run.best() or run.latest()
+        if chosen is None:
             raise CheckpointError(
                 f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
                 "missing); give the folder that --save_checkpoint_path named"
             )
-        path = latest
+        path = chosen
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text())
     except (ValueError, OSError) as error:

@@ -6,6 +6,7 @@ Tables and their optimizer state are stored per feature, so a checkpoint does no
 """
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from dlrm.model.single import Dlrm
 from dlrm.train.step import DlrmTrainStep
 from training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder, read_checkpoint
 from training.loop import LoopState
+
+logger = logging.getLogger(__name__)
 
 _MLP, _MLP_OPTIMIZER, _RANDOM = "mlp", "mlp_optimizer", "random"
 
@@ -93,6 +96,7 @@ def load_weights(path: Path, model: Dlrm) -> None:
         nvidia_checkpoint.load(path, model)
         return
     checkpoint = read_checkpoint(path)
+    logger.info("Loading %s", checkpoint.path)
     for group, tensors in _weights(model).items():
         _copy(checkpoint, group, tensors)
 

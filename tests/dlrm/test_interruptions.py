@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from tests.dlrm.conftest import SMALL_MODEL
-from tests.dlrm.test_program import weights
-from training.checkpoint import read_checkpoint
+from tests.dlrm.test_program import latest, weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -84,7 +83,7 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path, n
     process.stdout.close()
     assert process.wait(timeout=60) == 0, rest
     assert f"{number.name}: stopped after step" in rest
-    step = read_checkpoint(tmp_path / "run").state["step"]
+    step = latest(tmp_path / "run").state["step"]
     assert step >= 10
     resume = shlex.split(rest.strip().splitlines()[-1])
     assert "--resume" in resume
@@ -96,4 +95,4 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path, n
         text=True,
     )
     assert f"at step {step}" in again.stdout
-    assert read_checkpoint(tmp_path / "run").state["step"] == step + 3
+    assert latest(tmp_path / "run").state["step"] == step + 3

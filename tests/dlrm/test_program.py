@@ -17,8 +17,12 @@ def final(records):
     return records[-1]["data"]
 
 
+def latest(folder):
+    return read_checkpoint(CheckpointFolder(folder).latest())
+
+
 def weights(folder):
-    checkpoint = read_checkpoint(folder)
+    checkpoint = latest(folder)
     return {
         f"{group}.{name}": tensor
         for group in checkpoint.groups()
@@ -155,7 +159,7 @@ def test_resumed_run_equals_the_uninterrupted_one(
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[k], parts[k]) for k in whole)
-    assert read_checkpoint(tmp_path / "whole").state["step"] == 92
+    assert latest(tmp_path / "whole").state["step"] == 92
 
 
 def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsys):
@@ -176,7 +180,7 @@ def test_resume_without_a_checkpoint_starts_anew(program, dataset, tmp_path):
         "--max_steps=3",
     )
     assert program.exit_code == 0
-    assert read_checkpoint(tmp_path / "run").state["step"] == 3
+    assert latest(tmp_path / "run").state["step"] == 3
 
 
 def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
@@ -192,8 +196,12 @@ def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
     folder = CheckpointFolder(tmp_path / "run")
     best = read_checkpoint(folder.best())
     assert best.state["best_metric"] == final(records)["best_auc"]
-    assert read_checkpoint(folder.latest()).state["step"] == 92
+    assert latest(tmp_path / "run").state["step"] == 92
     assert len(list((tmp_path / "run").glob("step_*"))) <= 2
+    tested = program(
+        "--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}"
+    )
+    assert final(tested)["auc"] == best.state["best_metric"]
 
 
 def test_nvidia_layout_round_trip(program, dataset, tmp_path):
@@ -220,7 +228,7 @@ def test_auc_threshold_stops_and_saves(program, dataset, tmp_path, capsys):
     )
     assert "Hit target accuracy AUC 0.75" in capsys.readouterr().out
     assert final(records)["best_auc"] >= 0.75
-    assert read_checkpoint(tmp_path / "run").state["step"] < 46 * 5
+    assert latest(tmp_path / "run").state["step"] < 46 * 5
 
 
 def test_dataset_subset_and_eval_split(program, dataset):
