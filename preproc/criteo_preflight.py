@@ -94,7 +94,10 @@ def check_sample(file: InputFile, rows: list[bytes]) -> None:
     if None in reasons:
         return
     if not rows:
-        raise PreprocError(f"{file.path}: holds no line; get the file again")
+        raise PreprocError(
+            f"{file.path}: the first line does not end within 512 KiB; this is not a Criteo log "
+            "(40 tab-separated fields per line)"
+        )
     separator, count = max(
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
         key=lambda found: (found[1], found[0] == "tab"),

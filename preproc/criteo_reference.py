@@ -18,7 +18,6 @@ from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
 from preproc.criteo_engine import EngineJob, EngineResult, FileRows, write_dictionaries
 from preproc.criteo_input import MAX_LINE_BYTES, InputFile, long_line_message
-from preproc.criteo_parquet import group_ranges, part_paths, write_part
 from preproc.criteo_schema import (
     INT32_MAX,
     INT32_MIN,
@@ -94,17 +93,19 @@ def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
     for piece in file.pieces():
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            _check_length(file, offset, line)
-            yield offset, line.removesuffix(b"\r")
+            yield offset, _row_of(file, offset, line)
             offset += len(line) + 1
-        _check_length(file, offset, rest)
+        if len(rest) > MAX_LINE_BYTES + 1:
+            raise PreprocError(long_line_message(file.path, offset))
     if rest:
-        yield offset, rest.removesuffix(b"\r")
+        yield offset, _row_of(file, offset, rest)
 
 
-def _check_length(file: InputFile, offset: int, line: bytes) -> None:
-    if len(line) > MAX_LINE_BYTES:
+def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
+    row = line.removesuffix(b"\r")
+    if len(row) > MAX_LINE_BYTES:
         raise PreprocError(long_line_message(file.path, offset))
+    return row
 
 
 def read_rows(file: InputFile) -> tuple[ParsedRows, list[BadRow]]:
@@ -233,6 +234,8 @@ def _write(
                 if len(rows):
                     writer.write(0, rows)
         if "parquet" in engine_job.job.format:
+            from preproc.criteo_parquet import group_ranges, part_paths, write_part
+
             for index, path in enumerate(part_paths(dataset, split, len(rows))):
                 groups = (rows[slice(*r)] for r in group_ranges(len(rows), index))
                 write_part(path, spec, groups)

@@ -11,7 +11,6 @@ from typing import Any
 
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
-from preproc import criteo_parquet
 from preproc.criteo_engine import DICTIONARY_FOLDER, EngineJob, dictionary_path
 from preproc.criteo_input import open_fd
 from preproc.criteo_schema import NUM_NUMERICAL, SPLITS, Split, split_bounds
@@ -227,6 +226,8 @@ def _targets(
 def _write_parquet(
     engine_job: EngineJob, stage: _Stage, spec: FeatureSpec, rows: dict[Split, int]
 ) -> None:
+    from preproc import criteo_parquet  # PyArrow, only for those who want parquet
+
     parts = [
         (path, split, index)
         for split in SPLITS

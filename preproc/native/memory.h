@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -32,9 +34,7 @@ class Pages {
   // else be mapped twice, with an interrupt of all threads in between.
   explicit Pages(size_t count, Touch touch = kNow) : count_(count) {
     if (count == 0) return;
-    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* data = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, kFlags, -1, 0);
-    if (data == MAP_FAILED) throw system_error("cannot allocate " + std::to_string(bytes()) + " B");
+    void* data = allocate(bytes());
     data_ = static_cast<T*>(data);
 #ifdef MADV_HUGEPAGE
     // Random access to large tables is bound by TLB misses; small ones would only waste pages.
@@ -54,7 +54,7 @@ class Pages {
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
   ~Pages() {
-    if (data_ != nullptr) munmap(data_, bytes());
+    if (data_ != nullptr) release(data_, bytes());
   }
 
   T* data() { return data_; }
@@ -65,6 +65,25 @@ class Pages {
   size_t bytes() const { return count_ * sizeof(T); }
 
  private:
+#ifdef __SANITIZE_ADDRESS__
+  // AddressSanitizer watches the borders of malloc's blocks, not those of mappings.
+  static void* allocate(size_t size) {
+    void* data = std::calloc(1, size);
+    if (data == nullptr) throw std::bad_alloc();
+    return data;
+  }
+  static void release(void* data, size_t) { std::free(data); }
+#else
+  static void* allocate(size_t size) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (data == MAP_FAILED)
+      throw system_error("cannot allocate " + std::to_string(size) + " bytes");
+    return data;
+  }
+  static void release(void* data, size_t size) { munmap(data, size); }
+#endif
+
   void swap(Pages& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(count_, other.count_);

@@ -49,7 +49,7 @@ class RowStream {
         progress_(progress),
         offset_(offset),
         parser_(choose_parser()),
-        buffer_(kMaxLineBytes + 1 + kReadBytes + kPadding),
+        buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         fields_(1),
         batch_(1) {}
 
@@ -78,7 +78,6 @@ class RowStream {
   // The end of the text ends its last row.
   void finish() {
     if (filled_ == 0 || done_) return;
-    if (filled_ > kMaxLineBytes) throw LineTooLong(offset_);
     buffer_[filled_++] = '\n';
     parse(filled_);
   }
@@ -103,7 +102,7 @@ class RowStream {
       filled_ -= whole;
       offset_ += whole;
     }
-    if (filled_ > kMaxLineBytes) throw LineTooLong(offset_);
+    if (filled_ > kMaxLineBytes + 1) throw LineTooLong(offset_);  // it may end in a CR
   }
 
   void parse(size_t size) {
@@ -160,6 +159,7 @@ class RowStream {
     for (RejectedRow row : rejected_) {
       const uint8_t* bytes = text + row.offset;
       row.offset += offset_ + at;
+      if (row.length > kMaxLineBytes) throw LineTooLong(row.offset);
       sink_.rejected(row, bytes);
     }
   }

@@ -263,7 +263,7 @@ def test_cancel_and_long_lines():
     with memory_file() as fd:
         scanner = binding.Scanner(modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress)
         with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 "):
-            scanner.feed(b"x\n\n" + b"0" * (2**20 + 1))
+            scanner.feed(b"x\n\n" + b"0" * (2**20 + 2))
         progress.cancel()
         with (
             scanner.__class__(

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Raw Criteo logs to a DLRM dataset.
+#
+#   ./prepare_dataset.sh [frequency_limit] [CPU|GPU] [native|Spark|NVTabular] [--flag=value ...]
+#
+# INPUT_PATH   folder with day_0 ... day_23, or one file   (default /data/dlrm/criteo)
+# OUTPUT_PATH  the dataset to make                         (default /data/dlrm/binary_dataset)
+# PYTHON       interpreter                                 (default: the repository's .venv, else python3)
+#
+# Further arguments go to `python -m preproc.criteo` (--help lists them). Nothing that exists is
+# removed unless --overwrite is among them; after an interruption the same call continues.
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+frequency_limit=15 device=CPU engine=native
+
+fail() {
+  echo "prepare_dataset.sh: $1" >&2
+  exit 2
+}
+
+if [[ $# -gt 0 && $1 != -* ]]; then frequency_limit=$1 && shift; fi
+if [[ $# -gt 0 && $1 != -* ]]; then device=$1 && shift; fi
+if [[ $# -gt 0 && $1 != -* ]]; then engine=$1 && shift; fi
+
+[[ $frequency_limit =~ ^[0-9]+$ ]] ||
+  fail "the frequency limit must be a number, such as 15; got '$frequency_limit'"
+case $engine in
+  native | reference) ;;
+  Spark | NVTabular) fail "engine $engine is not part of this version; choose native or reference" ;;
+  *) fail "unknown engine '$engine'; choose native or reference" ;;
+esac
+case $device in
+  CPU) ;;
+  GPU) fail "engine $engine works on the CPU; choose CPU (GPU engines are not part of this version)" ;;
+  *) fail "the device must be CPU or GPU, got '$device'" ;;
+esac
+
+input=${INPUT_PATH:-/data/dlrm/criteo}
+output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
+python=${PYTHON:-$repository/.venv/bin/python}
+[[ -x $python ]] || python=python3
+
+# Relative paths mean the caller's folder, not the repository's.
+[[ $input == /* ]] || input=$PWD/$input
+[[ $output == /* ]] || output=$PWD/$output
+cd "$repository"
+exec "$python" -m preproc.criteo --input="$input" --output="$output" \
+  --frequency_limit="$frequency_limit" --engine="$engine" "$@"

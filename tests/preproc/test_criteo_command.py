@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line and the shell script: flags, exit statuses, output."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import criteo
+from preproc.criteo_schema import PRESETS
+from tests.preproc.criteo_rows import good_text, run, write_days
+
+REPOSITORY = Path(__file__).parents[2]
+EVERY_FLAG = """
+--input=in --output=out --preset=mlperf --engine=reference --format=parquet,split
+--memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
+--numerical_offset=4 --numerical_min=-2 --numerical_missing=output_zero --frequency_limit=7
+--dictionary_days=train --category_modulus=none --last_day=validation_test
+--last_day_rounding=floor --split_fractions=0.5,0.25,0.25
+"""
+SCRIPT = REPOSITORY / "preproc" / "prepare_dataset.sh"
+
+
+def call(*arguments: object) -> int:
+    return criteo.main(["criteo", *map(str, arguments)])
+
+
+def test_every_setting_is_a_flag(tmp_path):
+    values = criteo.define_flags()
+    values(["criteo", *EVERY_FLAG.split()])
+    job = criteo.job_from_flags(values)
+    assert (job.input, job.output, job.work_dir) == (Path("in"), Path("out"), Path("work"))
+    assert (job.preset, job.engine, job.format) == ("mlperf", "reference", ("parquet", "split"))
+    assert (job.memory_limit, job.threads, job.max_bad_fraction) == (2**30, 3, 0.5)
+    assert (job.progress, job.overwrite) == ("json", True)
+    semantics = job.semantics
+    assert semantics.split_fractions == (0.5, 0.25, 0.25)
+    assert semantics.category_modulus is None
+    assert (semantics.numerical_offset, semantics.numerical_min) == (4, -2)
+    assert (semantics.frequency_limit, semantics.dictionary_days) == (7, "train")
+    assert (semantics.last_day, semantics.last_day_rounding) == ("validation_test", "floor")
+    assert semantics.numerical_missing == "output_zero"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_preset_alone_gives_its_semantics(preset):
+    values = criteo.define_flags()
+    values(["criteo", "--input=in", "--output=out", f"--preset={preset}"])
+    job = criteo.job_from_flags(values)
+    assert job.semantics == PRESETS[preset]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--preset=dlrm2", "--preset must be one of dlrm, nvidia"),
+        ("--engine=spark", "--engine must be one of native, reference"),
+        ("--format=csv", "--format must be"),
+        ("--memory_limit=lots", "--memory_limit must be a number with a unit"),
+        ("--progress=loud", "--progress must be one of"),
+        ("--frequency_limit=many", "--frequency_limit must be an integer"),
+        ("--frequency_limit=-1", "--frequency_limit must not be negative"),
+        ("--split_fractions=0.5,0.5", "--split_fractions must be three numbers"),
+        ("--split_fractions=a,b,c", "--split_fractions must be numbers such as"),
+        ("--split_fractions=0.5,0.5,0.5", "--split_fractions must be three numbers in"),
+        ("--category_modulus=0", "--category_modulus must lie in"),
+        ("--last_day=never", "--last_day must be one of test_validation, validation_test"),
+        ("--numerical_min=-9", "numerical_min"),
+        ("--threads=0", "--threads must be at least 1"),
+        ("--threads=two", "threads"),
+        ("--no_such_flag", "Unknown command line flag"),
+        ("stray", "unexpected argument 'stray'"),
+        ("--input=", "--input is needed"),
+    ],
+)
+def test_bad_flags_end_with_status_2_and_one_message(tmp_path, capsys, flag, message):
+    days = write_days(tmp_path / "days", rows=20)
+    assert call(f"--input={days}", f"--output={tmp_path / 'made'}", flag) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert "Traceback" not in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days"]
+
+
+def test_help_lists_every_flag(capsys):
+    assert call("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name in ("--input", "--frequency_limit", "--work_dir", "--split_fractions"):
+        assert name in text
+    assert "By preset: dlrm 15, nvidia 15, mlperf 0" in text
+
+
+def test_a_run_and_its_status(tmp_path, capsys):
+    source = tmp_path / "train.txt"
+    source.write_bytes(good_text(500, seed=4) + b"bad\n")
+    arguments = [f"--input={source}", f"--output={tmp_path / 'made'}", "--preset=kaggle"]
+    assert call(*arguments, "--progress=none") == 3
+    assert "1 bad rows, more than --max_bad_fraction 0.0001 allows" in capsys.readouterr().err
+    assert call(*arguments, "--max_bad_fraction=0.01", "--progress=json") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'made'}\n"
+    stages = [json.loads(line) for line in err.splitlines()]
+    if "stage" in stages[0]:
+        assert [s["stage"] for s in stages] == ["scan", "merge", "encode", "finish"]
+    manifest = Manifest.load(tmp_path / "made")
+    assert manifest.semantics["preset"] == "kaggle"
+    assert manifest.rows == {"train": 428, "validation": 36, "test": 36}
+    assert manifest.rejected["columns"] == 1
+    assert call(*arguments) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_interrupt_ends_with_status_130(tmp_path, monkeypatch, capsys):
+    def interrupt(job: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(criteo.criteo_pipeline, "prepare", interrupt)
+    assert call("--input=in", "--output=out") == 130
+    assert "the same command continues" in capsys.readouterr().err
+
+
+def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch, capsys):
+    days = write_days(tmp_path / "days", rows=100)
+    expected = run(days, tmp_path / "expected")
+    monkeypatch.setattr("preproc.native.binding.is_built", lambda: False)
+    assert call(f"--input={days}", f"--output={tmp_path / 'made'}") == 0
+    assert capsys.readouterr().err.count("the native kernel is not built") == 1
+    made = Manifest.load(tmp_path / "made")
+    assert made.files == expected.files
+    assert made.engine["name"] == "reference"
+
+
+def test_module_imports_no_torch_and_no_pyarrow():
+    code = "import sys, preproc.criteo; print('torch' in sys.modules, 'pyarrow' in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert out.stdout.split() == ["False", "False"]
+
+
+def shell(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": sys.executable} | environment,
+    )
+
+
+def test_script_makes_a_dataset_of_relative_paths(tmp_path):
+    write_days(tmp_path / "days", rows=100)
+    paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made"}
+    done = shell(tmp_path, "3", "CPU", "native", "--format=split,parquet", **paths)
+    assert done.returncode == 0, done.stderr
+    manifest = Manifest.load(tmp_path / "made")
+    assert manifest.semantics["frequency_limit"] == 3
+    assert (tmp_path / "made" / "parquet" / "train" / "part_00000.parquet").is_file()
+    again = shell(tmp_path, **paths)
+    assert again.returncode == 2
+    assert "already exists" in again.stderr
+    replaced = shell(tmp_path, "--overwrite", **paths)
+    assert replaced.returncode == 0
+    assert Manifest.load(tmp_path / "made").semantics["frequency_limit"] == 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fifteen",), "must be a number"),
+        (("15", "TPU"), "must be CPU or GPU"),
+        (("15", "GPU"), "works on the CPU"),
+        (("15", "GPU", "NVTabular"), "NVTabular is not part of this version"),
+        (("15", "CPU", "Spark"), "Spark is not part of this version"),
+        (("15", "CPU", "spork"), "unknown engine 'spork'"),
+        ((), "/data/dlrm/criteo"),
+    ],
+)
+def test_script_says_what_is_wrong(tmp_path, arguments, message):
+    done = shell(tmp_path, *arguments, **({} if arguments else {"OUTPUT_PATH": "made"}))
+    if not arguments and Path("/data/dlrm/criteo").exists():
+        return
+    assert done.returncode == 2
+    assert message in done.stderr

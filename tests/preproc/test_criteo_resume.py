@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interrupted runs continue, changed settings redo only what they touch, nothing old is lost."""
+
+import dataclasses
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import criteo_parquet, native_encode, native_merge, native_scan, workspace
+from preproc.criteo_schema import PRESETS
+from preproc.errors import PreprocError, TooManyBadRowsError
+from preproc.native import binding
+from preproc.native_units import NativeSettings
+from tests.preproc.criteo_rows import good_text, run, write_days
+
+pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+
+SMALL_UNITS = NativeSettings(unit_bytes=40_000)
+
+CHILD = """
+import sys
+from pathlib import Path
+from preproc.native_units import NativeSettings
+from tests.preproc.criteo_rows import run
+SMALL = NativeSettings(unit_bytes=40_000)
+run(Path(sys.argv[1]), Path(sys.argv[2]), settings=SMALL, format=("split", "parquet"))
+"""
+
+
+@pytest.fixture
+def work(monkeypatch) -> dict[str, int]:
+    """Counts the units that each stage works on."""
+    counts = {"scan": 0, "merge": 0, "encode": 0, "parquet": 0}
+
+    def count(module: object, name: str, stage: str) -> None:
+        original = getattr(module, name)
+
+        def counted(*args: object, **kwargs: object) -> object:
+            counts[stage] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(native_scan, "feed_unit", "scan")
+    count(native_merge.binding, "merge_runs", "merge")
+    count(native_encode, "feed_unit", "encode")
+    count(criteo_parquet, "write_part", "parquet")
+    return counts
+
+
+def test_changed_settings_redo_only_what_they_touch(tmp_path, work):
+    days = write_days(tmp_path / "days", rows=600)
+    base = PRESETS["dlrm"]
+
+    def make(name: str, **fields: object) -> dict[str, int]:
+        before = dict(work)
+        run(days, tmp_path / name, settings=SMALL_UNITS, work_dir=tmp_path / "work", **fields)
+        return {stage: work[stage] - before[stage] for stage in work}
+
+    first = make("a")
+    units = first["scan"]
+    assert units > 6
+    assert first == {"scan": units, "merge": 26, "encode": units, "parquet": 0}
+    assert make("b") == {"scan": 0, "merge": 0, "encode": units, "parquet": 0}
+    rare = dataclasses.replace(base, frequency_limit=3)
+    assert make("c", semantics=rare) == {"scan": 0, "merge": 26, "encode": units, "parquet": 0}
+    both = make("d", format=("split", "parquet"))
+    assert both == {"scan": 0, "merge": 0, "encode": units, "parquet": 3}
+    shifted = dataclasses.replace(base, numerical_offset=3)
+    assert make("e", semantics=shifted)["merge"] == 0
+    train = dataclasses.replace(base, dictionary_days="train")
+    assert make("f", semantics=train) == {"scan": 0, "merge": 26, "encode": units, "parquet": 0}
+    modulus = dataclasses.replace(base, category_modulus=1000)
+    assert make("g", semantics=modulus)["scan"] == units
+    assert make("h", threads=1, memory_limit=2**30)["scan"] == 0
+    # Each equals what a run of its own makes.
+    for name, semantics in (("c", rare), ("e", shifted), ("f", train), ("g", modulus)):
+        alone = run(days, tmp_path / f"{name}_alone", semantics=semantics)
+        assert Manifest.load(tmp_path / name).files == alone.files
+
+
+def test_changed_input_is_read_again(tmp_path, work):
+    days = write_days(tmp_path / "days", rows=300)
+    run(days, tmp_path / "a", settings=SMALL_UNITS, work_dir=tmp_path / "work")
+    scanned = work["scan"]
+    (days / "day_1").write_bytes(good_text(300, seed=99))
+    made = run(days, tmp_path / "b", settings=SMALL_UNITS, work_dir=tmp_path / "work")
+    assert work["scan"] > scanned
+    assert made.files == run(days, tmp_path / "alone").files
+
+
+def test_failed_run_continues(tmp_path, work, monkeypatch):
+    days = write_days(tmp_path / "days", rows=600)
+    expected = run(days, tmp_path / "expected", settings=SMALL_UNITS)
+    units = work["scan"]
+    feed = native_encode.feed_unit
+    left = [units // 2]
+
+    def fail_halfway(*args: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError("the disk went away")
+        feed(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native_encode, "feed_unit", fail_halfway)
+        with pytest.raises(OSError, match="went away"):
+            run(days, tmp_path / "made", settings=SMALL_UNITS, threads=1)
+    assert not (tmp_path / "made").exists()
+    before = dict(work)
+    made = run(days, tmp_path / "made", settings=SMALL_UNITS)
+    assert work["scan"] == before["scan"]
+    assert 0 < work["encode"] - before["encode"] <= units - units // 2
+    assert made.files == expected.files
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "expected", "made"]
+
+
+def test_crash_of_the_machine_redoes_what_was_not_synced(tmp_path, work, monkeypatch):
+    days = write_days(tmp_path / "days", rows=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(native_encode, "_copy_dictionaries", _raise_stop)
+        with pytest.raises(OSError, match="stop"):
+            run(days, tmp_path / "made", settings=SMALL_UNITS)
+    encoded = work["encode"]
+    monkeypatch.setattr(native_encode, "boot_id", lambda: "another boot")
+    run(days, tmp_path / "made", settings=SMALL_UNITS)
+    assert work["encode"] == 2 * encoded
+    assert work["scan"] == encoded
+
+
+def _raise_stop(*args: object) -> None:
+    raise OSError("stop")
+
+
+def run_killed(source: Path, output: Path, seconds: float | None) -> bool:
+    """Runs in a process of its own, killed after a while; returns whether it finished."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, source, output],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return False
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path):
+    """kill -9 at 20 random moments, each continued: always the bytes of an undisturbed run."""
+    days = write_days(tmp_path / "days", rows=1500)
+    started = time.monotonic()
+    assert run_killed(days, tmp_path / "expected", None)
+    duration = time.monotonic() - started
+    expected = Manifest.load(tmp_path / "expected")
+    rng = random.Random(20)
+    kills = 0
+    while kills < 20:
+        output = tmp_path / f"made_{kills}"
+        while not run_killed(days, output, rng.uniform(0.3, 1.0) * duration):
+            kills += 1
+            if output.exists():  # killed after the rename, while the work folder was removed
+                break
+        made = Manifest.load(output)
+        assert made == expected
+        # The manifest may promise what the files do not hold.
+        assert Manifest.describe_files(output) == expected.files
+
+
+def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch):
+    days = write_days(tmp_path / "days", rows=100)
+    first = run(days, tmp_path / "made")
+    other = write_days(tmp_path / "other", rows=150, seed=9)
+    with pytest.raises(PreprocError, match="--overwrite"):
+        run(other, tmp_path / "made")
+    with monkeypatch.context() as patch:
+        patch.setattr(native_encode, "_copy_dictionaries", _raise_stop)
+        with pytest.raises(OSError, match="stop"):
+            run(other, tmp_path / "made", overwrite=True)
+    assert Manifest.load(tmp_path / "made") == first
+    assert Manifest.describe_files(tmp_path / "made") == first.files
+    second = run(other, tmp_path / "made", overwrite=True)
+    assert second.files != first.files
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made", "other"]
+
+
+def test_overwrite_where_folders_cannot_be_swapped(tmp_path, monkeypatch):
+    days = write_days(tmp_path / "days", rows=100)
+    run(days, tmp_path / "made")
+    other = write_days(tmp_path / "other", rows=150, seed=9)
+    monkeypatch.setattr(workspace, "_exchange", lambda first, second: False)
+    second = run(other, tmp_path / "made", overwrite=True)
+    assert Manifest.describe_files(tmp_path / "made") == second.files
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made", "other"]
+
+
+def test_two_runs_do_not_meet(tmp_path):
+    days = write_days(tmp_path / "days", rows=50)
+    with (
+        workspace.Workspace(tmp_path / "made", None).locked(),
+        pytest.raises(PreprocError, match="another run is working here"),
+    ):
+        run(days, tmp_path / "made")
+
+
+def test_allowing_more_bad_rows_keeps_the_scan(tmp_path, work):
+    days = write_days(tmp_path / "days", rows=300)
+    text = (days / "day_2").read_bytes().split(b"\n")
+    text[50] = b"bad row"
+    (days / "day_2").write_bytes(b"\n".join(text))
+    with pytest.raises(TooManyBadRowsError):
+        run(days, tmp_path / "made", max_bad_fraction=1e-4, threads=1)
+    assert not (tmp_path / "made").exists()
+    scanned = work["scan"]
+    made = run(days, tmp_path / "made", max_bad_fraction=0.01)
+    assert work["scan"] == scanned
+    assert made.rejected["columns"] == 1
+
+
+def test_folders_that_cannot_be_made(tmp_path):
+    days = write_days(tmp_path / "days", rows=50)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(PreprocError, match="cannot be made or written"):
+        run(days, blocked / "made")
+    assert blocked.read_text() == ""
