@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents: their commands parse, their links resolve, their tables are known."""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from benchmark import report
+from benchmark.record import RESULTS, read_records
+from dlrm.scripts.flags import config_from_flags, define_flags
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = REPOSITORY / "README.md"
+DECISIONS = REPOSITORY / "docs" / "decisions"
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+MAX_README_LINES = 400
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+HEADINGS_OF_NVIDIA = (
+    "Model overview", "Model architecture", "Default configuration", "Feature support matrix",
+    "Mixed precision training", "Setup", "Requirements", "Quick Start Guide", "Advanced",
+    "Scripts and sample code", "Parameters", "Command-line options", "Getting the data",
+    "Dataset guidelines", "Multi-dataset", "Training process", "Inference process", "Performance",
+    "Benchmarking", "Results", "Release notes", "Changelog", "Known issues",
+)  # fmt: skip
+
+
+def outside_fences(text):
+    return FENCE.sub("", text)
+
+
+def commands_of(text):
+    """Returns the lines of the shell fences, continuations joined, comments left out."""
+    found = []
+    for language, body in FENCE.findall(text):
+        if language in ("bash", "sh"):
+            lines = body.replace("\\\n", " ").splitlines()
+            found += [" ".join(shlex.split(line, comments=True)) for line in lines]
+    return [command for command in found if command]
+
+
+def all_commands():
+    return [
+        pytest.param(command, id=f"{document.relative_to(REPOSITORY)}: {command[:80]}")
+        for document in DOCUMENTS
+        for command in dict.fromkeys(commands_of(document.read_text()))
+    ]
+
+
+def check_module(name, arguments):
+    assert importlib.util.find_spec(name) is not None, f"there is no module {name}"
+    if name.startswith("dlrm.scripts."):
+        values = flags.FlagValues()
+        define_flags(values)
+        assert values([name, *arguments])[1:] == []
+        if "--help" not in arguments:
+            config_from_flags(values)
+    elif name.startswith("preproc."):
+        define = importlib.import_module(name).define_flags
+        values = define() if not inspect.signature(define).parameters else flags.FlagValues()
+        if inspect.signature(define).parameters:
+            define(values)
+        assert values([name, *arguments])[1:] == []
+
+
+@pytest.mark.parametrize("command", all_commands())
+def test_a_documented_command_can_be_run(command):
+    words = shlex.split(command)
+    while words and re.fullmatch(r"\w+=.*", words[0]):
+        words = words[1:]
+    if words[:1] == ["make"]:
+        done = subprocess.run(
+            [*words, "--dry-run"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    elif words[1:2] == ["-m"] and Path(words[0]).name == "python":
+        check_module(words[2], words[3:])
+    elif "/" in words[0]:
+        script = REPOSITORY / words[0]
+        if ".venv" not in script.parts:
+            assert script.is_file(), f"there is no {words[0]}"
+
+
+def slug(heading):
+    """Returns the anchor that forges give a heading."""
+    text = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def headings_of(document):
+    return re.findall(r"^#+ (.+)$", outside_fences(document.read_text()), re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(REPOSITORY)))
+def test_links_inside_the_repository_resolve(document):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside_fences(document.read_text())):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name) if name else document
+        if not path.exists() or (anchor and anchor not in {slug(h) for h in headings_of(path)}):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= MAX_README_LINES
+
+
+def test_the_readme_follows_the_order_that_dlrm_users_know():
+    found = [h for h in headings_of(README) if h in HEADINGS_OF_NVIDIA]
+    assert tuple(found) == HEADINGS_OF_NVIDIA
+
+
+def test_the_contents_list_the_main_headings():
+    text = README.read_text()
+    main = re.findall(r"^## (.+)$", outside_fences(text), re.MULTILINE)
+    listed = re.findall(r"^- \[([^]]+)\]\(#", text, re.MULTILINE)
+    assert listed == [h for h in main if h != "Contents"]
+
+
+def marked_tables():
+    return [
+        (document, match["name"], match[0])
+        for document in DOCUMENTS
+        for match in report.MARKERS.finditer(document.read_text())
+    ]
+
+
+def test_every_marker_has_its_end():
+    opened = [
+        (document, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"^<!-- results:([\w-]+) -->$", document.read_text(), re.MULTILINE)
+    ]
+    assert opened == [(document, name) for document, name, _ in marked_tables()]
+    assert {"preprocessing", "criteo_sample", "inference"} <= {name for _, name in opened}
+
+
+def test_tables_are_those_of_the_results():
+    stale = [
+        f"{document.name}: {name} (run python -m benchmark.report {document.name})"
+        for document, name, text in marked_tables()
+        if (RESULTS / f"{name}.jsonl").is_file()
+        and report.render_table(read_records(RESULTS / f"{name}.jsonl")) not in text
+    ]
+    assert stale == []
+
+
+def test_the_index_lists_every_decision():
+    index = (DECISIONS / "README.md").read_text()
+    pages = [p.name for p in DECISIONS.glob("*.md") if p.name != "README.md"]
+    assert pages
+    assert [p for p in pages if f"]({p})" not in index] == []
+    assert [p for p in pages if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", p)] == []
+
+
+def test_the_index_lists_every_document():
+    index = (REPOSITORY / "docs" / "README.md").read_text()
+    pages = [p.name for p in (REPOSITORY / "docs").glob("*.md") if p.name != "README.md"]
+    assert [p for p in pages if f"]({p})" not in index] == []

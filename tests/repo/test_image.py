@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Dockerfile, as far as it can be checked where no image can be built: it only runs scripts
+that `make` runs too, and those scripts work."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STEPS = sorted((REPOSITORY / "docker").glob("*.sh"))
+
+
+def instructions():
+    """Returns (instruction, argument) of each line of the Dockerfile, continuations joined."""
+    text = (REPOSITORY / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [tuple(line.split(maxsplit=1)) for line in lines]
+
+
+def arguments_of(name):
+    return [argument for instruction, argument in instructions() if instruction == name]
+
+
+def run_step(name, folder, **environment):
+    return subprocess.run(
+        [REPOSITORY / "docker" / name],
+        cwd=folder,
+        env=os.environ | {"PYTHON": sys.executable} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_run_line_is_one_script():
+    assert all(re.fullmatch(r"docker/\w+\.sh", line) for line in arguments_of("RUN"))
+    assert sorted(arguments_of("RUN")) == [f"docker/{step.name}" for step in STEPS]
+
+
+def test_the_last_step_is_the_smoke_test_by_a_user_who_is_not_root():
+    order = [(name, argument) for name, argument in instructions() if name in ("RUN", "USER")]
+    assert order[-2:] == [("USER", "${USER_ID}"), ("RUN", "docker/smoke.sh")]
+    assert "USER_ID=1000" in arguments_of("ARG")
+
+
+def test_the_base_image_is_an_argument():
+    assert arguments_of("FROM") == ["${BASE_IMAGE}"]
+    assert [a for a in arguments_of("ARG") if "/" in a] == [arguments_of("ARG")[0]]
+
+
+def test_the_working_directory_is_off_the_module_path():
+    assert any("PYTHONSAFEPATH=1" in argument.split() for argument in arguments_of("ENV"))
+
+
+def test_every_build_argument_is_read():
+    names = [argument.split("=")[0] for argument in arguments_of("ARG")]
+    readers = "".join(step.read_text() for step in STEPS) + " ".join(arguments_of("FROM"))
+    assert [name for name in names if f"${{{name}" not in readers] == []
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_step_is_clean_and_make_runs_it(step):
+    assert os.access(step, os.X_OK)
+    assert "set -euo pipefail" in step.read_text().splitlines()
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, step], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"/{step.name}" in (REPOSITORY / "Makefile").read_text()
+
+
+def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
+    done = run_step("install_python.sh", tmp_path, PIP_DRY_RUN="1", PIP_NO_INDEX="1")
+    assert done.returncode == 0, done.stderr
+    assert "torch is still" in done.stdout
+    assert not re.search(r"Would install .*\btorch-", done.stdout)
+
+
+def test_an_image_without_torch_is_refused(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    done = run_step("install_python.sh", tmp_path, PYTHON=str(tmp_path / "bare/bin/python"))
+    assert done.returncode == 1
+    assert "has no torch; take a base image that has one" in done.stderr
+
+
+def test_an_unknown_group_of_packages_is_refused(tmp_path):
+    done = run_step("install_python.sh", tmp_path, EXTRAS="dev,nothing")
+    assert done.returncode == 1
+    assert "no group 'nothing' in pyproject.toml; it has benchmark, dev" in done.stderr
+
+
+def test_apex_is_left_out_unless_asked_for(tmp_path):
+    done = run_step("install_apex.sh", tmp_path, WITH_APEX="0")
+    assert done.returncode == 0
+    assert "apex is there already" in done.stdout or "left out" in done.stdout
+
+
+def test_system_packages_that_are_there_need_no_root(tmp_path):
+    done = run_step("install_system.sh", tmp_path, USER_ID="")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_smoke_test_passes_from_any_folder(tmp_path):
+    done = run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("smoke.sh: this installation works\n")
+    assert list(tmp_path.iterdir()) == []

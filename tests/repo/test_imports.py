@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What importing the packages must not do, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("benchmark", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
+USES_TORCH = ("cuda_ext", "dlrm", "training")
+
+USE_TORCH = """
+import torch
+
+try:
+    import triton
+except ImportError:
+    pass
+else:
+    raise SystemExit(f"import triton gave {triton}")
+
+linear = torch.nn.Linear(2, 2)
+torch.optim.SGD(linear.parameters(), lr=0.1).step()
+torch.export.export(linear, (torch.ones(1, 2),))
+torch.compile(linear, backend="eager")(torch.ones(1, 2))
+"""
+
+BREAKS_ON_THE_SHADOW = """
+import torch
+
+torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1).step()
+"""
+
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, sys
+
+for package in sys.argv[1:]:
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, package + "."):
+        if not module.module_finder.find_spec(module.name).origin.endswith(".py"):
+            continue  # a shared library for ctypes
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            raise SystemExit(f"{module.name}: {error}")
+"""
+
+OPTIONAL = (
+    "apex", "cudf", "duckdb", "fbgemm_gpu", "nvtabular", "polars", "pyspark", "sklearn", "torchrec",
+    "tritonclient",
+)  # fmt: skip
+
+BLOCK_OPTIONAL = f"""
+import sys
+
+for name in {OPTIONAL!r}:
+    sys.modules[name] = None
+"""
+
+NO_CUDA = """
+torch = sys.modules.get("torch")
+if torch is not None and torch.cuda.is_initialized():
+    raise SystemExit("CUDA was initialised")
+"""
+
+NO_TORCH = """
+if "torch" in sys.modules:
+    raise SystemExit("torch was imported")
+"""
+
+
+def python(program, *arguments, folder=REPOSITORY, **environment):
+    """Runs a program in a folder, which is first on the module path as under `python -m`."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def has_compiler():
+    """Whether the real Triton compiler is installed; then no folder can pose as it."""
+    return python("import triton.language", folder="/").returncode == 0
+
+
+@pytest.fixture
+def folder_with_triton(tmp_path):
+    """A working directory as the repository will be: with a folder `triton` of plain files."""
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "README.md").write_text("How to deploy.\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("package", USES_TORCH)
+def test_the_triton_folder_does_not_pose_as_the_compiler(folder_with_triton, package):
+    if has_compiler():
+        done = python(f"import {package}, triton.language", folder=folder_with_triton)
+    else:
+        done = python(f"import {package}\n{USE_TORCH}", folder=folder_with_triton)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_guard_the_folder_would_break_torch(folder_with_triton):
+    done = python(BREAKS_ON_THE_SHADOW, folder=folder_with_triton)
+    if has_compiler():
+        assert done.returncode == 0, done.stderr
+    else:
+        assert "module 'triton' has no attribute 'language'" in done.stderr
+
+
+@pytest.mark.parametrize("package", USES_TORCH)
+def test_the_guard_comes_before_torch(package):
+    lines = (REPOSITORY / package / "__init__.py").read_text().splitlines()
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    assert imports[0].startswith("import _triton_shadow")
+
+
+def test_no_import_needs_an_optional_package_or_starts_cuda():
+    done = python(BLOCK_OPTIONAL + IMPORT_EVERYTHING + NO_CUDA, *PACKAGES)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["dataspec", "preproc"])
+def test_data_packages_import_no_torch(package):
+    done = python(IMPORT_EVERYTHING + NO_TORCH, package)
+    assert done.returncode == 0, done.stderr

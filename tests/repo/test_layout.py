@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where code may lie and what the repository may hold."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MAX_BYTES = 250_000
+REFUSED_NAMES = {"common", "commons", "helpers", "misc", "shared", "util", "utils"}
+MODELS = ("dlrm", "bert4rec")
+SOURCE_SUFFIXES = {".py", ".cpp", ".h", ".cu", ".sh"}
+
+# Spelled in parts, so that this file does not hold what it looks for.
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|Users|work)" + r"/\w")
+REGISTRY_HOSTS = re.compile(
+    r"\b(?:pypi|files\.pythonhosted|quay|ghcr|gcr|docker)\." + r"(?:org|io)\b"
+    r"|download\.pytorch\." + r"org|pypi\.(?:nvidia|ngc)"
+)
+
+
+def tracked_files():
+    """Returns the files of the repository, those about to be added included."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    return [REPOSITORY / name for name in listed if name and (REPOSITORY / name).is_file()]
+
+
+def texts():
+    for path in tracked_files():
+        try:
+            yield path.relative_to(REPOSITORY), path.read_text()
+        except UnicodeDecodeError:
+            continue
+
+
+def places(pattern):
+    return [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_is_too_large():
+    sizes = {str(p.relative_to(REPOSITORY)): p.stat().st_size for p in tracked_files()}
+    assert {name: size for name, size in sizes.items() if size > MAX_BYTES} == {}
+
+
+def test_every_source_file_names_its_licence():
+    missing = [
+        str(path)
+        for path, text in texts()
+        if path.suffix in SOURCE_SUFFIXES
+        and text.strip()
+        and "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.splitlines()[:3])
+    ]
+    assert missing == []
+
+
+def test_no_path_of_a_developers_machine():
+    assert places(MACHINE_PATH) == []
+
+
+def test_no_package_registry_is_named():
+    assert places(REGISTRY_HOSTS) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("see /" + "home/ann/data", MACHINE_PATH),
+        ('"/' + 'work/main"', MACHINE_PATH),
+        ("from quay." + "io/x", REGISTRY_HOSTS),
+        ("https://pypi." + "org/simple", REGISTRY_HOSTS),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(text, pattern):
+    assert pattern.search(text)
+
+
+def test_no_package_has_a_name_that_refuses_nothing():
+    found = [
+        str(path.relative_to(REPOSITORY))
+        for path in tracked_files()
+        if path.suffix == ".py"
+        and REFUSED_NAMES & {path.stem, *path.relative_to(REPOSITORY).parts[:-1]}
+    ]
+    assert found == []
+
+
+def test_triton_is_never_a_package():
+    assert not (REPOSITORY / "triton" / "__init__.py").exists()
+
+
+def test_every_training_module_serves_every_model():
+    models = [name for name in MODELS if (REPOSITORY / name / "__init__.py").is_file()]
+    graph = grimp.build_graph("training", *models, cache_dir=None)
+    modules = sorted(graph.find_descendants("training"))
+    assert modules
+    unused = {
+        model: [
+            module
+            for module in modules
+            if not any(
+                graph.chain_exists(importer=part, imported=module)
+                for part in {model, *graph.find_descendants(model)}
+            )
+        ]
+        for model in models
+    }
+    assert unused == {model: [] for model in models}
+
+
+def test_import_rules():
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [lint, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ci_runs_the_command_of_the_readme():
+    ci = REPOSITORY / ".ci" / "run"
+    assert os.access(ci, os.X_OK)
+    commands = [
+        line for line in ci.read_text().splitlines() if line and not line.startswith(("#", "set "))
+    ]
+    assert commands[-1] == "make test"
