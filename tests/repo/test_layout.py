@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_BYTES = 250_000
@@ -138,3 +139,11 @@ def test_ci_runs_the_command_of_the_readme():
         line for line in ci.read_text().splitlines() if line and not line.startswith(("#", "set "))
     ]
     assert commands[-1] == "make test"
+
+
+def test_commit_hooks_run_the_tools_of_make_check():
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+    recipe = (REPOSITORY / "Makefile").read_text().split("\ncheck:")[1].split("\n\n")[0]
+    tools = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks[0]["hooks"]}
+    assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe))
