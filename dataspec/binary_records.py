@@ -4,14 +4,15 @@
 A record is label int32, M float32, F int32, little endian: 160 bytes for Criteo (M=13, F=26).
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from dataspec.click_columns import ClickColumns
+from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
+from dataspec.positioned_read import open_for_reading, read_array
 
 SPLIT_FILES = {
     "train": ("train_data.bin",),
@@ -26,11 +27,17 @@ def record_bytes(spec: FeatureSpec) -> int:
 
 
 def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -> None:
-    """Appends rows to a records file (made where it is missing)."""
+    """Appends rows to a records file (made where it is missing).
+
+    Raises:
+        DatasetError: an id is outside its table.
+    """
+    columns.check_shape(spec)
+    columns.check_ids(spec, "rows to write", 0)
     num_numerical = len(spec.numerical)
     records = np.empty((len(columns), record_bytes(spec) // 4), "<i4")
     records[:, 0] = columns.label
-    records[:, 1 : 1 + num_numerical] = columns.numerical.astype("<f4").view("<i4")
+    records[:, 1 : 1 + num_numerical] = columns.numerical.astype("<f4", order="C").view("<i4")
     for i, ids in enumerate(columns.categorical):
         records[:, 1 + num_numerical + i] = ids
     with path.open("ab") as file:
@@ -38,7 +45,7 @@ def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -
 
 
 class BinaryRecordsReader:
-    """Reads rows of one split of records.
+    """Reads rows of one split of records; `read` may be called from several threads.
 
     Args:
         root: the dataset folder, with `<split>_data.bin` and a spec.
@@ -47,6 +54,7 @@ class BinaryRecordsReader:
 
     Attributes:
         num_rows: rows of the split.
+        path: the file.
 
     Raises:
         DatasetError: the file is missing, or its size is no multiple of the record size.
@@ -56,50 +64,54 @@ class BinaryRecordsReader:
         self.spec = spec if spec is not None else FeatureSpec.load(root)
         candidates = [root / name for name in SPLIT_FILES[split]]
         self.path = next((p for p in candidates if p.is_file()), candidates[0])
-        size = record_bytes(self.spec)
+        self._record_bytes = record_bytes(self.spec)
         if not self.path.is_file():
             raise DatasetError(
-                f"{self.path} is missing; --dataset_type binary reads records of {size} bytes "
-                "from it (for a folder with train/label.bin use --dataset_type split)"
+                f"{self.path} is missing; --dataset_type binary reads records of "
+                f"{self._record_bytes} bytes from it (for a folder with train/label.bin use "
+                "--dataset_type split)"
             )
-        total = self.path.stat().st_size
-        if total % size:
+        self._fd: int | None = open_for_reading(self.path)
+        total = os.fstat(self._fd).st_size
+        self.num_rows, rest = divmod(total, self._record_bytes)
+        if rest:
+            self.close()
             raise DatasetError(
-                f"{self.path}: {total} bytes are no multiple of the {size}-byte record of "
-                f"{len(self.spec.numerical)} numerical and {len(self.spec.categorical)} "
+                f"{self.path}: {total} bytes are no multiple of the {self._record_bytes}-byte "
+                f"record of {len(self.spec.numerical)} numerical and {len(self.spec.categorical)} "
                 "categorical features; the file is cut short or the spec is another one"
             )
-        self.num_rows = total // size
-        shape = (self.num_rows, size // 4)
-        self._records: npt.NDArray[np.int32] = (
-            np.memmap(self.path, dtype="<i4", mode="r", shape=shape)
-            if self.num_rows
-            else np.empty(shape, "<i4")
-        )
 
     def read(self, start: int, stop: int) -> ClickColumns:
         """Returns rows [start, stop), numerical as float32 and ids as int32.
 
         Raises:
-            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file).
+            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), or the
+                file ends early.
         """
+        raw = self.read_unchecked(start, stop)
+        label = check_label(raw.label, self.spec.label, self.path, start)
+        return ClickColumns(label, raw.numerical, raw.categorical)
+
+    def read_unchecked(self, start: int, stop: int) -> RawColumns:
+        """Returns rows [start, stop) as the file holds them."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
-        records = np.asarray(self._records[start:stop])
-        label = records[:, 0]
-        if len(label) and (label.min() < 0 or label.max() > 1):
-            row = int(np.flatnonzero((label < 0) | (label > 1))[0])
-            raise DatasetError(
-                f"{self.path}: row {start + row}: label {int(label[row])} is neither 0 nor 1; "
-                "the feature spec (number of features) does not belong to this file"
-            )
+        if self._fd is None:
+            raise ValueError(f"the reader of {self.path} is closed")
+        fields = self._record_bytes // 4
+        offset, count = start * self._record_bytes, (stop - start) * fields
+        records = read_array(self._fd, self.path, np.dtype("<i4"), offset, count)
+        records = records.reshape(stop - start, fields)
         first = 1 + len(self.spec.numerical)
-        return ClickColumns(
-            label.astype(np.bool_),
+        return RawColumns(
+            records[:, 0],
             np.ascontiguousarray(records[:, 1:first]).view("<f4"),
-            tuple(np.ascontiguousarray(records[:, i]) for i in range(first, records.shape[1])),
+            tuple(np.ascontiguousarray(records[:, i]) for i in range(first, fields)),
         )
 
     def close(self) -> None:
-        """Drops the mapping."""
-        self._records = np.empty((0, self._records.shape[1]), "<i4")
+        """Closes the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

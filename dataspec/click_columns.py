@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,24 @@ class ClickColumns:
             ),
         )
 
+    def check_shape(self, spec: FeatureSpec) -> None:
+        """Refuses columns that differ in length, or do not belong to the spec.
+
+        Raises:
+            ValueError: which column; a writer would otherwise put values into other rows.
+        """
+        rows, expected = len(self.label), (len(self.label), len(spec.numerical))
+        if self.numerical.shape != expected:
+            raise ValueError(f"numerical has shape {self.numerical.shape}, expected {expected}")
+        if len(self.categorical) != len(spec.categorical):
+            raise ValueError(
+                f"{len(self.categorical)} categorical columns, the feature spec has "
+                f"{len(spec.categorical)}"
+            )
+        for feature, ids in zip(spec.categorical, self.categorical, strict=True):
+            if ids.shape != (rows,):
+                raise ValueError(f"{feature.name} has shape {ids.shape}, expected {(rows,)}")
+
     def check_ids(self, spec: FeatureSpec, source: object, first_row: int) -> None:
         """Refuses ids outside their feature's table.
 
@@ -68,3 +87,45 @@ class ClickColumns:
                 "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
                 "--hash_indices maps ids into their tables)"
             )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawColumns:
+    """Columns of n rows as a file holds them, unchecked.
+
+    Attributes:
+        label: [n] of any numeric dtype.
+        numerical: [n, M] float16 or float32.
+        categorical: F arrays of [n] integers.
+    """
+
+    label: npt.NDArray[Any]
+    numerical: npt.NDArray[Any]
+    categorical: tuple[npt.NDArray[Any], ...]
+
+
+def check_label(
+    values: npt.NDArray[Any], name: str, source: object, first_row: int
+) -> npt.NDArray[np.bool_]:
+    """Returns a label column as bool.
+
+    Args:
+        values: [n] of any numeric dtype.
+        name: of the label.
+        source: the file, for the message.
+        first_row: number of the first row of this run in its split.
+
+    Raises:
+        DatasetError: a label is neither 0 nor 1.
+    """
+    if values.dtype == np.uint8 and values.max(initial=0) <= 1:
+        return values.view(np.bool_)  # the hot path of split binary: no copy
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DatasetError(
+            f"{source}: {name}, row {first_row + row}: value {values[row]} is neither 0 nor 1; "
+            "the feature spec does not belong to this file, or the file is damaged "
+            "(python -m dataspec.verify checks a dataset)"
+        )
+    return np.asarray(values != 0, np.bool_)

@@ -7,6 +7,7 @@ Two files carry it and both are written: `feature_spec.yaml` (the later NVIDIA D
 
 import dataclasses
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
+from dataspec import spec_document
 from dataspec.errors import DatasetError
+from dataspec.spec_document import SplitFiles
 
 NumericalDtype = Literal["float16", "float32"]
 
@@ -50,15 +53,6 @@ class CategoricalFeature:
         return index_dtype(self.cardinality)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SplitFiles:
-    """Where the columns of one split lie, relative to the dataset folder (split binary)."""
-
-    label: str
-    numerical: str
-    categorical: tuple[str, ...]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSpec:
     """The columns of a dataset, in canonical order.
@@ -78,7 +72,7 @@ class FeatureSpec:
     files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses names used twice and empty tables."""
+        """Refuses names used twice, empty tables and tables too large for int32 ids."""
         names = [self.label, *self.numerical, *(f.name for f in self.categorical)]
         if len(set(names)) != len(names):
             twice = sorted({n for n in names if names.count(n) > 1})
@@ -88,6 +82,12 @@ class FeatureSpec:
                 raise DatasetError(
                     f"feature {feature.name}: cardinality must be at least 1, "
                     f"got {feature.cardinality}"
+                )
+            if feature.cardinality >= np.iinfo(np.int32).max:
+                raise DatasetError(
+                    f"feature {feature.name}: a cardinality of {feature.cardinality} does not fit "
+                    "int32 ids; prepare the dataset with a higher --frequency_limit or a "
+                    "--category_modulus"
                 )
 
     @property
@@ -167,7 +167,8 @@ class FeatureSpec:
             return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
-            "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs)"
+            "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs; for a dataset "
+            f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, ...}})'
         )
 
     @classmethod
@@ -177,18 +178,18 @@ class FeatureSpec:
         Raises:
             DatasetError: not such a mapping.
         """
-        try:
-            sizes = json.loads(path.read_text())
-        except (ValueError, OSError) as error:
-            raise DatasetError(f"{path}: not readable as JSON: {error}") from error
+        sizes = spec_document.read_json(path)
         if not isinstance(sizes, dict) or not all(
             isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in sizes.values()
         ):
             raise DatasetError(
                 f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
-                f"{str(sizes)[:200]}"
+                f"{reprlib.repr(sizes)}"
             )
-        return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
+        try:
+            return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from error
 
     @classmethod
     def load_yaml(cls, path: Path) -> "FeatureSpec":
@@ -197,104 +198,39 @@ class FeatureSpec:
         Raises:
             DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
         """
-        try:
-            document = yaml.safe_load(path.read_text())
-        except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-            raise DatasetError(f"{path}: not readable as YAML: {error}") from error
+        document = spec_document.read_yaml(path)
         try:
             return cls._from_dict(document)
         except DatasetError as error:
             raise DatasetError(f"{path}: {error}") from error
 
     @classmethod
-    def _from_dict(cls, document: object) -> "FeatureSpec":
-        if not isinstance(document, dict):
-            raise DatasetError(f"expected a mapping at the top, got {str(document)[:80]!r}")
-        features = _mapping(document, "feature_spec")
-        channels = _mapping(document, "channel_spec")
-        label = _names(channels, "label", features)
+    def _from_dict(cls, document: dict[str, Any]) -> "FeatureSpec":
+        features = spec_document.mapping(document, "feature_spec")
+        channels = spec_document.mapping(document, "channel_spec")
+        label = spec_document.channel_names(channels, "label", features)
         if len(label) != 1:
             raise DatasetError(f"channel_spec.label must name one feature, got {label}")
-        numerical = _names(channels, "numerical", features)
-        dtypes = {str(_mapping(features, n).get("dtype", "float16")) for n in numerical}
-        if len(dtypes) > 1:
-            raise DatasetError(f"numerical features must share one dtype, got {sorted(dtypes)}")
-        numerical_dtype = dtypes.pop() if dtypes else "float16"
-        if numerical_dtype not in ("float16", "float32"):
-            raise DatasetError(f"numerical dtype must be float16 or float32, got {numerical_dtype}")
-        categorical = _names(channels, "categorical", features)
-        sources = _mapping(document, "source_spec") if "source_spec" in document else {}
+        numerical = spec_document.channel_names(channels, "numerical", features)
+        dtype = spec_document.numerical_dtype(features, numerical)
+        categorical = spec_document.channel_names(channels, "categorical", features)
+        sources = (
+            spec_document.mapping(document, "source_spec") if "source_spec" in document else {}
+        )
         return cls(
             categorical=tuple(
-                CategoricalFeature(n, _cardinality(features, n)) for n in categorical
+                CategoricalFeature(n, spec_document.cardinality(features, n)) for n in categorical
             ),
             numerical=tuple(numerical),
             label=label[0],
-            numerical_dtype="float16" if numerical_dtype == "float16" else "float32",
+            numerical_dtype="float16" if dtype == "float16" else "float32",
             files={
-                split: _split_files(split, chunks, label[0], numerical, categorical)
+                str(split): spec_document.split_files(
+                    str(split), chunks, label[0], numerical, categorical
+                )
                 for split, chunks in sources.items()
             },
         )
-
-
-def _mapping(document: object, key: str) -> dict[str, Any]:
-    value = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(value, dict):
-        raise DatasetError(f"key {key!r} must be a mapping, got {str(value)[:80]}")
-    return value
-
-
-def _names(channels: dict[str, Any], channel: str, features: dict[str, Any]) -> list[str]:
-    names = channels.get(channel)
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise DatasetError(f"channel_spec.{channel} must be a list of names, got {names!r}")
-    unknown = [n for n in names if n not in features]
-    if unknown:
-        raise DatasetError(f"channel_spec.{channel} names unknown features: {unknown}")
-    return names
-
-
-def _cardinality(features: dict[str, Any], name: str) -> int:
-    value = _mapping(features, name).get("cardinality")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DatasetError(
-            f"feature_spec.{name}.cardinality must be an integer, got {value!r} "
-            "(`auto` is resolved when the dataset is prepared)"
-        )
-    return value
-
-
-def _split_files(
-    split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
-) -> SplitFiles:
-    """Reads one mapping of source_spec: which file holds which feature."""
-    where = f"source_spec.{split}"
-    file_of: dict[tuple[str, ...], str] = {}
-    for chunk in chunks if isinstance(chunks, list) else [chunks]:
-        if not isinstance(chunk, dict) or not {"type", "features", "files"} <= chunk.keys():
-            raise DatasetError(f"{where}: each chunk needs type, features and files, got {chunk!r}")
-        if chunk["type"] != "split_binary":
-            raise DatasetError(f"{where}: type must be split_binary, got {chunk['type']!r}")
-        files, features = chunk["files"], chunk["features"]
-        if not isinstance(files, list) or len(files) != 1 or not isinstance(features, list):
-            raise DatasetError(f"{where}: each chunk has a list of features and exactly one file")
-        if Path(str(files[0])).is_absolute() or ".." in Path(str(files[0])).parts:
-            raise DatasetError(f"{where}: {files[0]} must be a path inside the dataset folder")
-        file_of[tuple(map(str, features))] = str(files[0])
-    wanted = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
-    missing = [names for names in wanted if names not in file_of]
-    if missing:
-        raise DatasetError(
-            f"{where}: no chunk holds exactly the features {list(missing[0])}; the label and each "
-            "categorical feature need a chunk of their own, the numerical ones share one, in the "
-            "order of channel_spec"
-        )
-    return SplitFiles(
-        label=file_of[(label,)],
-        numerical=file_of.get(tuple(numerical), ""),
-        categorical=tuple(file_of[(n,)] for n in categorical),
-    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,12 +6,14 @@ It is written last; a dataset folder without it is not finished (or was made by 
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from dataspec import spec_document
 from dataspec.errors import DatasetError
 
 MANIFEST_FILE = "manifest.json"
@@ -92,16 +94,17 @@ class Manifest:
             DatasetError: it is missing, damaged, or of a later format version.
         """
         path = root / MANIFEST_FILE
-        try:
-            document = json.loads(path.read_text())
-        except FileNotFoundError as error:
+        if not path.is_file():
             raise DatasetError(
-                f"{path} is missing: the dataset is not finished, or was made by other software"
-            ) from error
-        except (ValueError, OSError) as error:
-            raise DatasetError(f"{path}: not readable as JSON: {error}") from error
+                f"{path} is missing: the dataset is not finished, or was made by other software; "
+                "prepare it again to have one"
+            )
+        document = spec_document.read_json(path)
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-            raise DatasetError(f"{path}: not a manifest of this project (key format)")
+            raise DatasetError(
+                f"{path}: not a manifest of this project (key format is not "
+                f"{FORMAT!r}); remove it if other software made the dataset"
+            )
         version = document.pop("format_version", None)
         if version != FORMAT_VERSION:
             raise DatasetError(
@@ -111,8 +114,49 @@ class Manifest:
         names = {f.name for f in dataclasses.fields(cls)}
         if names != document.keys():
             wrong = sorted(names ^ document.keys())
-            raise DatasetError(f"{path}: missing or unknown keys: {', '.join(wrong)}")
+            raise DatasetError(
+                f"{path}: missing or unknown keys: {', '.join(map(str, wrong))}; prepare the "
+                "dataset again"
+            )
+        for key, check in _CHECKS.items():
+            if not check(document[key]):
+                raise DatasetError(
+                    f"{path}: {key} is malformed: {reprlib.repr(document[key])}; prepare the "
+                    "dataset again"
+                )
         return cls(**document)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_count(v) for v in value.values())
+
+
+def _is_files(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        spec_document.is_inside(name)
+        and isinstance(entry, dict)
+        and _is_count(entry.get("bytes"))
+        and isinstance(entry.get("xxh3_128"), str)
+        for name, entry in value.items()
+    )
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda v: isinstance(v, str),
+    "engine": lambda v: isinstance(v, dict),
+    "semantics": lambda v: isinstance(v, dict),
+    "source_files": lambda v: isinstance(v, list) and all(isinstance(f, dict) for f in v),
+    "rows": _is_counts,
+    "positives": _is_counts,
+    "rejected": _is_counts,
+    "cardinalities": lambda v: isinstance(v, list) and all(_is_count(c) for c in v),
+    "files": _is_files,
+    "fingerprint": lambda v: isinstance(v, str),
+}
 
 
 def _data_files(root: Path) -> Iterator[Path]:

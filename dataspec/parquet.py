@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataspec.click_columns import ClickColumns
+from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
-from dataspec.feature_spec import CategoricalFeature, FeatureSpec
-from dataspec.split_binary import SPLIT_FOLDERS
+from dataspec.feature_spec import SPEC_FILE, CategoricalFeature, FeatureSpec
+from dataspec.split_layout import SPLIT_FOLDERS
 
 FOLDER = "parquet"
 ROW_GROUP_ROWS = 262_144
@@ -42,7 +42,12 @@ def write_parquet_part(path: Path, spec: FeatureSpec, columns: ClickColumns) -> 
         path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
         spec: the columns.
         columns: at most PART_ROWS rows; numerical is stored as float32.
+
+    Raises:
+        DatasetError: an id is outside its table.
     """
+    columns.check_shape(spec)
+    columns.check_ids(spec, "rows to write", 0)
     schema = arrow_schema(spec)
     arrays = [pa.array(columns.label.astype(np.int32))]
     numerical = columns.numerical.astype(np.float32)
@@ -78,24 +83,17 @@ class ParquetReader:
     def __init__(self, root: Path, split: str, spec: FeatureSpec | None = None) -> None:
         self.folder = _find_folder(root, split)
         self._paths = sorted(self.folder.glob("*.parquet"))
-        try:
-            # Footers are read once; files are opened again per group, so that handles stay few.
-            metadata = [pq.read_metadata(p) for p in self._paths]
-            schema = pq.read_schema(self._paths[0])
-        except (pa.ArrowException, OSError) as error:
-            raise DatasetError(f"{self.folder}: a part is not readable: {error}") from error
-        self.spec = spec if spec is not None else _spec_of(root, self.folder, schema)
+        # Footers are read once; files are opened again per group, so that handles stay few.
+        metadata = [_read_footer(p) for p in self._paths]
+        schemas = [m.schema.to_arrow_schema() for m in metadata]
+        self.spec = spec if spec is not None else _spec_of(root, self._paths[0], schemas[0])
         self._columns = [
             self.spec.label,
             *self.spec.numerical,
             *(f.name for f in self.spec.categorical),
         ]
-        missing = [c for c in self._columns if c not in schema.names]
-        if missing:
-            raise DatasetError(
-                f"{self._paths[0]}: columns {missing} of the feature spec are missing; "
-                f"the file has {schema.names}"
-            )
+        for path, schema in zip(self._paths, schemas, strict=True):
+            self._check_schema(path, schema)
         self._groups = [
             (path, group)
             for path, m in zip(self._paths, metadata, strict=True)
@@ -106,36 +104,74 @@ class ParquetReader:
         ]
         self.num_rows = sum(self.group_rows)
 
+    def _check_schema(self, path: Path, schema: pa.Schema) -> None:
+        missing = [c for c in self._columns if schema.names.count(c) != 1]
+        if missing:
+            raise DatasetError(
+                f"{path}: columns {missing} of the feature spec are missing (or there twice); the "
+                f"file has {schema.names}; give the spec that belongs to it"
+            )
+        checks = {f.name: ("integers", pa.types.is_integer) for f in self.spec.categorical}
+        checks |= dict.fromkeys(
+            self.spec.numerical, ("floating point numbers", pa.types.is_floating)
+        )
+        checks[self.spec.label] = ("numbers or booleans", _is_label_type)
+        for name, (wanted, check) in checks.items():
+            kind = schema.field(name).type
+            if not check(kind):
+                raise DatasetError(
+                    f"{path}: column {name} must hold {wanted}, got {kind}; cast it, or prepare "
+                    "the dataset again"
+                )
+
+    def path_of_group(self, index: int) -> Path:
+        """Returns the part file that holds a row group."""
+        return self._groups[index][0]
+
     def read_group(self, index: int) -> ClickColumns:
-        """Returns the rows of one row group, with narrow id dtypes.
+        """Returns the rows of one row group, with narrow id dtypes; may be called from threads.
 
         Raises:
-            DatasetError: the part is damaged, a value is null, or an id is outside its table.
+            DatasetError: the part is damaged, a value is null, a label is neither 0 nor 1, or an
+                id is outside its table.
+        """
+        path, first_row = self.path_of_group(index), sum(self.group_rows[:index])
+        raw = self.read_group_unchecked(index)
+        label = check_label(raw.label, self.spec.label, path, first_row)
+        columns = ClickColumns(label, raw.numerical, raw.categorical)
+        # Checked before narrowing: a narrowed id that wrapped around could look valid.
+        columns.check_ids(self.spec, path, first_row)
+        narrow = zip(raw.categorical, self.spec.categorical, strict=True)
+        return ClickColumns(label, raw.numerical, tuple(ids.astype(f.dtype) for ids, f in narrow))
+
+    def read_group_unchecked(self, index: int) -> RawColumns:
+        """Returns the rows of one row group as the file holds them, numerical as float32.
+
+        Raises:
+            DatasetError: the part is damaged, or a value is null.
         """
         path, group = self._groups[index]
         try:
             with pq.ParquetFile(path) as file:
                 table = file.read_row_group(group, columns=self._columns)
         except (pa.ArrowException, OSError) as error:
-            raise DatasetError(f"{path}: row group {group} is not readable: {error}") from error
-        first_row = sum(self.group_rows[:index])
+            raise DatasetError(
+                f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
+                "cut: prepare the dataset again"
+            ) from error
         nulls = [n for n in table.column_names if table.column(n).null_count]
         if nulls:
             raise DatasetError(
-                f"{path}: row group {group} has missing values in {nulls}; prepared data has none"
+                f"{path}: row group {group} has missing values in {nulls}; prepared data has "
+                "none: fill them in, or prepare the dataset again"
             )
-        raw = [table.column(f.name).to_numpy() for f in self.spec.categorical]
         numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
-        # Checked before narrowing: a narrowed id that wrapped around could look valid.
-        ClickColumns(
-            np.empty(len(table), np.bool_), np.empty((0, 0), np.float32), tuple(raw)
-        ).check_ids(self.spec, path, first_row)
-        return ClickColumns(
-            table.column(self.spec.label).to_numpy() != 0,
+        return RawColumns(
+            table.column(self.spec.label).to_numpy(),
             np.stack(numerical, axis=1).astype(np.float32, copy=False)
             if numerical
             else np.empty((len(table), 0), np.float32),
-            tuple(ids.astype(f.dtype) for ids, f in zip(raw, self.spec.categorical, strict=True)),
+            tuple(table.column(f.name).to_numpy() for f in self.spec.categorical),
         )
 
     def groups(self) -> Iterator[ClickColumns]:
@@ -155,20 +191,34 @@ def _find_folder(root: Path, split: str) -> Path:
     )
 
 
-def _spec_of(root: Path, folder: Path, schema: pa.Schema) -> FeatureSpec:
+def _read_footer(path: Path) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
+            "the dataset again"
+        ) from error
+
+
+def _is_label_type(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _spec_of(root: Path, part: Path, schema: pa.Schema) -> FeatureSpec:
     """Returns the spec file's columns, or those of the schema written by this module."""
-    for base in (root, folder.parent, folder.parent.parent):
-        if (base / "feature_spec.yaml").is_file():
+    for base in (root, part.parent.parent, part.parent.parent.parent):
+        if (base / SPEC_FILE).is_file():
             return FeatureSpec.load(base)
     categorical = [
-        CategoricalFeature(field.name, int(field.metadata[b"cardinality"]))
+        CategoricalFeature(field.name, _cardinality(part, field))
         for field in schema
         if field.metadata and b"cardinality" in field.metadata
     ]
     if not categorical:
         raise DatasetError(
-            f"{root}: no feature_spec.yaml, and the files of {folder} carry no cardinalities; "
-            "give the feature spec"
+            f"{root}: no {SPEC_FILE}, and {part} carries no cardinalities; give the feature spec"
         )
     return FeatureSpec(
         categorical=tuple(categorical),
@@ -176,3 +226,13 @@ def _spec_of(root: Path, folder: Path, schema: pa.Schema) -> FeatureSpec:
         label=schema.names[0],
         numerical_dtype="float32",
     )
+
+
+def _cardinality(part: Path, field: pa.Field) -> int:
+    text = field.metadata[b"cardinality"]
+    if not text.isdigit() or len(text) > 10:
+        raise DatasetError(
+            f"{part}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
+            "give the feature spec"
+        )
+    return int(text)
