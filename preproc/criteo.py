@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from dataspec.errors import DatasetError
 from preproc import criteo_pipeline
 from preproc.criteo_job import ENGINES, FORMATS, CriteoJob, default_threads, parse_memory_size
 from preproc.criteo_schema import PRESETS, CriteoSemantics
@@ -171,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
         if extra:
             raise PreprocError(f"unexpected argument {extra[0]!r}; every setting is a --flag")
         dataset = criteo_pipeline.prepare(job_from_flags(values))
-    except (PreprocError, flags.Error, OSError) as error:
+    except (PreprocError, DatasetError, flags.Error, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return getattr(error, "exit_code", _USER_ERROR)
     except KeyboardInterrupt:

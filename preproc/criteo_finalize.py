@@ -19,8 +19,10 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     job, dataset = engine_job.job, result.dataset
     FeatureSpec.criteo(result.cardinalities).save(dataset)
     total = sum(p.stat().st_size for p in dataset.rglob("*") if p.is_file())
-    with engine_job.reporter.stage("finish", total, lambda: (0, 0)):
+    done = 0
+    with engine_job.reporter.stage("finish", total, lambda: (done, 0)):
         files = Manifest.describe_files(dataset)
+        done = total
     sources = [
         {"name": source.path.name, "bytes": source.size, "rows": held.rows}
         | {"rejected": sum(held.rejected.values())}

@@ -93,7 +93,7 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
     """
     try:
         if unit.file.compression == "gzip":
-            for piece in unit.file.pieces():
+            for piece in _one_ahead(unit.file.pieces()):
                 reader.feed(piece)
             return
         with open_fd(unit.file.path) as fd:
@@ -102,6 +102,15 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
     except binding.LineTooLongError as error:
         offset = int(str(error).split("byte ")[1].split()[0])
         raise PreprocError(long_line_message(unit.file.path, offset)) from error
+
+
+def _one_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Unpacks the next piece in another thread while this one works on the last."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(next, pieces, b"")
+        while piece := ahead.result():
+            ahead = pool.submit(next, pieces, b"")
+            yield piece
 
 
 def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:

@@ -72,8 +72,10 @@ class ProgressReporter:
 
     def _bar(self, name: str, total: int, counters: Counters, stop: threading.Event) -> None:
         started = time.monotonic()
+        first_done, first_rows = counters()  # by an earlier, interrupted run
         with tqdm(
             total=total,
+            initial=min(first_done, total),
             desc=f"{name:>7}",
             unit="B",
             unit_scale=True,
@@ -86,18 +88,22 @@ class ProgressReporter:
                 finished = stop.wait(_BAR_PERIOD_S)
                 done, rows = counters()
                 if rows:
-                    rate = rows / max(time.monotonic() - started, 1e-9)
+                    rate = (rows - first_rows) / max(time.monotonic() - started, 1e-9)
                     bar.set_postfix_str(f"{rows:,} rows, {rate:,.0f} rows/s", refresh=False)
                 bar.update(min(done, total) - bar.n)
 
     def _lines(self, name: str, total: int, counters: Counters, stop: threading.Event) -> None:
         started = time.monotonic()
+        first_done, first_rows = counters()  # by an earlier, interrupted run
         finished = False
         while not finished:
             finished = stop.wait(_JSON_PERIOD_S if self._mode == "json" else _LINE_PERIOD_S)
             elapsed = max(time.monotonic() - started, 1e-9)
             done, rows = counters()
-            eta = elapsed * (total - done) / done if done else None
+            total = max(total, done)  # for packed text it is an estimate
+            rate = (rows - first_rows) / elapsed
+            new = done - first_done
+            eta = elapsed * (total - done) / new if new else None
             if self._mode == "json":
                 self._print(
                     json.dumps(
@@ -106,7 +112,7 @@ class ProgressReporter:
                             "bytes_done": done,
                             "bytes_total": total,
                             "rows": rows,
-                            "rows_per_s": round(rows / elapsed),
+                            "rows_per_s": round(rate),
                             "eta_s": None if eta is None else round(max(eta, 0), 1),
                         }
                     )
@@ -114,7 +120,5 @@ class ProgressReporter:
             else:
                 share = f"{100 * done / total:.0f} %" if total else "done"
                 left = f", {eta:.0f} s left" if eta and not finished else f", {elapsed:.1f} s"
-                self._print(
-                    f"{name}: {share} of {total / 1e6:,.0f} MB, {rows:,} rows, "
-                    f"{rows / elapsed:,.0f} rows/s{left}"
-                )
+                speed = f", {rows:,} rows, {rate:,.0f} rows/s" if rows else ""
+                self._print(f"{name}: {share} of {total / 1e6:,.0f} MB{speed}{left}")

@@ -193,6 +193,7 @@ CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
   return guarded([&] {
     encode->stream.finish();
     encode->sink.flush();
+    encode->sink.start_writeback_of_targets();
     *rows = encode->sink.seen();
   });
 }

@@ -173,6 +173,20 @@ class RowEncoder final : public RowSink {
     if (flushed_ == target.rows) flushed_ = 0;
   }
 
+  // Call after the last flush.
+  void start_writeback_of_targets() const {
+    for (size_t t = 0; t < num_targets_; ++t) {
+      const EncodeTarget& target = targets_[t];
+      const auto start = [&](int fd, uint64_t width) {
+        if (fd >= 0) start_writeback(fd, width * target.out_row, width * target.rows);
+      };
+      start(target.label_fd, 1);
+      start(target.float16_fd, 2 * kNumericals);
+      start(target.float32_fd, 4 * kNumericals);
+      for (int c = 0; c < kCategoricals; ++c) start(target.categorical_fds[c], target.id_bytes[c]);
+    }
+  }
+
   uint64_t seen() const { return seen_; }
 
  private:

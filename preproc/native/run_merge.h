@@ -45,8 +45,10 @@ class RunMerge {
     while ((sizeof(Slot) << (table_log2_ + 1)) <= table_bytes) ++table_log2_;
     table_ = Pages<Slot>(size_t{1} << table_log2_);
     const size_t rest = budget_bytes > table_.bytes() ? budget_bytes - table_.bytes() : 0;
-    kept_ = Pages<KeptCategory>(std::max<size_t>(rest / sizeof(KeptCategory), 1),
-                                Pages<KeptCategory>::kOnUse);
+    size_t total = 0;
+    for (const RunSlice& run : runs_) total += run.count;
+    const size_t most = std::min(rest / sizeof(KeptCategory), total);
+    kept_ = Pages<KeptCategory>(std::max<size_t>(most, 1), Pages<KeptCategory>::kOnUse);
   }
 
   MergeResult run(int dictionary_fd) {
