@@ -148,6 +148,17 @@ def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
     return dtype
 
 
+def declared_dtypes(path: Path) -> dict[str, str]:
+    """Returns feature -> dtype, as far as a feature_spec.yaml declares them.
+
+    Raises:
+        DatasetError: the file is malformed.
+    """
+    features = mapping(read_yaml(path), "feature_spec")
+    dtypes = {str(n): f.get("dtype") for n, f in features.items() if isinstance(f, dict)}
+    return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
+
+
 def split_files(
     split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
 ) -> SplitFiles:
