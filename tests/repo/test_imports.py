@@ -6,21 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
 USES_TORCH = ("cuda_ext", "dlrm", "training")
 
-USE_TORCH = """
-import torch
-
+NO_TRITON = """
 try:
     import triton
 except ImportError:
     pass
 else:
     raise SystemExit(f"import triton gave {triton}")
+"""
+
+USE_TORCH = """
+import torch
 
 linear = torch.nn.Linear(2, 2)
 torch.optim.SGD(linear.parameters(), lr=0.1).step()
@@ -100,10 +103,13 @@ def folder_with_triton(tmp_path):
 
 @pytest.mark.parametrize("package", USES_TORCH)
 def test_the_triton_folder_does_not_pose_as_the_compiler(folder_with_triton, package):
-    if has_compiler():
-        done = python(f"import {package}, triton.language", folder=folder_with_triton)
-    else:
-        done = python(f"import {package}\n{USE_TORCH}", folder=folder_with_triton)
+    what = "import triton.language" if has_compiler() else NO_TRITON
+    done = python(f"import {package}\n{what}", folder=folder_with_triton)
+    assert done.returncode == 0, done.stderr
+
+
+def test_beside_the_triton_folder_torch_works(folder_with_triton):
+    done = python(f"import dlrm\n{USE_TORCH}", folder=folder_with_triton)
     assert done.returncode == 0, done.stderr
 
 
@@ -120,6 +126,13 @@ def test_the_guard_comes_before_torch(package):
     lines = (REPOSITORY / package / "__init__.py").read_text().splitlines()
     imports = [line for line in lines if line.startswith(("import ", "from "))]
     assert imports[0].startswith("import _triton_shadow")
+
+
+@pytest.mark.xfail(reason="benchmark/__init__.py does not import _triton_shadow yet")
+def test_every_package_that_imports_torch_is_guarded():
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
+    importers = graph.find_modules_that_directly_import("torch")
+    assert {module.split(".")[0] for module in importers} <= set(USES_TORCH)
 
 
 def test_no_import_needs_an_optional_package_or_starts_cuda():
