@@ -103,6 +103,25 @@ def test_system_packages_that_are_there_need_no_root(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
+    calls = tmp_path / "calls"
+    stubs = {
+        "getent": "exit 2",
+        "useradd": 'echo useradd "$@" >>calls',
+        "chown": 'echo chown "$@" >>calls',
+    }
+    for name, body in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run_step("install_system.sh", tmp_path, USER_ID="4321", PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert calls.read_text().splitlines() == [
+        "useradd --create-home --uid 4321 --shell /bin/bash recipes",
+        "chown 4321 .",
+    ]
+
+
 @pytest.mark.slow
 def test_the_smoke_test_passes_from_any_folder(tmp_path):
     done = run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
