@@ -7,7 +7,6 @@ Two files carry it and both are written: `feature_spec.yaml` (the later NVIDIA D
 
 import dataclasses
 import json
-import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -184,7 +183,7 @@ class FeatureSpec:
         ):
             raise DatasetError(
                 f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
-                f"{reprlib.repr(sizes)}"
+                f"{spec_document.show(sizes)}"
             )
         try:
             return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
@@ -202,7 +201,7 @@ class FeatureSpec:
         try:
             return cls._from_dict(document)
         except DatasetError as error:
-            raise DatasetError(f"{path}: {error}") from error
+            raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
 
     @classmethod
     def _from_dict(cls, document: dict[str, Any]) -> "FeatureSpec":

@@ -6,7 +6,6 @@ It is written last; a dataset folder without it is not finished (or was made by 
 
 import dataclasses
 import json
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ class Manifest:
         for key, check in _CHECKS.items():
             if not check(document[key]):
                 raise DatasetError(
-                    f"{path}: {key} is malformed: {reprlib.repr(document[key])}; prepare the "
+                    f"{path}: {key} is malformed: {spec_document.show(document[key])}; prepare the "
                     "dataset again"
                 )
         return cls(**document)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The texts of feature_spec.yaml and model_size.json, read strictly into plain values.
 
-Everything shown in a message goes through `reprlib`, so that a hostile file (deep nesting, YAML
-aliases that multiply) costs one bounded line.
+Values from a file enter a message through `show`, so that a hostile file (deep nesting, YAML
+aliases that multiply) costs one short line.
 """
 
 import dataclasses
@@ -16,7 +16,15 @@ import yaml
 
 from dataspec.errors import DatasetError
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+
 ID_DTYPES = ("int8", "int16", "int32")
+
+
+def show(value: object) -> str:
+    """Returns a value as code, shortened."""
+    return _SHORT.repr(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise DatasetError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(document, dict):
         raise DatasetError(
-            f"{path}: expected a mapping at the top, got {reprlib.repr(document)}; write the spec "
+            f"{path}: expected a mapping at the top, got {show(document)}; write the spec "
             "as docs/dataset_format.md shows it"
         )
     return document
@@ -100,7 +108,7 @@ def mapping(document: object, key: str) -> dict[str, Any]:
     """Returns the mapping at a key of a document."""
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, dict):
-        raise DatasetError(f"key {key!r} must be a mapping, got {reprlib.repr(value)}")
+        raise DatasetError(f"key {key!r} must be a mapping, got {show(value)}")
     return value
 
 
@@ -108,13 +116,11 @@ def channel_names(channels: dict[str, Any], channel: str, features: dict[str, An
     """Returns the features of a channel, in order."""
     names = channels.get(channel)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise DatasetError(
-            f"channel_spec.{channel} must be a list of names, got {reprlib.repr(names)}"
-        )
+        raise DatasetError(f"channel_spec.{channel} must be a list of names, got {show(names)}")
     unknown = [n for n in names if n not in features]
     if unknown:
         raise DatasetError(
-            f"channel_spec.{channel} names unknown features: {reprlib.repr(unknown)}; describe "
+            f"channel_spec.{channel} names unknown features: {show(unknown)}; describe "
             "them under feature_spec"
         )
     return names
@@ -126,20 +132,20 @@ def cardinality(features: dict[str, Any], name: str) -> int:
     value = feature.get("cardinality")
     if not isinstance(value, int) or isinstance(value, bool):
         raise DatasetError(
-            f"feature_spec.{name}.cardinality must be an integer, got {reprlib.repr(value)} "
+            f"feature_spec.{name}.cardinality must be an integer, got {show(value)} "
             "(`auto` is resolved when the dataset is prepared)"
         )
     if feature.get("dtype", "int32") not in ID_DTYPES:
         raise DatasetError(
             f"feature_spec.{name}.dtype must be one of {', '.join(ID_DTYPES)}, got "
-            f"{reprlib.repr(feature['dtype'])}"
+            f"{show(feature['dtype'])}"
         )
     return value
 
 
 def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
     """Returns the dtype that all numerical features share."""
-    dtypes = sorted({reprlib.repr(mapping(features, n).get("dtype", "float16")) for n in names})
+    dtypes = sorted({show(mapping(features, n).get("dtype", "float16")) for n in names})
     if len(dtypes) > 1:
         raise DatasetError(f"numerical features must share one dtype, got {', '.join(dtypes)}")
     dtype = dtypes[0].strip("'") if dtypes else "float16"
@@ -174,7 +180,7 @@ def split_files(
     missing = [names for names in wanted if names not in file_of]
     if missing:
         raise DatasetError(
-            f"{where}: no chunk holds exactly the features {reprlib.repr(list(missing[0]))}; the "
+            f"{where}: no chunk holds exactly the features {show(list(missing[0]))}; the "
             "label and each categorical feature need a chunk of their own, the numerical ones "
             "share one, in the order of channel_spec"
         )
@@ -187,19 +193,15 @@ def split_files(
 
 def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
     if not isinstance(chunk, dict) or not {"type", "features", "files"} <= chunk.keys():
-        raise DatasetError(
-            f"{where}: each chunk needs type, features and files, got {reprlib.repr(chunk)}"
-        )
+        raise DatasetError(f"{where}: each chunk needs type, features and files, got {show(chunk)}")
     if chunk["type"] != "split_binary":
-        raise DatasetError(f"{where}: type must be split_binary, got {reprlib.repr(chunk['type'])}")
+        raise DatasetError(f"{where}: type must be split_binary, got {show(chunk['type'])}")
     files, features = chunk["files"], chunk["features"]
     if not isinstance(files, list) or len(files) != 1 or not isinstance(features, list):
         raise DatasetError(f"{where}: each chunk has a list of features and exactly one file")
     file = files[0]
     if not isinstance(file, str) or not is_inside(file):
-        raise DatasetError(
-            f"{where}: {reprlib.repr(file)} must be a path inside the dataset folder"
-        )
+        raise DatasetError(f"{where}: {show(file)} must be a path inside the dataset folder")
     return tuple(map(str, features)), file
 
 

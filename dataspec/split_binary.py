@@ -107,7 +107,7 @@ class SplitBinaryWriter:
         return narrow
 
     def _pwrite(self, name: str, start_row: int, values: npt.NDArray[Any]) -> None:
-        data = np.ascontiguousarray(values).data.cast("B")
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         offset = start_row * self._row_bytes[name]
         while data:
             written = os.pwrite(self._fds[name], data, offset)
