@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup build demo test check format clean
+.PHONY: help setup build demo test check lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,20 +25,19 @@ build: $(STAMP)  ## rebuild the native code in place
 demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)
 
-test: setup  ## the whole suite
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+test: lint  ## the whole suite, as CI runs it
 	$(BIN)/pytest -q
 
-check: setup  ## linters, types, import rules, fast tests
+check: lint  ## linters, types, import rules, fast tests
+	$(BIN)/pytest -q -m "not (gpu or slow or multiprocess)"
+
+lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	git ls-files '*.cpp' '*.h' '*.cu' | xargs -r $(BIN)/clang-format --dry-run --Werror
 	git ls-files '*.sh' .ci/run | xargs -r $(BIN)/shellcheck
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not (gpu or slow or multiprocess)"
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .

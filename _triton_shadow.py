@@ -4,7 +4,8 @@
 Import this before torch. On a CPU build of torch (no compiler installed) a top-level folder named
 `triton` on the path makes `import triton` succeed as an empty namespace package, and optimizers,
 `torch.compile`, `torch.export` and DDP then fail with "module 'triton' has no attribute
-'language'". A namespace package has no origin; where the real compiler is installed nothing is done.
+'language'". A namespace package has no origin; where the real compiler is installed nothing is
+done.
 """
 
 import importlib.util

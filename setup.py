@@ -8,7 +8,7 @@ from setuptools.command.build_ext import build_ext
 
 
 class BuildSharedLibrary(build_ext):
-    """Builds plain shared libraries (loaded with ctypes), so one file serves every Python version."""
+    """Builds plain shared libraries for ctypes, so that one file serves every Python version."""
 
     def get_ext_filename(self, fullname):
         """Drops the interpreter tag: the library has no Python API in it."""

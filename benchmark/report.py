@@ -23,12 +23,12 @@ MARKERS = re.compile(
 
 
 def format_value(value: float | None) -> str:
-    """Returns three significant digits, thousands separated, without an exponent."""
+    """Returns four significant digits, thousands separated, without an exponent."""
     if value is None:
         return "failed"
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    text = f"{value:.3g}"
+    text = f"{value:.4g}"
     return f"{value:.6f}".rstrip("0") if "e" in text else text
 
 
@@ -72,8 +72,10 @@ def render_table(records: list[Record]) -> str:
 def render_document(text: str, results: Path) -> str:
     """Returns the document with every table between markers made anew.
 
+    A table whose benchmark has no results yet stays as it is.
+
     Raises:
-        ValueError: a marker has no end, or no results.
+        ValueError: a marker has no end.
     """
     opened = re.findall(r"<!-- results:([\w-]+) -->", text)
     closed = [match["name"] for match in MARKERS.finditer(text)]
@@ -81,7 +83,10 @@ def render_document(text: str, results: Path) -> str:
         raise ValueError(f"markers results:{', results:'.join(opened)} must each have their end")
 
     def replace(match: re.Match[str]) -> str:
-        table = render_table(read_records(results / f"{match['name']}.jsonl"))
+        file = results / f"{match['name']}.jsonl"
+        if not file.is_file():
+            return match[0]
+        table = render_table(read_records(file))
         return f"{match['open']}{table}{match['close']}"
 
     return MARKERS.sub(replace, text)

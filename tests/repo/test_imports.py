@@ -11,7 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
-USES_TORCH = ("cuda_ext", "dlrm", "training")
+USES_TORCH = ("benchmark", "cuda_ext", "dlrm", "training")
 
 NO_TRITON = """
 try:
@@ -128,7 +128,6 @@ def test_the_guard_comes_before_torch(package):
     assert imports[0].startswith("import _triton_shadow")
 
 
-@pytest.mark.xfail(reason="benchmark/__init__.py does not import _triton_shadow yet")
 def test_every_package_that_imports_torch_is_guarded():
     graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
     importers = graph.find_modules_that_directly_import("torch")
