@@ -141,9 +141,10 @@ def test_ci_runs_the_command_of_the_readme():
     assert commands[-1] == "make test"
 
 
-def test_commit_hooks_run_the_tools_of_make_lint():
+def test_commit_hooks_run_the_tools_of_make_check():
     hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"]
     assert [repo["repo"] for repo in hooks] == ["local"]
-    recipe = (REPOSITORY / "Makefile").read_text().split("\nlint:")[1].split("\n\n")[0]
+    makefile = (REPOSITORY / "Makefile").read_text()
+    recipe = "".join(makefile.split(f"\n{t}:")[1].split("\n\n")[0] for t in ("check", "lint"))
     tools = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks[0]["hooks"]}
     assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe))
