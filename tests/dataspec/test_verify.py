@@ -43,7 +43,7 @@ def test_a_sound_dataset(tmp_path, capsys):
         "train         64    64      16     0.2500  split binary (narrow), parquet, binary records",
         "categorical  cardinality  highest id  id 0 in train  id 0 in validation  id 0 in test",
         "cat_2             40,000      39,999",
-        "numerical    min",
+        "numerical     min     mean    max",
         "\nOK: no problems, no warnings (",
     ):
         assert text in report
