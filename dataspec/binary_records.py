@@ -5,6 +5,7 @@ A record is label int32, M float32, F int32, little endian: 160 bytes for Criteo
 """
 
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
-from dataspec.positioned_read import open_for_reading, read_array
+from dataspec.positioned_read import close_all, open_for_reading, read_array
 
 SPLIT_FILES = {
     "train": ("train_data.bin",),
@@ -71,8 +72,9 @@ class BinaryRecordsReader:
                 f"{self._record_bytes} bytes from it (for a folder with train/label.bin use "
                 "--dataset_type split)"
             )
-        self._fd: int | None = open_for_reading(self.path)
-        total = os.fstat(self._fd).st_size
+        self._fds = {self.path.name: open_for_reading(self.path)}
+        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
+        total = os.fstat(self._fds[self.path.name]).st_size
         self.num_rows, rest = divmod(total, self._record_bytes)
         if rest:
             self.close()
@@ -97,11 +99,12 @@ class BinaryRecordsReader:
         """Returns rows [start, stop) as the file holds them."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
-        if self._fd is None:
+        if not self._fds:
             raise ValueError(f"the reader of {self.path} is closed")
         fields = self._record_bytes // 4
         offset, count = start * self._record_bytes, (stop - start) * fields
-        records = read_array(self._fd, self.path, np.dtype("<i4"), offset, count)
+        fd = self._fds[self.path.name]
+        records = read_array(fd, self.path, np.dtype("<i4"), offset, count)
         records = records.reshape(stop - start, fields)
         first = 1 + len(self.spec.numerical)
         return RawColumns(
@@ -112,6 +115,4 @@ class BinaryRecordsReader:
 
     def close(self) -> None:
         """Closes the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        close_all(self._fds)

@@ -18,6 +18,9 @@ ROW_GROUP_ROWS = 262_144
 """Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
 PART_ROWS = 4 * ROW_GROUP_ROWS
 
+_DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
+"""What Arrow raises for damaged files; a ValueError comes from names that are not UTF-8."""
+
 
 def part_name(index: int) -> str:
     """Returns the file name of a part."""
@@ -84,8 +87,8 @@ class ParquetReader:
         self.folder = _find_folder(root, split)
         self._paths = sorted(self.folder.glob("*.parquet"))
         # Footers are read once; files are opened again per group, so that handles stay few.
-        metadata = [_read_footer(p) for p in self._paths]
-        schemas = [m.schema.to_arrow_schema() for m in metadata]
+        footers = [_read_footer(p) for p in self._paths]
+        metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
         self.spec = spec if spec is not None else _spec_of(root, self._paths[0], schemas[0])
         self._columns = [
             self.spec.label,
@@ -154,7 +157,7 @@ class ParquetReader:
         try:
             with pq.ParquetFile(path) as file:
                 table = file.read_row_group(group, columns=self._columns)
-        except (pa.ArrowException, OSError) as error:
+        except _DAMAGE as error:
             raise DatasetError(
                 f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
                 "cut: prepare the dataset again"
@@ -191,10 +194,11 @@ def _find_folder(root: Path, split: str) -> Path:
     )
 
 
-def _read_footer(path: Path) -> pq.FileMetaData:
+def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
     try:
-        return pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
+        metadata = pq.read_metadata(path)
+        return metadata, metadata.schema.to_arrow_schema()
+    except _DAMAGE as error:
         raise DatasetError(
             f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
             "the dataset again"

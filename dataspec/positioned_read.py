@@ -25,6 +25,12 @@ def open_for_reading(path: Path) -> int:
         ) from error
 
 
+def close_all(fds: dict[str, int]) -> None:
+    """Closes descriptors and forgets them."""
+    while fds:
+        os.close(fds.popitem()[1])
+
+
 def read_array(
     fd: int, path: Path, dtype: np.dtype[np.generic], offset: int, count: int
 ) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ NVTabular: float32, float32, int32; 4 bytes everywhere).
 
 import mmap
 import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
-from dataspec.positioned_read import open_for_reading, read_array
+from dataspec.positioned_read import close_all, open_for_reading, read_array
 from dataspec.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,
@@ -168,6 +169,7 @@ class SplitBinaryReader:
         self.folder = self.paths[LABEL_FILE].parent
         self._widths = dict.fromkeys(self.paths, 1) | {NUMERICAL_FILE: len(self.spec.numerical)}
         self._fds: dict[str, int] = {}
+        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
         self._maps: dict[str, npt.NDArray[Any]] = {}
         try:
             for name, path in self.paths.items():
@@ -239,6 +241,5 @@ class SplitBinaryReader:
 
     def close(self) -> None:
         """Closes the files."""
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        close_all(self._fds)
         self._maps.clear()

@@ -42,16 +42,16 @@ class RowSource:
         name: of the format, for the report.
         spec: the columns.
         num_rows: rows of the split.
-        row_bytes: bytes that a row takes (0 where that varies).
         blocks: the rows, in order.
+        close: closes its files.
         reader: of split binary, for what only its layout tells.
     """
 
     name: str
     spec: FeatureSpec
     num_rows: int
-    row_bytes: int
     blocks: tuple[Block, ...]
+    close: Callable[[], None]
     reader: SplitBinaryReader | None = None
 
 
@@ -103,13 +103,12 @@ def _open_split_binary(root: Path, split: str, spec: FeatureSpec) -> RowSource:
     reader = SplitBinaryReader(root, split, spec)
     names = {spec.label: LABEL_FILE} | dict.fromkeys(spec.numerical, NUMERICAL_FILE)
     names |= {f.name: categorical_file(i) for i, f in enumerate(spec.categorical)}
-    widths = {NUMERICAL_FILE: len(spec.numerical)}
     return RowSource(
         name=f"split binary ({reader.flavour})",
         spec=spec,
         num_rows=reader.num_rows,
-        row_bytes=sum(d.itemsize * widths.get(n, 1) for n, d in reader.dtypes.items()),
         blocks=_blocks(reader.num_rows, reader.read_unchecked, lambda c: reader.paths[names[c]]),
+        close=reader.close,
         reader=reader,
     )
 
@@ -120,8 +119,8 @@ def _open_records(root: Path, split: str, spec: FeatureSpec) -> RowSource:
         name="binary records",
         spec=spec,
         num_rows=reader.num_rows,
-        row_bytes=4 * (1 + len(spec.numerical) + len(spec.categorical)),
         blocks=_blocks(reader.num_rows, reader.read_unchecked, lambda _: reader.path),
+        close=reader.close,
     )
 
 
@@ -140,7 +139,11 @@ def _open_parquet(root: Path, split: str, spec: FeatureSpec) -> RowSource:
         )
         first_row += rows
     return RowSource(
-        name="parquet", spec=spec, num_rows=reader.num_rows, row_bytes=0, blocks=tuple(blocks)
+        name="parquet",
+        spec=spec,
+        num_rows=reader.num_rows,
+        blocks=tuple(blocks),
+        close=lambda: None,  # it opens a part for each row group anew
     )
 
 

@@ -65,6 +65,7 @@ def check_splits(
             _check_layout(split, source, declared, findings)
             _check_rows(root, split, source, manifest, splits.get(split), findings)
             statistics = _read(split, source, quick, findings)
+            source.close()
             is_whole = statistics.num_rows == source.num_rows
             if split not in splits:
                 splits[split] = _Split(statistics, source.num_rows, [source.name])

@@ -82,17 +82,18 @@ class SplitStatistics:
             self._add_ids(block, i, feature.name, feature.cardinality, ids)
 
     def _add_numerical(self, block: Block, values: npt.NDArray[Any]) -> None:
-        # float16 arithmetic is emulated, and slow.
-        wide = np.ascontiguousarray(values.T, np.float32)
-        finite = np.isfinite(wide)
+        # NumPy may warn of a NaN even where `where` leaves it out.
+        with np.errstate(invalid="ignore"):
+            wide = np.ascontiguousarray(values.T, np.float32)  # float16 is emulated, and slow
+            finite = np.isfinite(wide)
+            low = np.min(wide, axis=1, initial=np.inf, where=finite)
+            high = np.max(wide, axis=1, initial=-np.inf, where=finite)
+            self._numerical_sum += wide.sum(axis=1, dtype=np.float64, where=finite)
         if not finite.all():
             for i, name in enumerate(self.spec.numerical):
                 self._note(block, name, ~finite[i], values[:, i], "is not finite")
-        low = np.min(wide, axis=1, initial=np.inf, where=finite)
-        high = np.max(wide, axis=1, initial=-np.inf, where=finite)
         self.numerical_min = np.minimum(self.numerical_min, low)
         self.numerical_max = np.maximum(self.numerical_max, high)
-        self._numerical_sum += wide.sum(axis=1, dtype=np.float64, where=finite)
         self._numerical_finite += finite.sum(axis=1)
 
     def _add_ids(

@@ -131,6 +131,14 @@ CASES = {
     "part is damaged": Case(
         overwrite(TRAIN_PART, 4, b"\xff" * 60), read_parquet, TRAIN_PART, "row group 0 is not rea"
     ),
+    "column name is no text": Case(
+        lambda root: (root / TRAIN_PART).write_bytes(
+            (root / TRAIN_PART).read_bytes().replace(b"cat_1", b"cat\x80\xff")
+        ),
+        read_parquet,
+        TRAIN_PART,
+        "not readable as parquet.*prepare",
+    ),
     "column missing in the second part": Case(
         change_part(lambda t: t.drop_columns(["cat_1"])),
         read_parquet,

@@ -1,6 +1,7 @@
 """Readers under use: threads, ranges, files that change, splits without rows or columns."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +65,17 @@ def test_a_closed_reader_says_so(tmp_path, name):
     reader.close()
     with pytest.raises(ValueError, match=r"train.* is closed"):
         reader.read(0, 1)
+
+
+def test_no_file_stays_open(tmp_path):
+    root = write_dataset(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    verify(root)
+    for open_reader in READERS.values():
+        open_reader(root).read(0, 3)  # dropped, not closed
+    (root / "train/cat_2.bin").unlink()
+    verify(root)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ DAMAGED = {
         overwrite("test/numerical.bin", 4 * 3 + 2, b"\x00\x7e"),
         [["test/numerical.bin: feature num_1, row 3: value nan is not finite"]],
     ),
+    "numerical values of every kind": (
+        overwrite("test/numerical.bin", 0, bytes.fromhex("007c 00fc 017c 01fe") * 6),
+        [
+            ["numerical.bin: feature num_0, row 0: value inf is not finite (and 11 more rows)"],
+            ["numerical.bin: feature num_1, row 0: value -inf is not finite (and 11 more rows)"],
+        ],
+    ),
     "specs": (
         edit("model_size.json", "199", "198"),
         [["model_size.json: feature cat_1: highest id 198, feature_spec.yaml has", "restore"]],
