@@ -203,13 +203,13 @@ def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -
                 "be learned and the AUC is undefined"
             )
     if "train" in statistics:
-        for split in statistics.keys() - {"train"}:
+        for split in (s for s in statistics if s != "train"):
             _compare_base_rates(split, statistics["train"], statistics[split], findings)
     if not statistics:
         findings.warnings.append("no split has rows")
         return
+    is_sampled = any(s.num_rows < splits[n].num_rows for n, s in statistics.items())
     for feature, highest in zip(spec.categorical, highest_ids(statistics), strict=True):
-        is_sampled = any(s.num_rows < splits[n].num_rows for n, s in statistics.items())
         if 2 * (highest + 1) < feature.cardinality and not is_sampled:
             findings.warnings.append(
                 f"feature {feature.name}: the highest id is {highest:,}, its table has "

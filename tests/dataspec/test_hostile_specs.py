@@ -68,6 +68,12 @@ CASES = {
         SPEC_FILE,
         r"must differ, used more than once: \['cat_0'\]",
     ),
+    "channel is no list": Case(
+        edit(SPEC_FILE, "  label:\n  - label\n", "  label: label\n"),
+        load_spec,
+        SPEC_FILE,
+        "channel_spec.label must be a list of names, got 'label'",
+    ),
     "two labels": Case(
         edit(SPEC_FILE, "  label:\n  - label\n", "  label:\n  - label\n  - num_0\n"),
         load_spec,

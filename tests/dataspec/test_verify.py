@@ -164,6 +164,27 @@ def test_missing_splits(tmp_path):
     assert any("no split could be read" in p for p in problems(tmp_path))
 
 
+def test_a_dataset_without_rows(tmp_path):
+    root = write_dataset(tmp_path, ("split",), rows={"train": 0, "test": 0})
+    assert warnings(root) == ["no split has rows"]
+
+
+def test_labels_of_two_formats_that_differ(tmp_path):
+    root = write_dataset(tmp_path, ("split", "binary"), manifest=False)
+    overwrite("train/label.bin", 1, b"\1")(root)
+    (found,) = problems(root)
+    assert "train: 17 clicks in split binary (narrow), 16 in binary records; the formats" in found
+
+
+def test_rows_left_out_by_preprocessing_are_counted(tmp_path):
+    root = write_dataset(tmp_path, ("split",))
+    document = json.loads((root / "manifest.json").read_text())
+    document |= {"rejected": {"columns": 3, "hex": 1_000}, "semantics": {"preset": "dlrm"}}
+    (root / "manifest.json").write_text(json.dumps(document))
+    report = verify(root)[1]
+    assert "made by   test (synthetic, preset dlrm, 1,003 raw rows were left out)" in report
+
+
 def test_other_files_are_a_warning(tmp_path):
     root = write_dataset(tmp_path, ("split",))
     (root / "notes.txt").write_text("x")
