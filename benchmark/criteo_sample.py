@@ -155,7 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{', '.join(f'{a:.4f}' for a in aucs)}), mean log loss {np.mean(losses):.4f}\n"
         f"logistic regression: test AUC {baseline.auc:.4f}, log loss {baseline.log_loss:.4f}"
     )
-    config = {"seeds": options.seeds, "dlrm": DLRM_FLAGS, "preprocessing": PREPROCESSING}
+    config = {
+        "seeds": options.seeds,
+        "preprocessing": " ".join(PREPROCESSING),
+        "DLRM": " ".join(DLRM_FLAGS),
+    }
     write_records(
         options.results,
         [

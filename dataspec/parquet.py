@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: one folder per split, parts of fixed row counts, columns named by the feature spec."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,33 +39,44 @@ def arrow_schema(spec: FeatureSpec) -> pa.Schema:
     return pa.schema([f.with_nullable(False) for f in fields])
 
 
-def write_parquet_part(path: Path, spec: FeatureSpec, columns: ClickColumns) -> None:
-    """Writes one part file, by rename.
+def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
+    """Writes one part file, by rename, holding one row group in memory at a time.
 
     Args:
         path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
         spec: the columns.
-        columns: at most PART_ROWS rows; numerical is stored as float32.
+        groups: runs of rows, at most PART_ROWS in all; each becomes row groups of at most
+            ROW_GROUP_ROWS rows. numerical is stored as float32.
 
     Raises:
         DatasetError: an id is outside its table.
     """
-    columns.check_shape(spec)
-    columns.check_ids(spec, "rows to write", 0)
     schema = arrow_schema(spec)
-    arrays = [pa.array(columns.label.astype(np.int32))]
-    numerical = columns.numerical.astype(np.float32)
-    arrays += [pa.array(np.ascontiguousarray(numerical[:, i])) for i in range(numerical.shape[1])]
-    arrays += [pa.array(c.astype(np.int32)) for c in columns.categorical]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema),
-        temporary,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="snappy",
-    )
-    temporary.replace(path)
+    try:
+        with (
+            temporary.open("wb") as file,
+            pq.ParquetWriter(file, schema, compression="snappy") as writer,
+        ):
+            first_row = 0
+            for group in groups:
+                group.check_shape(spec)
+                group.check_ids(spec, "rows to write", first_row)
+                first_row += len(group)
+                numerical = group.numerical.astype(np.float32, copy=False)
+                arrays = [pa.array(group.label.astype(np.int32))]
+                arrays += [pa.array(np.ascontiguousarray(c)) for c in numerical.T]
+                arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
+                table = pa.Table.from_arrays(arrays, schema=schema)
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 class ParquetReader:

@@ -40,7 +40,7 @@ def make_dataset(root: Path, rows: int) -> FeatureSpec:
     reader = SplitBinaryReader(root, "train", spec)
     for part, start in enumerate(range(0, rows, PART_ROWS)):
         columns = reader.read(start, min(start + PART_ROWS, rows))
-        write_parquet_part(root / FOLDER / "train" / part_name(part), spec, columns)
+        write_parquet_part(root / FOLDER / "train" / part_name(part), spec, [columns])
     reader.close()
     return spec
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways to damage a dataset, and the check that a reader names what is wrong."""
 
 import dataclasses

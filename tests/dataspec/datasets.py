@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small datasets for the tests, in every format."""
 
 from pathlib import Path
@@ -53,7 +54,7 @@ def write_dataset(root: Path, formats=FORMATS, *, spec=SPEC, rows=None, manifest
             half = max(count // 2, 1)
             for part, start in enumerate(range(0, count, half)):
                 path = root / FOLDER / split / part_name(part)
-                write_parquet_part(path, spec, columns[start : start + half])
+                write_parquet_part(path, spec, [columns[start : start + half]])
     if manifest:
         write_manifest(root, spec, rows, positives)
     return root

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that cannot be opened, mapped or read: the message says which and what to do."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/dataset_format.md suffices to read a dataset, and says what the code does.
 
 `read_split` is written from the page alone: it imports nothing of the project.

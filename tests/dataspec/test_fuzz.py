@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes changed at random: a reader answers with data or with a DatasetError, nothing else."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exact bytes of a tiny dataset in each format: a change here breaks datasets on disk."""
 
 import json
@@ -157,7 +158,7 @@ def test_manifest(tmp_path):
 
 def test_parquet(tmp_path):
     path = tmp_path / "parquet/train/part_00000.parquet"
-    write_parquet_part(path, SPEC, COLUMNS)
+    write_parquet_part(path, SPEC, [COLUMNS])
     assert [p.name for p in path.parent.iterdir()] == ["part_00000.parquet"]
     # Page bytes belong to the version of Arrow; names, types, values and metadata to the contract.
     table = pq.read_table(path)

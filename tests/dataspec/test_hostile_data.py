@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Malformed data files: each is refused, naming file, feature, row, value and what to do."""
 
 import dataclasses
@@ -201,7 +202,7 @@ def test_writers_refuse_what_no_reader_could_read(tmp_path):
         for write in (
             lambda c: writer.write(0, c),
             lambda c: write_binary_records(tmp_path / "x.bin", SPEC, c),
-            lambda c: write_parquet_part(tmp_path / "x.parquet", SPEC, c),
+            lambda c: write_parquet_part(tmp_path / "x.parquet", SPEC, [c]),
         ):
             with pytest.raises(DatasetError, match=r"cat_0, row 0: id 5 is outside \[0, 5\)"):
                 write(wrong)

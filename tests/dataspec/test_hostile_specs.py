@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Malformed specs and manifests: each is refused, naming the file and what to do."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Datasets of other software, written byte by byte from the description of their formats.
 
 No writer of this project takes part: the bytes come from struct.pack and literals.

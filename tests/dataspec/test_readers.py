@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers under use: threads, ranges, files that change, splits without rows or columns."""
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a writer wrote, its reader returns: any shape of dataset, any ranges of rows."""
 
 import dataclasses
@@ -122,7 +123,7 @@ def test_parquet(spec, parts):
         written = []
         for index, rows in enumerate(parts):
             columns = make_columns(spec, rows, seed=index)
-            write_parquet_part(Path(folder, "parquet/train", part_name(index)), spec, columns)
+            write_parquet_part(Path(folder, "parquet/train", part_name(index)), spec, [columns])
             written.append(columns)
         reader = ParquetReader(Path(folder), "train", spec)
         assert reader.num_rows == sum(parts)

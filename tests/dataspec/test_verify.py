@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m dataspec.verify: what it prints, what it finds, how it exits."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What python -m dataspec.verify finds in damaged datasets: file, feature, row and value."""
 
 import pytest

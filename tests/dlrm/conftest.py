@@ -59,7 +59,7 @@ def dataset(tmp_path_factory) -> Path:
         write_binary_records(root / f"{split}_data.bin", spec, columns)
         for part, start in enumerate(range(0, rows, 2500)):
             write_parquet_part(
-                root / FOLDER / split / part_name(part), spec, columns[start : start + 2500]
+                root / FOLDER / split / part_name(part), spec, [columns[start : start + 2500]]
             )
     return root
 

@@ -23,6 +23,7 @@ DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 MAX_README_LINES = 400
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 HEADINGS_OF_NVIDIA = (
     "Model overview", "Model architecture", "Default configuration", "Feature support matrix",
     "Mixed precision training", "Setup", "Requirements", "Quick Start Guide", "Advanced",
@@ -33,7 +34,7 @@ HEADINGS_OF_NVIDIA = (
 
 
 def outside_fences(text):
-    return FENCE.sub("", text)
+    return INDENTED_CODE.sub("", FENCE.sub("", text))
 
 
 def commands_of(text):
