@@ -62,8 +62,9 @@ def render_table(records: list[Record]) -> str:
     ]
     machine = newest.hardware
     settings = ", ".join(f"{key} {value}" for key, value in newest.config.items())
+    repeats = f"Median of {newest.repeats}; " if newest.repeats > 1 else ""
     note = (
-        f"Median of {newest.repeats}; {settings}; {machine['cpu']}, {machine['cores']} cores, "
+        f"{repeats}{settings}; {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}."
     )
     return "\n".join([*lines, "", note]) + "\n"
