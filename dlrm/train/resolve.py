@@ -15,6 +15,9 @@ from dlrm.train.step import check_graphable
 
 logger = logging.getLogger(__name__)
 
+_CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
+"""Model settings that say how to compute, not what: a checkpoint does not bring them along."""
+
 
 def resolve_device(base_device: str) -> torch.device:
     """Returns the device of a run.
@@ -48,7 +51,9 @@ def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
     values = config.to_dict()
     for field in dataclasses.fields(ModelConfig):
         name = field.name
-        if name in config.explicit or name not in stored or stored[name] == values[name]:
+        if name in _CHOSEN_BY_MACHINE or name in config.explicit or name not in stored:
+            continue
+        if stored[name] == values[name]:
             continue
         logger.info("--%s: %s, as in the checkpoint", name, stored[name])
         values[name] = stored[name]
