@@ -78,7 +78,8 @@ def test_changed_settings_redo_only_what_they_touch(tmp_path, work):
     assert make("f", semantics=train) == {"scan": 0, "merge": 26, "encode": units, "parquet": 0}
     modulus = dataclasses.replace(base, category_modulus=1000)
     assert make("g", semantics=modulus)["scan"] == units
-    assert make("h", threads=1, memory_limit=2**30)["scan"] == 0
+    # The limit counts what this test process holds already, so it has to leave room for that.
+    assert make("h", threads=1, memory_limit=2**34)["scan"] == 0
     # Each equals what a run of its own makes.
     for name, semantics in (("c", rare), ("e", shifted), ("f", train), ("g", modulus)):
         alone = run(days, tmp_path / f"{name}_alone", semantics=semantics)
