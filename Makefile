@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup build demo test check lint format clean
+.PHONY: help setup build demo test test-gpu bench check lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -38,6 +38,16 @@ lint: setup  ## linters, types and import rules
 	git ls-files '*.sh' .ci/run | xargs -r $(BIN)/shellcheck
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test-gpu: setup  ## the tests that need a CUDA device
+	$(BIN)/pytest -q -m gpu tests
+
+bench: setup  ## measure everything, fill README's tables (about ten minutes, nothing else running)
+	$(BIN)/python -m benchmark.preprocessing --rows 4000000
+	$(BIN)/python -m benchmark.criteo_sample
+	$(BIN)/python -m benchmark.inference
+	$(BIN)/python -m benchmark.micro.loader
+	$(BIN)/python -m benchmark.report README.md
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .

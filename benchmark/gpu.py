@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything to measure where a CUDA device is at hand, in one call.
+
+    python -m benchmark.gpu
+
+runs the tests marked `gpu`, then trains DLRM (NVIDIA's small model, tables capped at a million
+rows, Zipf ids made on the device) with and without mixed precision and CUDA graphs, measures
+inference, and records samples per second in results/gpu.jsonl.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark.record import RESULTS, Record, make_record, write_records
+
+# Criteo Terabyte at frequency limit 15, capped at a million rows so that it fits any GPU.
+TABLE_SIZES = (
+    1000000, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 1000000, 582469, 245828, 11, 2209, 10667,
+    104, 4, 968, 15, 1000000, 1000000, 1000000, 302516, 12022, 97, 35,
+)  # fmt: skip
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "float32, graph": ("--cuda_graphs",),
+    "bfloat16": ("--amp", "--amp_dtype=bfloat16"),
+    "bfloat16, graph": ("--amp", "--amp_dtype=bfloat16", "--cuda_graphs"),
+    "float16": ("--amp",),
+    "float16, graph": ("--amp", "--cuda_graphs"),
+}
+
+
+def run_main(*arguments: str) -> dict[str, Any]:
+    """Runs dlrm.scripts.main and returns the final record of its log."""
+    with tempfile.TemporaryDirectory() as temporary:
+        log = Path(temporary) / "log.json"
+        command = [
+            sys.executable,
+            "-m",
+            "dlrm.scripts.main",
+            "--dataset_type=synthetic_gpu",
+            "--synthetic_distribution=zipf",
+            f"--synthetic_dataset_table_sizes={','.join(map(str, TABLE_SIZES))}",
+            "--base_device=cuda",
+            f"--log_path={log}",
+            *arguments,
+        ]
+        subprocess.run(command, check=True)
+        figures: dict[str, Any] = json.loads(log.read_text().splitlines()[-1][len("DLLL ") :])
+        return dict(figures["data"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tests, then measures; returns the exit status of the tests."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS / "gpu.jsonl")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device here")
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"], check=False
+    )
+    config = {"batch_size": 32768, "steps": options.steps, "tables": "FL15, capped at 1 M rows"}
+    rates: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    for _ in range(options.repeats):
+        for name, flags in VARIANTS.items():
+            final = run_main(
+                f"--max_steps={options.steps}",
+                f"--benchmark_warmup_steps={options.steps // 3}",
+                "--test_after=10",
+                "--lr=1",
+                *flags,
+            )
+            rates[name].append(final["average_train_throughput"])
+    records: list[Record] = [
+        make_record(
+            "gpu", name, "training", found, unit="samples/s", direction="higher", config=config
+        )
+        for name, found in rates.items()
+    ]
+    final = run_main(
+        "--mode=inference_benchmark",
+        "--inference_benchmark_batch_sizes=1,64,4096,32768",
+        "--synthetic_dataset_num_entries=33554432",
+    )
+    records += [
+        make_record(
+            "gpu_inference",
+            f"float32, batch {size}",
+            "p50",
+            [final[f"p50_inference_latency_batch_{size}"] * 1e3],
+            unit="ms",
+            direction="lower",
+            config=config,
+        )
+        for size in (1, 64, 4096, 32768)
+    ]
+    write_records(options.results, records)
+    for record in records:
+        print(
+            f"{record.candidate:20s} {record.metric:10s} {record.value or 0:16,.3f} {record.unit}"
+        )
+    return tests.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

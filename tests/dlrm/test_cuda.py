@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network, the loader and the captured step on a CUDA device, against the CPU."""
+
+import pytest
+import torch
+
+from dataspec.feature_spec import FeatureSpec
+from dlrm.config import DataConfig, ModelConfig, OptimizerConfig
+from dlrm.data.batch import Batch
+from dlrm.data.loader import BatchLoader
+from dlrm.data.sources import open_rows
+from dlrm.model.single import Dlrm
+from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
+from tests.dlrm.conftest import NUM_NUMERICAL
+from training.metrics import roc_auc
+from training.precision import Precision
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+SIZES = (7, 3, 50_000)
+
+
+def build(device, **changes):
+    torch.manual_seed(0)
+    values = {"num_numerical_features": 4, "embedding_dim": 8, "bottom_mlp_sizes": (16, 8),
+              "top_mlp_sizes": (16, 1), "optimized_mlp": False}  # fmt: skip
+    return Dlrm(ModelConfig(**(values | changes)), SIZES).to(device)
+
+
+def batch(seed, device, size=256):
+    generator = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(0, n, (size,), generator=generator) for n in SIZES]
+    label = (torch.rand(size, generator=generator) < 0.4).float()
+    numerical = torch.randn(size, 4, generator=generator)
+    return Batch(numerical.to(device), torch.stack(ids, 1).to(device), label.to(device))
+
+
+def train(device, make_step, steps=8, precision=None, optimizer="sgd", **changes):
+    model = build(device, **changes)
+    step = make_step(
+        DlrmTrainStep(
+            model,
+            OptimizerConfig(optimizer=optimizer),
+            precision or Precision(device_type=torch.device(device).type),
+        )
+    )
+    losses = [float(step(batch(s, device), 0.1)) for s in range(steps)]
+    return losses, torch.cat(model.embeddings.tables()).cpu()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse", "multi_table"])
+def test_trains_as_on_the_cpu(embedding_type, optimizer):
+    runs = [
+        train(d, lambda s: s, optimizer=optimizer, embedding_type=embedding_type)
+        for d in ("cpu", "cuda")
+    ]
+    assert runs[1][0] == pytest.approx(runs[0][0], rel=1e-3)
+    torch.testing.assert_close(runs[1][1], runs[0][1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_captured_step_trains_as_an_eager_one():
+    eager = train("cuda", lambda s: s)
+    graphed = train("cuda", GraphedTrainStep)
+    assert graphed[0] == pytest.approx(eager[0], rel=1e-5)
+    torch.testing.assert_close(graphed[1], eager[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1024.0), (torch.bfloat16, 1.0)])
+def test_mixed_precision_stays_close(dtype, scale):
+    full = train("cuda", lambda s: s)
+    mixed = train(
+        "cuda",
+        lambda s: s,
+        precision=Precision(device_type="cuda", dtype=dtype, loss_scale=scale),
+    )
+    assert mixed[0] == pytest.approx(full[0], abs=0.01)
+
+
+@pytest.mark.parametrize("make_step", [lambda s: s, GraphedTrainStep])
+def test_overflow_leaves_every_parameter_alone(make_step):
+    model = build("cuda")
+    precision = Precision(device_type="cuda", dtype=torch.float16, loss_scale=1024.0)
+    step = make_step(DlrmTrainStep(model, OptimizerConfig(), precision))
+    for seed in range(5):
+        step(batch(seed, "cuda"), 0.1)
+    before = [p.detach().clone() for p in (*model.mlp_parameters(), *model.embeddings.tables())]
+    bad = batch(9, "cuda")
+    step(Batch(bad.numerical, bad.ids, bad.label * float("inf")), 0.1)
+    after = [*model.mlp_parameters(), *model.embeddings.tables()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("dataset_type", ["split", "memmap", "binary", "parquet"])
+def test_the_loader_brings_the_same_rows(dataset, dataset_type):
+    spec = FeatureSpec.load(dataset, NUM_NUMERICAL)
+
+    def batches(device):
+        source = open_rows(
+            DataConfig(dataset=str(dataset), dataset_type=dataset_type), "train", spec
+        )
+        loader = BatchLoader(
+            source=source, batch_size=512, device=torch.device(device), drop_last=False
+        )
+        return [Batch(b.numerical.cpu(), b.ids.cpu(), b.label.cpu()) for b in loader.batches()]
+
+    for ours, expected in zip(batches("cuda"), batches("cpu"), strict=True):
+        assert torch.equal(ours.ids, expected.ids)
+        assert torch.equal(ours.label, expected.label)
+        assert torch.equal(ours.numerical, expected.numerical)
+
+
+def test_auc_is_the_same_on_both_devices():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(100_000, generator=generator).mul(100).round()
+    labels = torch.rand(100_000, generator=generator) < 0.3
+    assert roc_auc(scores.cuda(), labels.cuda()) == roc_auc(scores, labels)
