@@ -10,7 +10,6 @@ DLRM settings below were chosen on the validation rows; each seed runs the publi
 import argparse
 import dataclasses
 import gzip
-import json
 import os
 import shlex
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmark.dlrm_program import run_dlrm
 from benchmark.peers import logistic_regression
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
 
@@ -57,38 +57,30 @@ def default_data() -> Path:
     return folder / "criteo_kaggle" / "sample_100k.tsv.gz"
 
 
-def _run(module: str, *arguments: str) -> None:
-    command = ["python", "-m", module, *arguments]
-    print(f"$ {shlex.join(command)}", flush=True)
-    subprocess.run([sys.executable, *command[1:]], check=True, stdout=subprocess.DEVNULL)
-
-
 def prepare(data: Path, dataset: Path) -> None:
     """Turns the raw rows into a dataset."""
-    _run("preproc.criteo", f"--input={data}", f"--output={dataset}", *PREPROCESSING)
+    arguments = (f"--input={data}", f"--output={dataset}", *PREPROCESSING)
+    print(f"$ python -m preproc.criteo {shlex.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "preproc.criteo", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def train_dlrm(dataset: Path, folder: Path, seed: int) -> Quality:
     """Trains with one seed and scores the test rows."""
-    log, checkpoint = folder / f"seed_{seed}.json", folder / f"seed_{seed}"
-    _run(
-        "dlrm.scripts.main",
+    checkpoint = folder / f"seed_{seed}"
+    training = (
         "--mode=train",
         f"--dataset={dataset}",
         f"--seed={seed}",
         "--eval_split=validation",
         f"--save_checkpoint_path={checkpoint}",
-        f"--log_path={log}",
         *DLRM_FLAGS,
     )
-    _run(
-        "dlrm.scripts.main",
-        "--mode=test",
-        f"--dataset={dataset}",
-        f"--load_checkpoint_path={checkpoint}",
-        f"--log_path={log}",
-    )
-    final = json.loads(log.read_text().splitlines()[-1].removeprefix("DLLL "))["data"]
+    test = ("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoint}")
+    for arguments in (training, test):
+        print(f"$ python -m dlrm.scripts.main {shlex.join(arguments)}", flush=True)
+    run_dlrm(*training)
+    final = run_dlrm(*test)
     return Quality(final["auc"], final["log_loss"])
 
 

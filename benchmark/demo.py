@@ -14,9 +14,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from absl import app, flags
+
+from benchmark.dlrm_program import final_record
 
 ROWS = 1_500_000
 DAYS = 4
@@ -52,12 +53,6 @@ def _step(title: str, module: str, *arguments: str) -> None:
     if code:
         raise SystemExit(f"demo: `{shlex.join(command)}` failed with exit code {code}")
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
-
-
-def _final_record(log: Path) -> dict[str, Any]:
-    last = log.read_text().splitlines()[-1]
-    data: dict[str, Any] = json.loads(last.removeprefix("DLLL "))["data"]
-    return data
 
 
 def run_demo(folder: Path, rows: int) -> float:
@@ -116,7 +111,7 @@ def run_demo(folder: Path, rows: int) -> float:
     )
     planted = json.loads((raw / "planted.json").read_text())["best_reachable"]
     best = planted["last_day_first_half"]
-    found = _final_record(folder / "test_log.json")
+    found = final_record(folder / "test_log.json")
     if found["num_rows"] != best["rows"]:
         raise SystemExit(f"demo: tested on {found['num_rows']} rows instead of {best['rows']}")
     gap = float(best["auc"] - found["auc"])

@@ -9,16 +9,15 @@ inference, and records samples per second in results/gpu.jsonl.
 """
 
 import argparse
-import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmark.dlrm_program import run_dlrm
 from benchmark.record import RESULTS, Record, make_record, write_records
 
 # Criteo Terabyte at frequency limit 15, capped at a million rows so that it fits any GPU.
@@ -36,24 +35,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def run_main(*arguments: str) -> dict[str, Any]:
-    """Runs dlrm.scripts.main and returns the final record of its log."""
-    with tempfile.TemporaryDirectory() as temporary:
-        log = Path(temporary) / "log.json"
-        command = [
-            sys.executable,
-            "-m",
-            "dlrm.scripts.main",
-            "--dataset_type=synthetic_gpu",
-            "--synthetic_distribution=zipf",
-            f"--synthetic_dataset_table_sizes={','.join(map(str, TABLE_SIZES))}",
-            "--base_device=cuda",
-            f"--log_path={log}",
-            *arguments,
-        ]
-        subprocess.run(command, check=True)
-        figures: dict[str, Any] = json.loads(log.read_text().splitlines()[-1][len("DLLL ") :])
-        return dict(figures["data"])
+def run_on_gpu(*arguments: str) -> dict[str, Any]:
+    """Runs DLRM on generated ids and returns the figures of its last record."""
+    return run_dlrm(
+        "--dataset_type=synthetic_gpu",
+        "--synthetic_distribution=zipf",
+        f"--synthetic_dataset_table_sizes={','.join(map(str, TABLE_SIZES))}",
+        "--base_device=cuda",
+        *arguments,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rates: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(options.repeats):
         for name, flags in VARIANTS.items():
-            final = run_main(
+            final = run_on_gpu(
                 f"--max_steps={options.steps}",
                 f"--benchmark_warmup_steps={options.steps // 3}",
                 "--test_after=10",
@@ -86,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for name, found in rates.items()
     ]
-    final = run_main(
+    final = run_on_gpu(
         "--mode=inference_benchmark",
         "--inference_benchmark_batch_sizes=1,64,4096,32768",
         "--synthetic_dataset_num_entries=33554432",

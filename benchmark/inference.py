@@ -9,13 +9,11 @@ median of the runs.
 """
 
 import argparse
-import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmark.dlrm_program import run_dlrm
 from benchmark.record import RESULTS, make_record, write_records
 
 MODELS = {
@@ -32,25 +30,15 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 
 def measure(model: str, steps: int) -> dict[str, float]:
     """Returns the figures that one run logs."""
-    with tempfile.TemporaryDirectory() as temporary:
-        log = Path(temporary) / "log.json"
-        command = [
-            sys.executable,
-            "-m",
-            "dlrm.scripts.main",
-            "--mode=inference_benchmark",
-            "--dataset_type=synthetic_gpu",
-            "--synthetic_distribution=zipf",
-            "--synthetic_dataset_num_entries=1048576",
-            f"--inference_benchmark_batch_sizes={','.join(map(str, BATCH_SIZES))}",
-            f"--inference_benchmark_steps={steps}",
-            f"--log_path={log}",
-            *MODELS[model],
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        last = log.read_text().splitlines()[-1].removeprefix("DLLL ")
-        figures: dict[str, float] = json.loads(last)["data"]
-        return figures
+    return run_dlrm(
+        "--mode=inference_benchmark",
+        "--dataset_type=synthetic_gpu",
+        "--synthetic_distribution=zipf",
+        "--synthetic_dataset_num_entries=1048576",
+        f"--inference_benchmark_batch_sizes={','.join(map(str, BATCH_SIZES))}",
+        f"--inference_benchmark_steps={steps}",
+        *MODELS[model],
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo_schema import REJECT_REASONS, CriteoSemantics, RejectReason
-from preproc.native.library import (
+from preproc.native.kernel_library import (
     KernelCancelledError,
     KernelError,
     LineTooLongError,

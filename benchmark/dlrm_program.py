@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the DLRM program as its users do, and reads the figures that it logs."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def final_record(log: Path) -> dict[str, Any]:
+    """Returns the figures in the last line of a run's log."""
+    last = log.read_text().splitlines()[-1].removeprefix("DLLL ")
+    figures: dict[str, Any] = json.loads(last)["data"]
+    return figures
+
+
+def run_dlrm(*arguments: str) -> dict[str, Any]:
+    """Runs dlrm.scripts.main in a process of its own and returns the figures of its last record.
+
+    Raises:
+        RuntimeError: the program failed; the message ends with what it said.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        log = Path(temporary) / "log.json"
+        command = [sys.executable, "-m", "dlrm.scripts.main", *arguments, f"--log_path={log}"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        return final_record(log)
