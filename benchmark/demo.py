@@ -10,6 +10,7 @@ where the trained one ends more than 0.01 below it.
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -67,6 +68,7 @@ def run_demo(folder: Path, rows: int) -> float:
         SystemExit: a step failed.
     """
     raw, dataset, checkpoint = folder / "raw", folder / "dataset", folder / "checkpoint"
+    shutil.rmtree(checkpoint, ignore_errors=True)
     _step(
         f"1. Raw logs: {rows:,} rows in {DAYS} days",
         "preproc.generate_criteo",

@@ -116,7 +116,7 @@ class DataConfig:
     dataset_subset: float | None = setting(
         None,
         "Use only a subset of the training data. If None (default) will use all of it. Must be "
-        "either None, or a float in range [0,1]",
+        "either None, or a float in range (0,1]",
     )
     batch_size: int = setting(32768, "Batch size used for training")
     test_batch_size: int = setting(32768, "Batch size used for testing/validation")
@@ -353,6 +353,11 @@ class DlrmConfig:
             raise ValueError(
                 "--resume needs --checkpoint_format native: NVIDIA's layout holds no optimizer, "
                 "schedule or loader state"
+            )
+        if self.run.checkpoint_format == "nvidia" and self.model.interaction_op == "dcnv2":
+            raise ValueError(
+                "--checkpoint_format nvidia has no place for the parameters of --interaction_op "
+                "dcnv2"
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
             raise ValueError("--freeze_mlps and --freeze_embeddings leave nothing to train")

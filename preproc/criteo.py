@@ -18,11 +18,13 @@ from typing import Any
 from absl import flags
 
 from dataspec.errors import DatasetError
+from dataspec.manifest import Manifest
 from preproc import criteo_pipeline
 from preproc.criteo_job import ENGINES, FORMATS, CriteoJob, default_threads, parse_memory_size
 from preproc.criteo_schema import PRESETS, CriteoSemantics
 from preproc.errors import PreprocError
 from preproc.progress import PROGRESS_MODES
+from preproc.quarantine import QUARANTINE_FILE
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 
@@ -178,6 +180,9 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return _INTERRUPTED
+    left_out = sum(Manifest.load(dataset).rejected.values())
+    if left_out and values.progress != "json":
+        print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
     print(dataset)
     return 0
 

@@ -13,7 +13,7 @@
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-frequency_limit=15 device=CPU engine=native
+frequency_limit='' device=CPU engine=native  # no limit given: the preset's, 15 for dlrm
 
 fail() {
   echo "prepare_dataset.sh: $1" >&2
@@ -24,7 +24,7 @@ if [[ $# -gt 0 && $1 != -* ]]; then frequency_limit=$1 && shift; fi
 if [[ $# -gt 0 && $1 != -* ]]; then device=$1 && shift; fi
 if [[ $# -gt 0 && $1 != -* ]]; then engine=$1 && shift; fi
 
-[[ $frequency_limit =~ ^[0-9]+$ ]] ||
+[[ -z $frequency_limit || $frequency_limit =~ ^[0-9]+$ ]] ||
   fail "the frequency limit must be a number, such as 15; got '$frequency_limit'"
 case $engine in
   native | reference) ;;
@@ -47,4 +47,4 @@ python=${PYTHON:-$repository/.venv/bin/python}
 [[ $output == /* ]] || output=$PWD/$output
 cd "$repository"
 exec "$python" -m preproc.criteo --input="$input" --output="$output" \
-  --frequency_limit="$frequency_limit" --engine="$engine" "$@"
+  ${frequency_limit:+--frequency_limit="$frequency_limit"} --engine="$engine" "$@"

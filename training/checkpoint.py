@@ -8,6 +8,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 POINTER_FILE = "latest.json"
+
+_STEP_FOLDER = re.compile(r"step_\d{9}")
 
 
 class CheckpointError(ValueError):
@@ -200,6 +203,7 @@ class CheckpointFolder:
         temporary.write_text(json.dumps(pointers) + "\n")
         temporary.replace(self.folder / POINTER_FILE)
         for other in self.folder.glob("step_*"):
-            if other.name not in pointers.values():
+            is_ours = _STEP_FOLDER.fullmatch(other.name) and (other / MANIFEST_FILE).is_file()
+            if is_ours and other.name not in pointers.values():
                 shutil.rmtree(other, ignore_errors=True)
         return path

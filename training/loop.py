@@ -218,7 +218,9 @@ class Loop(Generic[BatchT]):
         state, config = self.state, self.config
         if state.epoch + state.batch / self.source.num_batches < config.test_after:
             return False
-        last = config.max_steps is not None and state.step >= config.max_steps
+        last = (config.max_steps is not None and state.step >= config.max_steps) or (
+            is_epoch_end and state.epoch + 1 == config.epochs
+        )
         if config.test_freq is None:
             return is_epoch_end or last
         return state.batch % config.test_freq == 0 or last

@@ -12,6 +12,7 @@ The last layer of the top MLP is a module of its own there (`out`). Pickles are 
 """
 
 import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ from training.checkpoint import CheckpointError
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"
+_OURS = re.compile(
+    r"bottom_model\.embeddings\.\d+\.(bin|meta\.pt)|"
+    r"(bottom_model\.mlp|top_model\.mlp|top_model\.out|metadata)\.pt"
+)
 
 
 def is_nvidia_checkpoint(path: Path) -> bool:
@@ -47,6 +52,7 @@ def save(path: Path, model: Dlrm, epoch: int, step: int, config: Mapping[str, An
         raise CheckpointError(
             "--checkpoint_format nvidia has no place for the parameters of --interaction_op dcnv2"
         )
+    check_destination(path)
     temporary = path.with_name(path.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -80,6 +86,24 @@ def load(path: Path, model: Dlrm) -> None:
     out = _read_pickle(path / _TOP_OUT)
     _copy(path / _TOP_OUT, "weight", out.get("weight"), model.top_mlp.linears[-1].weight)
     _copy(path / _TOP_OUT, "bias", out.get("bias"), model.top_mlp.linears[-1].bias)
+
+
+def check_destination(path: Path) -> None:
+    """Refuses to replace anything but a checkpoint of this layout.
+
+    Raises:
+        CheckpointError: the folder holds other files, or it is no folder.
+    """
+    if not path.exists():
+        return
+    others = (
+        [p.name for p in path.iterdir() if not _OURS.fullmatch(p.name)] if path.is_dir() else []
+    )
+    if others or not path.is_dir():
+        raise CheckpointError(
+            f"{path}: holds {others[0] if others else 'a file'}, which is no part of a checkpoint "
+            "in NVIDIA's layout; name a folder of its own with --save_checkpoint_path"
+        )
 
 
 def _table(index: int, suffix: str) -> str:

@@ -11,11 +11,13 @@ import sys
 from absl import app, flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
+from dlrm.config import DlrmConfig
 from dlrm.scripts.flags import config_from_flags, define_flags
 from dlrm.train import run as runs
 from training.divergence import DivergenceError
+from training.loop import FitResult
 
-USER_ERROR, DIVERGED = 2, 4
+USER_ERROR, DIVERGED, INTERRUPTED = 2, 4, 130
 
 
 def _say(line: str) -> None:
@@ -39,15 +41,38 @@ def run_with_flags(flag_values: flags.FlagValues) -> None:
         elif config.run.mode == "inference_benchmark":
             runs.inference_benchmark(config, _say)
         else:
-            result = runs.train(config, _say)
-            if result.reason.startswith("SIG") and config.checkpoint_folder is not None:
-                _say(f"{result.reason}: stopped after step {result.state.step}. Continue with:")
-                _say(_resume_command())
+            _say_how_to_continue(config, runs.train(config, _say))
     except DivergenceError as error:
         _fail(str(error))
         sys.exit(DIVERGED)
-    except (ValueError, FileExistsError, PermissionError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(_fail(str(error)))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _say_how_to_continue(config: DlrmConfig, result: FitResult) -> None:
+    if not result.reason.startswith("SIG"):
+        return
+    stopped = f"{result.reason}: stopped after step {result.state.step}"
+    if config.checkpoint_folder is None:
+        print(f"{stopped}; nothing is saved without --save_checkpoint_path", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if config.run.checkpoint_format == "nvidia":
+        _say(f"{stopped}; {config.checkpoint_folder} holds weights, such a run cannot be resumed")
+        return
+    _say(f"{stopped}. Continue with:")
+    _say(_resume_command())
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line; exits 2 with one line where a flag is wrong."""
+    try:
+        remaining: list[str] = flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(_fail(str(error)))
+    return remaining
 
 
 def _resume_command() -> str:
@@ -62,4 +87,4 @@ def _fail(message: str) -> int:
 
 if __name__ == "__main__":
     define_flags(flags.FLAGS)
-    app.run(run)
+    app.run(run, flags_parser=parse_flags)

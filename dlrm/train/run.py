@@ -4,6 +4,7 @@
 import dataclasses
 import logging
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,6 +176,8 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         freeze_embeddings=run.freeze_embeddings,
     )
     folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
+    if folder is not None:
+        _check_destination(config, folder)
     state = LoopState()
     if run.resume and folder is not None:
         found = resume_run(folder, config, session.model, step)
@@ -187,6 +190,7 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         f"{len(session.spec.table_sizes)} tables with {sum(session.spec.table_sizes)} rows, "
         f"on {session.device.type}; evaluating on the {config.data.eval_split} split"
     )
+    _warn_of_endless_warmup(config, loader.num_batches)
     result = Loop(
         config=LoopConfig(
             epochs=run.epochs,
@@ -210,6 +214,40 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
     ).fit()
     _report_training(session, result)
     return result
+
+
+def _check_destination(config: DlrmConfig, folder: CheckpointFolder) -> None:
+    """Refuses to replace an earlier run, or anything else that is in the folder."""
+    _probe(folder.folder)
+    if config.run.checkpoint_format == "nvidia":
+        nvidia_checkpoint.check_destination(folder.folder)
+    elif not config.run.resume and folder.latest() is not None:
+        raise ValueError(
+            f"--save_checkpoint_path: {folder.folder} holds a run already ({folder.latest()}); "
+            "add --resume to continue it, or name another folder"
+        )
+
+
+def _probe(folder: Path) -> None:
+    """Finds out before the training whether a checkpoint can be written."""
+    parent = next(p for p in (folder, *folder.parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(f"--save_checkpoint_path: {folder} cannot be written ({parent})")
+
+
+def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
+    steps = config.run.epochs * num_batches
+    steps = steps if config.run.max_steps is None else min(steps, config.run.max_steps)
+    warmup = config.optimizer.warmup_steps
+    if steps < warmup and not config.data.is_synthetic:
+        logger.warning(
+            "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of --lr. "
+            "The defaults suit the Terabyte log; README, Training process, has settings for "
+            "smaller data",
+            steps,
+            warmup,
+            steps / warmup,
+        )
 
 
 def _evaluate(session: Session, epochs_done: int) -> Evaluation:

@@ -4,11 +4,16 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.dlrm.conftest import SMALL_MODEL
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 FLAGS = [
     (["--embedding_dim=4"], r"--bottom_mlp_sizes must end with --embedding_dim \(4\), got 16,8"),
@@ -37,6 +42,7 @@ FLAGS = [
     (["--freeze_mlps", "--freeze_embeddings"], "leave nothing to train"),
     (["--Adam_MLP_optimizer", "--mlp_optimizer=sgd"], "--Adam_MLP_optimizer contradicts"),
     (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
+    (["--checkpoint_format=nvidia", "--interaction_op=dcnv2"], "--checkpoint_format nvidia has no"),
     (["--feature_spec=other.yaml"], "other.yaml is not a file"),
     (["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=99999"], "no whole batch"),
 ]
@@ -183,3 +189,52 @@ def test_checkpoints(program, dataset, tmp_path, capsys, damage, arguments, mess
     error = capsys.readouterr().err
     assert program.exit_code == 2, error
     assert message in error
+
+
+def test_an_earlier_run_is_not_replaced(program, dataset, tmp_path, capsys):
+    arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}")
+    program(*arguments, "--max_steps=4")
+    program(*arguments, "--max_steps=2")
+    assert program.exit_code == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("layout", ["native", "nvidia"])
+def test_files_of_others_are_never_removed(program, dataset, tmp_path, capsys, layout):
+    notes = tmp_path / "run" / "step_by_step_notes" / "thesis.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("x")
+    program(
+        f"--dataset={dataset}",
+        f"--save_checkpoint_path={tmp_path / 'run'}",
+        f"--checkpoint_format={layout}",
+        "--max_steps=2",
+    )
+    assert program.exit_code == (0 if layout == "native" else 2)
+    assert notes.read_text() == "x"
+    if layout == "nvidia":
+        assert "step_by_step_notes, which is no part" in capsys.readouterr().err
+
+
+def test_a_destination_that_cannot_be_written_is_found_first(program, dataset, tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'file' / 'run'}")
+    assert program.exit_code == 2
+    captured = capsys.readouterr()
+    assert "--save_checkpoint_path" in captured.err
+    assert "Epoch" not in captured.out
+
+
+def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
+    program(f"--dataset={dataset}", "--max_steps=2", "--warmup_steps=6400")
+    assert "the run has 2 steps and the warm-up takes 6400" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["--datset=x", "--mode=trian", "--lr=abc", "--eval_split=val"])
+def test_flags_that_do_not_parse(flag):
+    command = [sys.executable, "-m", "dlrm.scripts.main", flag]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert flag.split("=")[0].lstrip("-") in done.stderr

@@ -89,7 +89,7 @@ def test_max_steps_is_exact(max_steps):
 def test_evaluates_every_test_freq_steps_after_test_after():
     run = Run(epochs=2, test_freq=2, test_after=1.0)
     run.fit()
-    assert [step for step, _ in run.evaluations] == [7, 9]
+    assert [step for step, _ in run.evaluations] == [7, 9, 10]
 
 
 def test_threshold_ends_the_run_and_saves():
