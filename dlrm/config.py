@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from cuda_ext.ops import RowOptimizer
+from training.dense_optimizer import DenseRule
 from training.precision import AmpDtype
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
-MlpOptimizer = Literal["sgd", "adagrad", "adam"]
 Mode = Literal["train", "test", "inference_benchmark"]
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class OptimizerConfig:
     embedding_optimizer: RowOptimizer | None = setting(
         None, "Optimizer of the embeddings, if it differs from --optimizer"
     )
-    mlp_optimizer: MlpOptimizer | None = setting(
+    mlp_optimizer: DenseRule | None = setting(
         None, "Optimizer of the MLPs, if it differs from --optimizer"
     )
     embedding_weight_decay: float = setting(
@@ -221,7 +221,7 @@ class OptimizerConfig:
         return self.embedding_optimizer or self.optimizer
 
     @property
-    def mlp_rule(self) -> MlpOptimizer:
+    def mlp_rule(self) -> DenseRule:
         """The optimizer of the MLPs."""
         if self.mlp_optimizer is not None:
             return self.mlp_optimizer
