@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of the CPU kernels: torch's pool, so that torch.set_num_threads holds for them too.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <cstdint>
+
+namespace recsys::cpu {
+
+// Calls body(begin, end) on pieces of [0, count), each of `grain` or more, on several threads.
+template <typename Body>
+void parallel_for(int64_t count, int64_t grain, const Body& body) {
+  if (count > 0) torch::stable::parallel_for(0, count, grain, body);
+}
+
+inline int num_threads() { return static_cast<int>(torch::stable::get_num_threads()); }
+
+}  // namespace recsys::cpu
