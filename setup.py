@@ -1,14 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the native code; everything else about the package stands in pyproject.toml."""
+"""Builds the native code; everything else about the package stands in pyproject.toml.
 
+Two plain shared libraries without any Python API in them: the preprocessing kernel, and the torch
+ops of cuda_ext. Environment:
+
+    FORCE_CUDA            1: CUDA kernels even with a CPU torch; 0: never.
+                          Unset: where nvcc is found and torch has CUDA.
+    CUDA_HOME             the toolkit, if not the one of the nvcc on the path
+    TORCH_CUDA_ARCH_LIST  e.g. "80;90;100;120" or "8.0;9.0+PTX" (default 80;90); the last
+                          architecture is kept as PTX too, for newer devices
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+CSRC = Path("cuda_ext/csrc")
+CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
+# PyTorch 2.11, the oldest version that the binary has to load into.
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
+X86_FLAGS = {
+    "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+    "kernels_avx512.cpp": [
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+        "-mprefer-vector-width=512",
+    ],
+}
+
+
+def cuda_toolkit():
+    """Returns the folder of the CUDA toolkit, or None.
+
+    nvcc is asked where it lies: the nvcc on the path may be a wrapper script elsewhere.
+    """
+    home = os.environ.get("CUDA_HOME")
+    if home:
+        return Path(home)
+    if Path("/usr/local/cuda/bin/nvcc").exists():
+        return Path("/usr/local/cuda")
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    answer = subprocess.run([nvcc, "--dryrun", "x.cu"], capture_output=True, text=True, check=False)
+    top = re.search(r"^#\$ TOP=(.+)$", answer.stderr, re.MULTILINE)
+    return Path(top.group(1)).resolve() if top else None
+
+
+def wants_cuda(torch):
+    """Returns whether the CUDA kernels are to be compiled."""
+    forced = os.environ.get("FORCE_CUDA", "")
+    if forced:
+        return forced != "0"
+    return cuda_toolkit() is not None and torch.version.cuda is not None
+
+
+def architecture_flags():
+    """Returns nvcc's -gencode flags for TORCH_CUDA_ARCH_LIST."""
+    listed = re.split(r"[;, ]+", os.environ.get("TORCH_CUDA_ARCH_LIST") or "80;90")
+    archs = [arch.removesuffix("+PTX").replace(".", "") for arch in listed if arch]
+    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    return [*flags, f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"]
+
 
 class BuildSharedLibrary(build_ext):
-    """Builds plain shared libraries for ctypes, so that one file serves every Python version."""
+    """Builds plain shared libraries, so that one file serves every Python version."""
 
     def get_ext_filename(self, fullname):
         """Drops the interpreter tag: the library has no Python API in it."""
@@ -18,17 +79,95 @@ class BuildSharedLibrary(build_ext):
         """Exports what the source marks as visible; there is no PyInit function."""
         return ext.export_symbols
 
+    def build_extension(self, ext):
+        """Compiles torch ops source by source, for their flags differ."""
+        if ext.name != "cuda_ext._kernels":
+            super().build_extension(ext)
+            return
+        target = Path(self.get_ext_fullpath(ext.name))
+        newest = max(Path(source).stat().st_mtime for source in [*ext.sources, *ext.depends])
+        if not self.force and target.exists() and target.stat().st_mtime > newest:
+            return
+        import torch
+
+        root = Path(torch.__file__).parent
+        with_cuda = wants_cuda(torch)
+        flags = [*CXX_FLAGS, STABLE_ABI, f"-isystem{root}/include"]
+        if with_cuda:
+            flags.append("-DRECSYS_CUDA")
+        objects = []
+        for source in ext.sources:
+            if source.endswith(".cpp"):
+                extra = self.flags_of(Path(source).name)
+                objects += self.compiler.compile(
+                    [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
+                )
+        libraries = ["-Wl,--no-as-needed", f"-L{root}/lib", "-ltorch", "-ltorch_cpu"]
+        if with_cuda:
+            toolkit = self.require_toolkit()
+            sources = [source for source in ext.sources if source.endswith(".cu")]
+            objects += [self.compile_cuda(toolkit, source) for source in sources]
+            folder = "lib64" if (toolkit / "lib64").exists() else "lib"
+            libraries += [f"-L{toolkit / folder}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        # Linked aside and renamed: an interrupted build leaves the old library or the new one.
+        unfinished = target.with_suffix(".so.unfinished")
+        self.compiler.link_shared_object(
+            objects, str(unfinished), extra_postargs=libraries, target_lang="c++"
+        )
+        unfinished.replace(target)
+
+    @staticmethod
+    def flags_of(name):
+        """Returns the instruction-set flags of a source."""
+        on_x86 = platform.machine() in ("x86_64", "AMD64")
+        return X86_FLAGS.get(name, []) if on_x86 else []
+
+    @staticmethod
+    def require_toolkit():
+        """Returns the CUDA toolkit, or fails with what to do."""
+        toolkit = cuda_toolkit()
+        if toolkit is None:
+            raise SystemExit("FORCE_CUDA=1, but there is no nvcc: set CUDA_HOME, or FORCE_CUDA=0")
+        return toolkit
+
+    def compile_cuda(self, toolkit, source):
+        """Compiles a CUDA source; returns the object's path."""
+        output = Path(self.build_temp, source).with_suffix(".cu.o")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        nvcc = toolkit / "bin" / "nvcc"
+        self.spawn(
+            [
+                str(nvcc if nvcc.exists() else "nvcc"),
+                *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden"),
+                *architecture_flags(),
+                *("-c", source, "-o", str(output)),
+            ]
+        )
+        return str(output)
+
+
+def sources(folder, *patterns):
+    """Returns the files of a folder as setuptools wants them."""
+    return sorted(str(path) for pattern in patterns for path in Path(folder).glob(pattern))
+
 
 setup(
     ext_modules=[
         Extension(
             "preproc.native.criteo_kernel",
             sources=["preproc/native/criteo_kernel.cpp"],
-            depends=sorted(map(str, Path("preproc/native").glob("*.h"))),
-            extra_compile_args=["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
+            depends=sources("preproc/native", "*.h"),
+            extra_compile_args=CXX_FLAGS,
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so
-        )
+        ),
+        Extension(
+            "cuda_ext._kernels",
+            sources=sources(CSRC, "*.cpp", "cpu/*.cpp", "*.cu"),
+            depends=sources(CSRC, "*.h", "cpu/*.h", "kernels/*.h"),
+            language="c++",
+            optional=True,  # no compiler: plain PyTorch takes over and says so
+        ),
     ],
     cmdclass={"build_ext": BuildSharedLibrary},
 )

@@ -2,65 +2,188 @@
 """Each op in plain PyTorch: the definition that tests, benchmarks and export share.
 
 Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of the joint table,
-L lookups (B x F), U distinct rows among them.
+L lookups, G bags, U distinct rows among the lookups.
 """
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+
 PAD_MULTIPLE = 8
 """Interaction rows are padded to this many columns, so that GEMMs read aligned rows."""
 
-
-def interaction_width(num_vectors: int, embedding_dim: int) -> int:
-    """Returns the columns of `dot_interaction`: D + N(N-1)/2, rounded up to a multiple of 8."""
-    width = embedding_dim + num_vectors * (num_vectors - 1) // 2
-    return -(-width // PAD_MULTIPLE) * PAD_MULTIPLE
+ADAGRAD_EPS = 1e-8
+ADAM_EPS = 1e-8
+ADAM_BETAS = (0.9, 0.999)
 
 
-def dot_interaction(features_BND: Tensor) -> Tensor:  # noqa: N803
+def interaction_width(num_vectors: int, embedding_dim: int, self_interaction: bool = False) -> int:
+    """Returns the columns of `dot_interaction`, a multiple of 8.
+
+    Args:
+        num_vectors: N.
+        embedding_dim: D.
+        self_interaction: whether each vector also meets itself.
+
+    Returns:
+        D + N(N-1)/2, or D + N(N+1)/2, rounded up.
+    """
+    pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
+    return -(-(embedding_dim + pairs) // PAD_MULTIPLE) * PAD_MULTIPLE
+
+
+def dot_interaction(
+    features: Tensor, bottom: Tensor | None = None, *, self_interaction: bool = False
+) -> Tensor:
     """Pairwise dot products of the vectors of each sample, after the bottom-MLP output.
 
     Args:
-        features_BND: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables.
+        features: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables. With
+            `bottom` given, [B, N - 1, D] without that row.
+        bottom: [B, D], the bottom-MLP output.
+        self_interaction: include the dot product of each vector with itself.
 
     Returns:
-        [B, pad8(D + N(N-1)/2)]: row 0 | strictly lower triangle, row-major | zeros.
+        [B, interaction_width]: row 0 | strictly lower triangle, row-major, with the diagonal where
+        `self_interaction` | zeros.
         Source: Naumov et al. 2019 (arXiv:1906.00091), section 2.1; column order of NVIDIA's DLRM.
     """
-    batch, num_vectors, dim = features_BND.shape
-    products = torch.bmm(features_BND, features_BND.transpose(1, 2))
-    i, j = torch.tril_indices(num_vectors, num_vectors, -1, device=features_BND.device)
-    padding = interaction_width(num_vectors, dim) - dim - i.numel()
+    if bottom is not None:
+        features = torch.cat([bottom.unsqueeze(1), features], dim=1)
+    batch, num_vectors, dim = features.shape
+    products = torch.bmm(features, features.transpose(1, 2))
+    last = 0 if self_interaction else -1
+    i, j = torch.tril_indices(num_vectors, num_vectors, last, device=features.device)
+    padding = interaction_width(num_vectors, dim, self_interaction) - dim - i.numel()
     return torch.cat(
         [
-            features_BND[:, 0],
+            features[:, 0],
             products.flatten(1).index_select(1, i * num_vectors + j),
-            features_BND.new_zeros(batch, padding),
+            features.new_zeros(batch, padding),
         ],
         dim=1,
     )
+
+
+def gather_dot_interaction(
+    table: Tensor, rows: Tensor, bottom: Tensor, *, self_interaction: bool = False
+) -> Tensor:
+    """Embedding lookup and dot interaction.
+
+    Args:
+        table: [R, D].
+        rows: [B, F] int, row numbers of the joint table.
+        bottom: [B, D]; the looked-up rows are converted to its type first.
+        self_interaction: as in `dot_interaction`.
+
+    Returns:
+        [B, interaction_width] of the type of `bottom`.
+    """
+    vectors = embedding_gather(table, rows, bottom.dtype)
+    return dot_interaction(vectors, bottom, self_interaction=self_interaction)
+
+
+def joint_rows(
+    ids: Tensor,
+    offsets: Tensor,
+    *,
+    bag_offsets: Tensor | None = None,
+    hash_indices: bool = False,
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """Row numbers of the joint table for the ids of each feature.
+
+    Args:
+        ids: [B, F], or [L] with `bag_offsets`; any signed integer type; never changed.
+        offsets: [F + 1] int64: first row of each feature, then R.
+        bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b.
+        hash_indices: take ids modulo the size of their table.
+        dtype: int32 or int64, of the result.
+
+    Returns:
+        The rows, in the shape of `ids`.
+
+    Raises:
+        ValueError: an id outside its table, without `hash_indices`.
+    """
+    num_features = offsets.numel() - 1
+    if bag_offsets is None:
+        bag = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+    else:
+        bag = bag_of_lookup(bag_offsets, ids.numel())
+    feature = bag.to(torch.int64) % num_features
+    size = offsets.diff()[feature]
+    local = ids.to(torch.int64)
+    if hash_indices:
+        local = torch.remainder(local, size)
+    elif bool(((local < 0) | (local >= size)).any()):
+        bad = ((local < 0) | (local >= size)).flatten().nonzero()[0, 0]
+        raise ValueError(
+            f"joint_rows: feature {feature.flatten()[bad]}, sample "
+            f"{bag.flatten()[bad] // num_features}: id {local.flatten()[bad]} is outside "
+            f"[0, {size.flatten()[bad]}), the rows of its table; hash_indices takes ids modulo the "
+            f"table size"
+        )
+    return (local + offsets[feature]).to(dtype)
 
 
 def embedding_gather(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Reads rows of the joint table.
 
     Args:
-        table: [R, D] float32 or bfloat16.
-        rows: [B, F] int64, row numbers of the joint table.
+        table: [R, D] float32, bfloat16 or float64.
+        rows: int32 or int64 of any shape, row numbers of the joint table.
         dtype: of the result.
 
     Returns:
-        [B, F, D] of `dtype`.
+        [..., D] of `dtype`.
     """
     return torch.nn.functional.embedding(rows, table).to(dtype)
+
+
+def bag_of_lookup(bag_offsets: Tensor, count: int) -> Tensor:
+    """Returns the bag of each lookup, [L] int32, from CSR offsets [G + 1]."""
+    bags = torch.arange(bag_offsets.numel() - 1, dtype=torch.int32, device=bag_offsets.device)
+    return torch.repeat_interleave(bags, bag_offsets.diff(), output_size=count)
+
+
+def embedding_bag(
+    table: Tensor,
+    rows: Tensor,
+    bag_offsets: Tensor,
+    dtype: torch.dtype,
+    *,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Sums the rows of each bag.
+
+    Args:
+        table: [R, D] float32, bfloat16 or float64.
+        rows: [L] int32 or int64, row numbers of the joint table.
+        bag_offsets: [G + 1] int64, where each bag begins, then L.
+        dtype: of the result.
+        scale: [L] float32, factor of each row; 1 without.
+
+    Returns:
+        [G, D] of `dtype`, zeros for an empty bag; summed in float32 (float64 for such a table).
+    """
+    vectors = torch.nn.functional.embedding(rows, table)
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    if scale is not None:
+        vectors = vectors * scale.unsqueeze(1).to(vectors.dtype)
+    sums = vectors.new_zeros(bag_offsets.numel() - 1, table.shape[1])
+    return sums.index_add(0, bag_of_lookup(bag_offsets, rows.numel()), vectors).to(dtype)
 
 
 def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     """Adds up the gradients of rows that occur more than once, in the order they occur.
 
     Args:
-        rows: [L] int64.
+        rows: [L] int.
         gradients: [L, D].
 
     Returns:
@@ -71,108 +194,201 @@ def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]
     return unique, summed.index_add_(0, segment, gradients)
 
 
-def _unless(skip: Tensor | None, new: Tensor, old: Tensor | float) -> Tensor:
-    """Returns `new`, or `old` where the step is to be skipped; decided on the device."""
-    return new if skip is None else torch.where(skip, old, new)
+_MASK = 0xFFFFFFFF
 
 
-def update_rows_sgd(
-    table: Tensor,
-    rows: Tensor,
-    gradients: Tensor,
-    lr: Tensor,
-    weight_decay: float,
-    skip: Tensor | None = None,
-) -> None:
-    """SGD on the looked-up rows: w -= lr * (g + weight_decay * w), duplicates summed.
-
-    Args:
-        table: [R, D], changed in place.
-        rows: [L] int64.
-        gradients: [L, D] float32.
-        lr: scalar tensor.
-        weight_decay: applied once to each row that occurs.
-        skip: scalar bool tensor; True leaves the table as it is.
-    """
-    if weight_decay:
-        rows, gradients = sum_duplicate_rows(rows, gradients)
-        gradients = gradients + weight_decay * table.index_select(0, rows)
-    table.index_add_(0, rows, _unless(skip, gradients * -lr, 0.0).to(table.dtype))
+def _mix_bits(x: Tensor) -> Tensor:
+    """The finalizer of MurmurHash3 on 32-bit numbers held in int64."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        x = x ^ (x >> shift)
+        # Two halves of the factor: the product of two 32-bit numbers can pass 2^63.
+        x = (x * (factor & 0xFFFF) + (((x * (factor >> 16)) & _MASK) << 16)) & _MASK
+    return x
 
 
-def update_rows_rowwise_adagrad(
-    table: Tensor,
-    sum_of_squares: Tensor,
-    rows: Tensor,
-    gradients: Tensor,
-    lr: Tensor,
-    weight_decay: float,
-    eps: float,
-    skip: Tensor | None = None,
-) -> None:
-    """Row-wise Adagrad: one accumulator per row, the mean of the squared row gradient.
+def stochastic_bfloat16(values: Tensor, rows: Tensor, seed: int, step: Tensor) -> Tensor:
+    """Rounds float32 up or down to bfloat16, with the probability of the part that is cut off.
 
     Args:
-        table: [R, D], changed in place.
-        sum_of_squares: [R] float32, changed in place.
-        rows: [L] int64.
-        gradients: [L, D] float32.
-        lr: scalar tensor.
-        weight_decay: added to the gradient of each row that occurs.
-        eps: added to the root.
-        skip: scalar bool tensor; True leaves everything as it is.
+        values: [U, D] float32.
+        rows: [U] int, row of the table that each will be written to.
+        seed: of the random bits.
+        step: scalar tensor: the random bits are new at each step.
 
-    Source: Gupta et al. 2014 (arXiv:1409.4246); the form FBGEMM calls EXACT_ROWWISE_ADAGRAD.
+    Returns:
+        [U, D] bfloat16. The random bits depend on seed, step, row and column alone. Infinities and
+        NaN are kept.
     """
-    rows, gradients = sum_duplicate_rows(rows, gradients)
-    if weight_decay:
-        gradients = gradients + weight_decay * table.index_select(0, rows)
-    old = sum_of_squares.index_select(0, rows)
-    total = _unless(skip, old + gradients.square().mean(1), old)
-    sum_of_squares.index_copy_(0, rows, total)
-    change = gradients * (-lr / (total.sqrt() + eps)).unsqueeze(1)
-    table.index_add_(0, rows, _unless(skip, change, 0.0).to(table.dtype))
+    rows = rows.to(torch.int64)
+    start = _mix_bits(step.to(torch.int64) & _MASK) ^ (seed & _MASK)
+    key = _mix_bits(_mix_bits(_mix_bits(start) ^ (rows >> 32)) ^ (rows & _MASK))
+    column = torch.arange(values.shape[1], device=values.device)
+    random = _mix_bits((key.unsqueeze(1) + column * 0x9E3779B9) & _MASK) >> 16
+    bits = values.view(torch.int32).to(torch.int64) & _MASK
+    high = (bits + random) >> 16
+    high = torch.where(high >= 0x8000, high - 0x10000, high).to(torch.int16)
+    return torch.where(values.isfinite(), high.view(torch.bfloat16), values.to(torch.bfloat16))
 
 
-def update_rows_adam(
-    table: Tensor,
-    first_moment: Tensor,
-    second_moment: Tensor,
-    rows: Tensor,
+def split_planar(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Splits float32 into a bfloat16 that is good to read and the low half that is left.
+
+    Args:
+        values: float32.
+
+    Returns:
+        (high bfloat16, low int16), from which `join_planar` gives back the same bits. `high` is
+        the value rounded to nearest, halves away from zero.
+    """
+    bits = values.view(torch.int32).to(torch.int64) & _MASK
+    high = ((bits + 0x8000) >> 16) & 0xFFFF
+    low = bits - (high << 16)
+    low = torch.where(low < -0x8000, low + 0x100000000, low)
+    high = torch.where(high >= 0x8000, high - 0x10000, high).to(torch.int16)
+    return high.view(torch.bfloat16), low.to(torch.int16)
+
+
+def join_planar(high: Tensor, low: Tensor) -> Tensor:
+    """Gives back the float32 that `split_planar` took apart."""
+    bits = (high.view(torch.int16).to(torch.int64) << 16) + low.to(torch.int64)
+    bits = bits & _MASK
+    bits = torch.where(bits >= 0x80000000, bits - 0x100000000, bits)
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def _sgd(
+    old: Tensor,
     gradients: Tensor,
+    state: dict[str, Tensor],  # noqa: ARG001
+    lr: Tensor,
+    step: Tensor,  # noqa: ARG001
+    weight_decay: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Plain SGD: w -= lr * (g + weight_decay * w)."""
+    return old - lr * (gradients + weight_decay * old), {}
+
+
+def _adagrad(
+    old: Tensor,
+    gradients: Tensor,
+    state: dict[str, Tensor],
+    lr: Tensor,
+    step: Tensor,  # noqa: ARG001
+    weight_decay: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Adagrad with one accumulator per element or, where the state has [U], per row.
+
+    Sources: Duchi et al. 2011; row-wise: Gupta et al. 2014 (arXiv:1409.4246), the form that FBGEMM
+    calls EXACT_ROWWISE_ADAGRAD (the mean of the squared row gradient).
+    """
+    gradients = gradients + weight_decay * old
+    total = state["sum_of_squares"]
+    if total.ndim == 1:
+        total = total + gradients.square().mean(1)
+        root = total.sqrt().unsqueeze(1)
+    else:
+        total = total + gradients.square()
+        root = total.sqrt()
+    return old - lr * gradients / (root + ADAGRAD_EPS), {"sum_of_squares": total}
+
+
+def _adam(
+    old: Tensor,
+    gradients: Tensor,
+    state: dict[str, Tensor],
     lr: Tensor,
     step: Tensor,
     weight_decay: float,
-    betas: tuple[float, float],
-    eps: float,
-    skip: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Lazy Adam with decoupled weight decay: moments move only in steps in which the row occurs.
+
+    Sources: Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1; rows as torch.optim.SparseAdam.
+    """
+    beta1, beta2 = ADAM_BETAS
+    first = torch.lerp(gradients, state["first_moment"], beta1)
+    second = torch.lerp(gradients.square(), state["second_moment"], beta2)
+    root = (second / (1 - beta2**step)).sqrt() + ADAM_EPS
+    change = first / (1 - beta1**step) / root + weight_decay * old
+    return old - lr * change, {"first_moment": first, "second_moment": second}
+
+
+_Rule = Callable[
+    [Tensor, Tensor, dict[str, Tensor], Tensor, Tensor, float], tuple[Tensor, dict[str, Tensor]]
+]
+_RULES: dict[str, _Rule] = {
+    "sgd": _sgd,
+    "rowwise_adagrad": _adagrad,
+    "adagrad": _adagrad,
+    "adam": _adam,
+}
+
+
+def update_rows(
+    optimizer: RowOptimizer,
+    table: Tensor,
+    state: dict[str, Tensor],
+    rows: Tensor,
+    gradients: Tensor,
+    *,
+    lr: Tensor,
+    step: Tensor,
+    weight_decay: float = 0.0,
+    inverse_scale: Tensor | None = None,
+    overflow: Tensor | None = None,
+    source: Tensor | None = None,
+    scale: Tensor | None = None,
+    table_low: Tensor | None = None,
+    rounding_seed: int = 0,
 ) -> None:
-    """Lazy Adam: the moments of a row move only in steps in which the row occurs.
+    """Applies the gradients of looked-up rows to a table, in place.
+
+    The gradient of a row is the sum, over its lookups, of scale[l] * gradients[source[l]] *
+    inverse_scale. Rows that do not occur stay as they are, weight decay included.
 
     Args:
-        table: [R, D], changed in place.
-        first_moment: [R, D] float32, changed in place.
-        second_moment: [R, D] float32, changed in place.
-        rows: [L] int64.
-        gradients: [L, D] float32.
+        optimizer: the rule.
+        table: [R, D] float32, bfloat16 (written with stochastic rounding) or float64.
+        state: tensors from `ops.row_optimizer_state`, changed in place.
+        rows: [L] int; a row may occur more than once.
+        gradients: [L, D] floating point; [G, D] with `source`.
         lr: scalar tensor.
-        step: scalar tensor, optimizer steps including this one (for the bias correction).
-        weight_decay: decoupled (AdamW), on the rows that occur.
-        betas: decay of the two moments.
-        eps: added to the root.
-        skip: scalar bool tensor; True leaves everything as it is.
-
-    Source: Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1; lazy rows as torch.optim.SparseAdam.
+        step: scalar tensor: optimizer steps including this one.
+        weight_decay: added to the gradient as weight_decay * w; decoupled for adam (AdamW).
+        inverse_scale: scalar tensor, 1 / loss scale.
+        overflow: scalar bool tensor; True leaves everything as it is.
+        source: [L] int, row of `gradients` for each lookup.
+        scale: [L], factor of each lookup.
+        table_low: [R, D] int16: the table is planar-split, `table` holding the high halves.
+        rounding_seed: of the stochastic rounding.
     """
-    rows, gradients = sum_duplicate_rows(rows, gradients)
-    old_first = first_moment.index_select(0, rows)
-    old_second = second_moment.index_select(0, rows)
-    first = torch.lerp(gradients, old_first, betas[0])
-    second = torch.lerp(gradients.square(), old_second, betas[1])
-    root = (second / (1 - betas[1] ** step)).sqrt() + eps
-    change = -lr * (first / (1 - betas[0] ** step)) / root
-    if weight_decay:
-        change = change - lr * weight_decay * table.index_select(0, rows)
-    first_moment.index_copy_(0, rows, _unless(skip, first, old_first))
-    second_moment.index_copy_(0, rows, _unless(skip, second, old_second))
-    table.index_add_(0, rows, _unless(skip, change, 0.0).to(table.dtype))
+    compute = torch.promote_types(table.dtype, torch.float32)
+    if source is not None:
+        gradients = gradients.index_select(0, source)
+    gradients = gradients.to(compute)
+    if scale is not None:
+        gradients = gradients * scale.unsqueeze(1).to(compute)
+    unique, gradients = sum_duplicate_rows(rows, gradients)
+    if inverse_scale is not None:
+        gradients = gradients * inverse_scale
+    if table_low is None:
+        old = table.index_select(0, unique).to(compute)
+    else:
+        old = join_planar(table.index_select(0, unique), table_low.index_select(0, unique))
+    old_state = {name: tensor.index_select(0, unique) for name, tensor in state.items()}
+    new, new_state = _RULES[optimizer](old, gradients, old_state, lr, step, weight_decay)
+
+    def write(into: Tensor, values: Tensor) -> None:
+        if overflow is not None:
+            values = torch.where(overflow, into.index_select(0, unique), values)
+        into.index_copy_(0, unique, values)
+
+    for name, values in new_state.items():
+        write(state[name], values)
+    if table_low is not None:
+        high, low = split_planar(new)
+        write(table_low, low)
+        write(table, high)
+    elif table.dtype == torch.bfloat16:
+        write(table, stochastic_bfloat16(new, unique, rounding_seed, step))
+    else:
+        write(table, new)

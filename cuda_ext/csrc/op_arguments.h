@@ -27,6 +27,7 @@ struct InteractionArguments {
   int32_t dim;          // D, 1..256
   int32_t width;        // columns of output and gradient
   bool self_interaction;
+  bool allow_tf32;  // float32 may be multiplied as tf32 on tensor cores
 
   const void* first;  // [B, D]
   int64_t first_stride;

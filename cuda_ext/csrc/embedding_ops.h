@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch ops of the fused embedding; schemas stand in registration.cpp, meanings in reference.py.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace recsys {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// With `bad` (int64 [1]) a device reports a bad id there and nothing waits; without it the call
+// waits and throws. On the CPU it always throws.
+Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
+                  const std::optional<Tensor>& bag_offsets, const std::optional<Tensor>& bad,
+                  bool hash_indices, ScalarType dtype);
+
+Tensor embedding_gather(const Tensor& table, const Tensor& rows,
+                        const std::optional<Tensor>& anchor, ScalarType dtype);
+
+Tensor embedding_bag(const Tensor& table, const Tensor& rows, const Tensor& bag_offsets,
+                     const std::optional<Tensor>& scale, const std::optional<Tensor>& anchor,
+                     ScalarType dtype);
+
+Tensor embedding_bag_scale_backward(const Tensor& gradient, const Tensor& table, const Tensor& rows,
+                                    const Tensor& source);
+
+// Returns the rows in ascending order and the position that each came from.
+std::tuple<Tensor, Tensor> sort_rows(const Tensor& rows, int64_t num_table_rows);
+
+void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
+                 const std::optional<Tensor>& first_state,
+                 const std::optional<Tensor>& second_state, const Tensor& sorted_rows,
+                 const Tensor& positions, const Tensor& gradients,
+                 const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
+                 const Tensor& lr, const Tensor& step, const std::optional<Tensor>& inverse_scale,
+                 const std::optional<Tensor>& overflow, const std::string& rule,
+                 double weight_decay, double eps, double beta1, double beta2,
+                 int64_t rounding_seed);
+
+void sgd_rows_atomic(const Tensor& table, const Tensor& rows, const Tensor& gradients,
+                     const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
+                     const Tensor& lr, const std::optional<Tensor>& inverse_scale,
+                     const std::optional<Tensor>& overflow);
+
+}  // namespace recsys

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends a kernel's arguments to the backend of the tensors: CPU, CUDA where it was compiled in, or
+// the emulator of the CUDA kernels in its own build.
+#pragma once
+
+#include "backends.h"
+#include "tensor_arguments.h"
+
+#ifdef RECSYS_CUDA
+// Lives in libtorch_cuda alone: weak, so that the same binary loads into a torch without CUDA.
+extern "C" __attribute__((weak)) AOTITorchError
+aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
+#endif
+
+namespace recsys {
+
+inline void check_launch(int status, const char* op) {
+  STD_TORCH_CHECK(status == 0, op, ": the kernel could not be launched, CUDA error ", status);
+}
+
+#ifdef RECSYS_CUDA
+inline void* current_stream(const Tensor& tensor) {
+  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
+                  "cuda_ext: this torch has no CUDA, yet a tensor lies on a CUDA device");
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+  return stream;
+}
+#endif
+
+// Whether kernels of `recsys::device` take this tensor.
+inline bool runs_on_device([[maybe_unused]] const Tensor& tensor) {
+#if defined(RECSYS_EMULATOR)
+  return true;
+#elif defined(RECSYS_CUDA)
+  return tensor.is_cuda();
+#else
+  return false;
+#endif
+}
+
+#if defined(RECSYS_EMULATOR)
+#define RECSYS_RUN_ON_DEVICE(op, tensor, arguments) \
+  ::recsys::check_launch(::recsys::device::op(arguments, nullptr), #op)
+#elif defined(RECSYS_CUDA)
+#define RECSYS_RUN_ON_DEVICE(op, tensor, arguments)                                           \
+  do {                                                                                        \
+    const torch::stable::accelerator::DeviceGuard guard((tensor).get_device_index());         \
+    ::recsys::check_launch(::recsys::device::op(arguments, ::recsys::current_stream(tensor)), \
+                           #op);                                                              \
+  } while (false)
+#endif
+
+#if defined(RECSYS_EMULATOR)
+#define RECSYS_RUN(op, tensor, arguments) RECSYS_RUN_ON_DEVICE(op, tensor, arguments)
+#define RECSYS_WORKSPACE_BYTES(query, tensor, arguments) ::recsys::device::query(arguments)
+#elif defined(RECSYS_CUDA)
+#define RECSYS_RUN(op, tensor, arguments)          \
+  do {                                             \
+    if ((tensor).is_cuda()) {                      \
+      RECSYS_RUN_ON_DEVICE(op, tensor, arguments); \
+    } else {                                       \
+      ::recsys::cpu::op(arguments);                \
+    }                                              \
+  } while (false)
+#define RECSYS_WORKSPACE_BYTES(query, tensor, arguments) \
+  ((tensor).is_cuda() ? ::recsys::device::query(arguments) : ::recsys::cpu::query(arguments))
+#else
+#define RECSYS_RUN(op, tensor, arguments) ::recsys::cpu::op(arguments)
+#define RECSYS_WORKSPACE_BYTES(query, tensor, arguments) ::recsys::cpu::query(arguments)
+#endif
+
+// Throws if a row lies outside the table. A device would have to be waited for: its kernels read
+// such rows as zeros and never write them.
+inline void check_rows([[maybe_unused]] const Tensor& rows, [[maybe_unused]] int64_t num_table_rows,
+                       [[maybe_unused]] const char* op) {
+#ifndef RECSYS_EMULATOR
+  if (rows.is_cuda()) {
+    return;
+  }
+  const int64_t bad =
+      cpu::find_bad_row(rows.data_ptr(), row_type_of(rows, op), rows.numel(), num_table_rows);
+  STD_TORCH_CHECK(bad < 0, op, ": the row at position ", bad, " is outside the table of ",
+                  num_table_rows, " rows");
+#endif
+}
+
+// The same for rows in ascending order: only the two ends can be outside.
+inline void check_sorted_rows([[maybe_unused]] const Tensor& rows,
+                              [[maybe_unused]] int64_t num_table_rows,
+                              [[maybe_unused]] const char* op) {
+#ifndef RECSYS_EMULATOR
+  if (rows.is_cuda() || rows.numel() == 0) {
+    return;
+  }
+  const IndexType type = row_type_of(rows, op);
+  STD_TORCH_CHECK(integer_at(rows.data_ptr(), type, 0) >= 0 &&
+                      integer_at(rows.data_ptr(), type, rows.numel() - 1) < num_table_rows,
+                  op, ": a row is outside the table of ", num_table_rows, " rows");
+#endif
+}
+
+// Checks bag offsets as far as that is possible without waiting for a device.
+inline const int64_t* bag_offsets_data(const Tensor& bag_offsets, const Tensor& beside,
+                                       int64_t count, const char* op) {
+  STD_TORCH_CHECK(bag_offsets.numel() >= 1, op, ": bag_offsets must hold one more than the bags");
+  const auto* offsets = optional_data<int64_t>(bag_offsets, beside, ScalarType::Long,
+                                               bag_offsets.numel(), op, "bag_offsets");
+  if (!bag_offsets.is_cuda()) {
+    const int64_t bags = bag_offsets.numel() - 1;
+    STD_TORCH_CHECK(offsets[0] == 0 && offsets[bags] == count, op,
+                    ": bag_offsets must run from 0 to the ", count, " lookups");
+    for (int64_t bag = 0; bag < bags; ++bag) {
+      STD_TORCH_CHECK(offsets[bag] <= offsets[bag + 1], op, ": bag_offsets fall after bag ", bag);
+    }
+  }
+  return offsets;
+}
+
+}  // namespace recsys

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// From torch tensors to what kernels take: types, pointers, and the checks that keep a kernel
+// inside its tensors. A failed check reaches Python as a RuntimeError.
+#pragma once
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <limits>
+#include <optional>
+
+#include "op_arguments.h"
+
+namespace recsys {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+inline Dtype dtype_of(ScalarType type, const char* op, const char* name) {
+  switch (type) {
+    case ScalarType::Float:
+      return Dtype::kFloat32;
+    case ScalarType::Half:
+      return Dtype::kFloat16;
+    case ScalarType::BFloat16:
+      return Dtype::kBFloat16;
+    case ScalarType::Double:
+      return Dtype::kFloat64;
+    default:
+      STD_TORCH_CHECK(false, op, ": ", name,
+                      " must be float32, float16, bfloat16 or float64, its type number is ",
+                      static_cast<int>(type));
+  }
+  return Dtype::kFloat32;
+}
+
+inline Dtype dtype_of(const Tensor& tensor, const char* op, const char* name) {
+  return dtype_of(tensor.scalar_type(), op, name);
+}
+
+inline IndexType index_type_of(ScalarType type, const char* op, const char* name) {
+  switch (type) {
+    case ScalarType::Char:
+      return IndexType::kInt8;
+    case ScalarType::Short:
+      return IndexType::kInt16;
+    case ScalarType::Int:
+      return IndexType::kInt32;
+    case ScalarType::Long:
+      return IndexType::kInt64;
+    default:
+      STD_TORCH_CHECK(false, op, ": ", name, " must be int8, int16, int32 or int64, its type ",
+                      "number is ", static_cast<int>(type));
+  }
+  return IndexType::kInt64;
+}
+
+inline IndexType row_type_of(const Tensor& rows, const char* op) {
+  const IndexType type = index_type_of(rows.scalar_type(), op, "rows");
+  STD_TORCH_CHECK(type == IndexType::kInt32 || type == IndexType::kInt64, op,
+                  ": rows must be int32 or int64");
+  return type;
+}
+
+inline int64_t integer_at(const void* data, IndexType type, int64_t position) {
+  switch (type) {
+    case IndexType::kInt8:
+      return static_cast<const int8_t*>(data)[position];
+    case IndexType::kInt16:
+      return static_cast<const int16_t*>(data)[position];
+    case IndexType::kInt32:
+      return static_cast<const int32_t*>(data)[position];
+    case IndexType::kInt64:
+      return static_cast<const int64_t*>(data)[position];
+  }
+  return 0;
+}
+
+inline void check_same_device(const Tensor& tensor, const Tensor& other, const char* op,
+                              const char* name) {
+  STD_TORCH_CHECK(
+      tensor.is_cuda() == other.is_cuda() && tensor.get_device_index() == other.get_device_index(),
+      op, ": ", name, " lies on another device");
+}
+
+inline void check_contiguous(const Tensor& tensor, const char* op, const char* name) {
+  STD_TORCH_CHECK(tensor.is_contiguous(), op, ": ", name, " must be contiguous");
+}
+
+// Checks an optional tensor's device, layout, type and number of elements; gives its data.
+template <typename T>
+T* optional_data(const std::optional<Tensor>& tensor, const Tensor& beside, ScalarType type,
+                 int64_t count, const char* op, const char* name) {
+  if (!tensor.has_value()) {
+    return nullptr;
+  }
+  check_same_device(*tensor, beside, op, name);
+  check_contiguous(*tensor, op, name);
+  STD_TORCH_CHECK(tensor->scalar_type() == type, op, ": ", name, " has the wrong type");
+  STD_TORCH_CHECK(tensor->numel() == count, op, ": ", name, " must have ", count,
+                  " elements, it has ", tensor->numel());
+  return static_cast<T*>(tensor->data_ptr());
+}
+
+}  // namespace recsys
