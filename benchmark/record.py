@@ -19,7 +19,16 @@ import numpy as np
 Direction = Literal["higher", "lower"]
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "torch", "pyarrow", "polars", "duckdb", "scikit-learn")
+PACKAGES = (
+    "numpy",
+    "torch",
+    "pyarrow",
+    "polars",
+    "duckdb",
+    "scikit-learn",
+    "fbgemm-gpu-cpu",
+    "torchrec",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

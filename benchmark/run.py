@@ -13,6 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 SAMPLE_S = 0.01
 
@@ -100,24 +103,24 @@ def anonymous_kib(pid: int) -> int:
 
 
 def run_interleaved(
-    candidates: Mapping[str, Callable[[], Usage]],
+    candidates: Mapping[str, Callable[[], Result]],
     repeats: int,
-    report: Callable[[str, int, Usage], None] = lambda *_: None,
-) -> dict[str, list[Usage]]:
+    report: Callable[[str, int, Result], None] = lambda *_: None,
+) -> dict[str, list[Result]]:
     """Runs every candidate `repeats` times, in turns.
 
     Args:
-        candidates: name -> a function that runs it once.
+        candidates: name -> a function that runs it once and returns what was measured.
         repeats: rounds; the order is reversed in every second one.
-        report: called after each run with name, round and usage.
+        report: called after each run with name, round and result.
     """
     if repeats < 1:
         raise ValueError(f"--repeats must be at least 1, got {repeats}")
-    usages: dict[str, list[Usage]] = {name: [] for name in candidates}
+    results: dict[str, list[Result]] = {name: [] for name in candidates}
     for number in range(repeats):
         names = list(candidates)
         for name in names if number % 2 == 0 else reversed(names):
-            usage = candidates[name]()
-            usages[name].append(usage)
-            report(name, number, usage)
-    return usages
+            result = candidates[name]()
+            results[name].append(result)
+            report(name, number, result)
+    return results

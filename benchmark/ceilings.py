@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device can do at most, measured: the yardsticks of the kernel benchmarks."""
+
+import dataclasses
+import statistics
+
+import torch
+
+from benchmark.stopwatch import CPU, seconds_per_call
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ceilings:
+    """Measured limits of a device.
+
+    Attributes:
+        copy_bytes_per_s: a large copy, bytes read plus bytes written.
+        matmul_flops_per_s: dtype or mode -> rate of a large square matrix product.
+        l2_read_bytes_per_s: sum over a tensor that stays in the L2 cache; CUDA alone.
+    """
+
+    copy_bytes_per_s: float
+    matmul_flops_per_s: dict[str, float]
+    l2_read_bytes_per_s: float | None = None
+
+    def floor_s(self, num_bytes: float, flops: float, matmul: str) -> float:
+        """Returns the least time for work that moves `num_bytes` and computes `flops`.
+
+        Args:
+            num_bytes: between memory and the chip.
+            flops: floating point operations.
+            matmul: which matrix product rate the operations could reach.
+        """
+        return max(num_bytes / self.copy_bytes_per_s, flops / self.matmul_flops_per_s[matmul])
+
+
+def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 7) -> float:
+    """Returns bytes read and written per second by a copy between two tensors of `num_bytes`."""
+    source = torch.ones(num_bytes // 4, device=device)
+    target = torch.zeros_like(source)
+    times = [seconds_per_call(lambda: target.copy_(source), device) for _ in range(repeats + 1)]
+    return 2 * num_bytes / statistics.median(times[1:])
+
+
+def read_rate(num_bytes: int, device: torch.device, repeats: int = 7) -> float:
+    """Returns bytes read per second by a sum over the same `num_bytes`, again and again."""
+    source = torch.ones(num_bytes // 4, device=device)
+    result = torch.zeros((), device=device)
+    dims = (0,)
+    times = [
+        seconds_per_call(lambda: torch.sum(source, dims, out=result), device, calls=10)
+        for _ in range(repeats + 1)
+    ]
+    return num_bytes / statistics.median(times[1:])
+
+
+def matmul_rate(
+    size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 5
+) -> float:
+    """Returns floating point operations per second of a product of two [size, size] matrices."""
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    b = torch.ones_like(a)
+    result = torch.empty_like(a)
+    times = [
+        seconds_per_call(lambda: torch.mm(a, b, out=result), device) for _ in range(repeats + 1)
+    ]
+    return 2 * size**3 / statistics.median(times[1:])
+
+
+def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 4096) -> Ceilings:
+    """Measures copy and float32 matrix product on the CPU with the threads torch has."""
+    return Ceilings(
+        copy_bytes_per_s=copy_rate(copy_bytes),
+        matmul_flops_per_s={"float32": matmul_rate(matmul_size, torch.float32)},
+    )
+
+
+def measure_cuda(device: torch.device, copy_bytes: int = 1 << 30, size: int = 8192) -> Ceilings:
+    """Measures copy, reads from L2 and the matrix products of a CUDA device.
+
+    On a CPU device (to try the program out) the same runs without the reads from L2.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    rates = {}
+    for mode in ("ieee", "tf32"):
+        matmul.fp32_precision = mode
+        rates["float32" if mode == "ieee" else mode] = matmul_rate(size, torch.float32, device)
+    matmul.fp32_precision = before
+    rates |= {
+        name: matmul_rate(size, dtype, device)
+        for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
+    }
+    l2_read = read_rate(16 << 20, device) if device.type == "cuda" else None
+    return Ceilings(
+        copy_bytes_per_s=copy_rate(copy_bytes, device),
+        matmul_flops_per_s=rates,
+        l2_read_bytes_per_s=l2_read,
+    )

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedding step: look up, take a gradient, update. Ours beside EmbeddingBag and FBGEMM."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from benchmark.micro.kernels_case import OURS, KernelCase, Rotation, id_batches
+from benchmark.micro.kernels_check import TouchedRows, check_error
+from benchmark.micro.kernels_tables import (
+    FBGEMM,
+    LEARNING_RATE,
+    IdBatch,
+    Tables,
+    build_tables,
+)
+from benchmark.peers.fbgemm_embedding import FusedRule
+from benchmark.stopwatch import Work
+from cuda_ext import ops, reference
+
+RULES: tuple[FusedRule, ...] = get_args(FusedRule)
+ROW_PASSES = 5
+"""Row-sized transfers of a step: read and write in the lookup; gradient, row in, row out."""
+
+
+def embedding_cases(
+    table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
+) -> Iterator[KernelCase]:
+    """Makes a case per rule, distribution and batch size, each checked against float64 first.
+
+    Args:
+        table_sizes: rows of each table.
+        dim: D.
+        batch_sizes: every B.
+
+    Yields:
+        The cases.
+    """
+    for rule in RULES:
+        implementations = build_tables(table_sizes, dim, rule)
+        _check(table_sizes, dim, rule, implementations)
+        for distribution in ("uniform", "zipf"):
+            for batch_size in batch_sizes:
+                batches = [
+                    IdBatch.from_ids(ids)
+                    for ids in id_batches(table_sizes, batch_size, distribution)
+                ]
+                gradient = torch.full((batch_size, len(table_sizes), dim), 1e-3)
+                yield KernelCase(
+                    name=f"{rule}, {distribution}, D={dim}, B={batch_size:,}",
+                    candidates={
+                        name: _step(tables, Rotation(batches), gradient)
+                        for name, tables in implementations.items()
+                    },
+                    peer=FBGEMM if FBGEMM in implementations else None,
+                    num_bytes=4.0 * ROW_PASSES * gradient.numel(),
+                )
+
+
+def _step(tables: Tables, batches: Rotation[IdBatch], gradient: Tensor) -> Work:
+    def run() -> None:
+        tables.look_up(batches()).backward(gradient)  # type: ignore[no-untyped-call]
+        tables.update()
+
+    return run
+
+
+def _check(
+    table_sizes: Sequence[int], dim: int, rule: FusedRule, implementations: dict[str, Tables]
+) -> None:
+    """Compares the weights after two steps with those of the definition in float64."""
+    batches = [IdBatch.from_ids(ids) for ids in id_batches(table_sizes, 512, "zipf", count=2)]
+    shape = (512, len(table_sizes), dim)
+    generator = torch.Generator().manual_seed(5)
+    gradients = [torch.randn(shape, generator=generator) for _ in batches]
+    touched = TouchedRows(batches)
+    truth = touched.of(implementations[OURS]).double()
+    state = {name: value.double() for name, value in ops.row_optimizer_state(rule, truth).items()}
+    lr, step = torch.tensor(LEARNING_RATE, dtype=torch.float64), torch.ones(())
+    for batch, gradient in zip(batches, gradients, strict=True):
+        rows = touched.numbers(batch).reshape(-1)
+        flat = gradient.double().reshape(-1, dim)
+        reference.update_rows(rule, truth, state, rows, flat, lr=lr, step=step)
+    for tables in implementations.values():
+        for batch, gradient in zip(batches, gradients, strict=True):
+            tables.look_up(batch).backward(gradient)  # type: ignore[no-untyped-call]
+            tables.update()
+    ours = touched.of(implementations[OURS])
+    for name, tables in implementations.items():
+        if name != OURS:
+            check_error(f"{rule} beside {name}", (ours, truth), (touched.of(tables), truth))

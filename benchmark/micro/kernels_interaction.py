@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dot interaction, forward and backward: ours beside PyTorch, torch.compile and TorchRec."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from benchmark.micro.kernels_case import (
+    NUM_BATCHES,
+    OURS,
+    KernelCase,
+    Rotation,
+    upper_triangle_columns,
+)
+from benchmark.micro.kernels_check import check_error
+from benchmark.peers.torchrec_interaction import has_torchrec, interaction_arch
+from benchmark.stopwatch import Work
+from cuda_ext import ops, reference
+
+PEER = "TorchRec"
+Interaction = Callable[[Tensor, Tensor], Tensor]
+
+
+def plain_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
+    """The definition in plain PyTorch: (bottom [B, D], vectors [B, F, D]) -> [B, width]."""
+    return reference.dot_interaction(torch.cat([bottom.unsqueeze(1), vectors], dim=1))
+
+
+def our_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
+    """The same through the extension."""
+    return ops.dot_interaction(vectors, bottom)
+
+
+def interaction_flops(batch: int, num_vectors: int, dim: int) -> float:
+    """Returns the operations of the forward pass; the backward pass needs twice as many."""
+    return float(batch * num_vectors * (num_vectors - 1) * dim)
+
+
+def interaction_cases(
+    dim: int, batch_size: int, num_tables: int, *, compiled: bool
+) -> Iterator[KernelCase]:
+    """Makes the cases `forward` and `forward + backward`, checked against float64.
+
+    Args:
+        dim: D.
+        batch_size: B.
+        num_tables: F.
+        compiled: measure torch.compile too.
+
+    Yields:
+        The cases.
+    """
+    generator = torch.Generator().manual_seed(2)
+    bottoms = [torch.randn(batch_size, dim, generator=generator) for _ in range(NUM_BATCHES)]
+    vectors = [
+        torch.randn(batch_size, num_tables, dim, generator=generator) for _ in range(NUM_BATCHES)
+    ]
+    implementations: dict[str, Interaction] = {OURS: our_interaction, "PyTorch": plain_interaction}
+    if compiled:
+        torch._dynamo.reset()
+        implementations["torch.compile"] = torch.compile(plain_interaction, dynamic=False)
+    if has_torchrec():
+        implementations[PEER] = interaction_arch(num_tables)
+    num_vectors = num_tables + 1
+    _check(bottoms[0], vectors[0], implementations)
+
+    width = reference.interaction_width(num_vectors, dim)
+    inputs, outputs = (4.0 * batch_size * columns for columns in (num_vectors * dim, width))
+    flops = interaction_flops(batch_size, num_vectors, dim)
+    sizes = f"D={dim}, B={batch_size:,}"
+    forward: dict[str, Work] = {}
+    both: dict[str, Work] = {}
+    for name, function in implementations.items():
+        pairs = Rotation(list(zip(bottoms, vectors, strict=True)))
+        forward[name] = _forward(function, pairs)
+        both[name] = _forward_backward(function, pairs)
+    peer = PEER if has_torchrec() else None
+    yield KernelCase(
+        name=f"forward, {sizes}",
+        candidates=forward,
+        peer=peer,
+        num_bytes=inputs + outputs,
+        flops=flops,
+    )
+    for tensor in (*bottoms, *vectors):
+        tensor.requires_grad_()
+    yield KernelCase(
+        name=f"forward + backward, {sizes}",
+        candidates=both,
+        peer=peer,
+        num_bytes=3 * inputs + 2 * outputs,
+        flops=3 * flops,
+    )
+
+
+def _forward(function: Interaction, pairs: Rotation[tuple[Tensor, Tensor]]) -> Work:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return function(*pairs())
+
+    return run
+
+
+def _forward_backward(function: Interaction, pairs: Rotation[tuple[Tensor, Tensor]]) -> Work:
+    gradients: dict[torch.Size, Tensor] = {}
+
+    def run() -> object:
+        inputs = pairs()
+        result = function(*inputs)
+        gradient = gradients.setdefault(result.shape, torch.ones_like(result))
+        return torch.autograd.grad(result, inputs, gradient)
+
+    return run
+
+
+def _check(bottom: Tensor, vectors: Tensor, implementations: dict[str, Interaction]) -> None:
+    """Compares values and gradients of every implementation with ours, and ours with float64."""
+    dim, num_vectors = bottom.shape[1], vectors.shape[1] + 1
+    columns = upper_triangle_columns(num_vectors)
+    order = torch.cat([torch.arange(dim), dim + columns])  # TorchRec's columns among ours
+    generator = torch.Generator().manual_seed(3)
+    width = reference.interaction_width(num_vectors, dim)
+    gradient = torch.randn(bottom.shape[0], width, generator=generator)
+    gradient[:, order.numel() :] = 0  # Padding is no output of the others.
+
+    def run(function: Interaction, reordered: bool, dtype: torch.dtype) -> list[Tensor]:
+        inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (bottom, vectors)]
+        output = function(inputs[0], inputs[1])
+        upstream = gradient[:, order] if reordered else gradient
+        gradients = torch.autograd.grad(output, inputs, upstream.to(dtype))
+        if not reordered:
+            output = output[:, order]
+        return [output.detach(), *gradients]
+
+    truth = run(plain_interaction, False, torch.float64)
+    ours = run(implementations[OURS], False, torch.float32)
+    for name, function in implementations.items():
+        if name == OURS:
+            continue
+        found = run(function, name == PEER, torch.float32)
+        parts = ("output", "gradient of bottom", "gradient of vectors")
+        for part, our, other, true in zip(parts, ours, found, truth, strict=True):
+            check_error(f"interaction beside {name}, {part}", (our, true), (other, true))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of a DLRM step but its MLPs: look up, interact, backward, update the tables."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from benchmark.micro.kernels_case import (
+    NUM_BATCHES,
+    OURS,
+    KernelCase,
+    Rotation,
+    id_batches,
+    upper_triangle_columns,
+)
+from benchmark.micro.kernels_check import TouchedRows, check_error
+from benchmark.micro.kernels_interaction import (
+    interaction_flops,
+    our_interaction,
+    plain_interaction,
+)
+from benchmark.micro.kernels_tables import (
+    EMBEDDING_BAG,
+    FBGEMM,
+    LEARNING_RATE,
+    IdBatch,
+    OurTables,
+    Tables,
+    build_tables,
+)
+from benchmark.peers.torchrec_interaction import interaction_arch
+from benchmark.stopwatch import Work
+from cuda_ext import reference
+
+FUSED = OURS
+UNFUSED = "ours, unfused"
+PEER = "FBGEMM TBE + TorchRec"
+PLAIN = "nn.EmbeddingBag + PyTorch"
+ROW_PASSES = 6
+"""Row-sized transfers of a fused step: rows in the forward and the backward pass, the gradient
+written and read, the row read and written by the update."""
+
+Forward = Callable[[IdBatch, Tensor], Tensor]
+
+
+def sparse_step_cases(
+    table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
+) -> Iterator[KernelCase]:
+    """Makes a case per distribution and batch size, each checked first; plain SGD on the tables.
+
+    Args:
+        table_sizes: rows of each table.
+        dim: D.
+        batch_sizes: every B.
+
+    Yields:
+        The cases.
+    """
+    implementations = build_tables(table_sizes, dim, "sgd")
+    steps = _steps(implementations, len(table_sizes))
+    num_vectors = len(table_sizes) + 1
+    width = reference.interaction_width(num_vectors, dim)
+    order = torch.cat([torch.arange(dim), dim + upper_triangle_columns(num_vectors)])
+    _check(table_sizes, dim, steps, order)
+    for distribution in ("uniform", "zipf"):
+        for batch_size in batch_sizes:
+            generator = torch.Generator().manual_seed(6)
+            gradient = torch.full((batch_size, width), 1e-3)
+            bottoms = [
+                torch.randn(batch_size, dim, generator=generator).requires_grad_()
+                for _ in range(NUM_BATCHES)
+            ]
+            ids = id_batches(table_sizes, batch_size, distribution)
+            batches = [IdBatch.from_ids(found) for found in ids]
+            lookups = 4.0 * batch_size * len(table_sizes) * dim
+            yield KernelCase(
+                name=f"{distribution}, D={dim}, B={batch_size:,}",
+                candidates={
+                    name: _work(
+                        forward,
+                        tables,
+                        Rotation(list(zip(batches, bottoms, strict=True))),
+                        gradient if name != PEER else gradient[:, order].contiguous(),
+                    )
+                    for name, (tables, forward) in steps.items()
+                },
+                peer=PEER if PEER in steps else None,
+                num_bytes=ROW_PASSES * lookups + 2 * 4.0 * gradient.numel(),
+                flops=3 * interaction_flops(batch_size, num_vectors, dim),
+            )
+
+
+def _steps(
+    implementations: dict[str, Tables], num_tables: int
+) -> dict[str, tuple[Tables, Forward]]:
+    """Returns (tables, forward pass) of each implementation, the fused one first."""
+    ours = implementations[OURS]
+    assert isinstance(ours, OurTables)
+    bags = implementations[EMBEDDING_BAG]
+    steps: dict[str, tuple[Tables, Forward]] = {
+        FUSED: (ours, ours.look_up_and_interact),
+        UNFUSED: (ours, lambda ids, bottom: our_interaction(bottom, ours.look_up(ids))),
+        PLAIN: (bags, lambda ids, bottom: plain_interaction(bottom, bags.look_up(ids))),
+    }
+    if FBGEMM in implementations:
+        fbgemm = implementations[FBGEMM]
+        arch = interaction_arch(num_tables)
+        steps[PEER] = (fbgemm, lambda ids, bottom: arch(bottom, fbgemm.look_up(ids)))
+    return steps
+
+
+def _work(
+    forward: Forward, tables: Tables, inputs: Rotation[tuple[IdBatch, Tensor]], gradient: Tensor
+) -> Work:
+    def run() -> None:
+        ids, bottom = inputs()
+        bottom.grad = None
+        forward(ids, bottom).backward(gradient)  # type: ignore[no-untyped-call]
+        tables.update()
+
+    return run
+
+
+def _check(
+    table_sizes: Sequence[int], dim: int, steps: dict[str, tuple[Tables, Forward]], order: Tensor
+) -> None:
+    """Compares output, gradient of the bottom MLP and weights of one step with float64."""
+    batch = IdBatch.from_ids(id_batches(table_sizes, 256, "zipf", count=1)[0])
+    touched = TouchedRows([batch])
+    generator = torch.Generator().manual_seed(7)
+    width = reference.interaction_width(len(table_sizes) + 1, dim)
+    gradient = torch.randn(256, width, generator=generator)
+    gradient[:, order.numel() :] = 0  # Padding is no output of the others.
+    bottom = torch.randn(256, dim, generator=generator)
+
+    def run(name: str) -> list[tuple[Tensor, Tensor]]:
+        """Returns (found, truth) pairs; each starts from the weights it finds."""
+        tables, forward = steps[name]
+        weights = touched.of(tables).double().requires_grad_()
+        bottom64, bottom32 = bottom.double().requires_grad_(), bottom.clone().requires_grad_()
+        output64 = plain_interaction(bottom64, weights[touched.numbers(batch)])
+        true = torch.autograd.grad(output64, [bottom64, weights], gradient.double())
+        output = forward(batch, bottom32)
+        output.backward(gradient[:, order] if name == PEER else gradient)  # type: ignore[no-untyped-call]
+        tables.update()
+        assert bottom32.grad is not None
+        found = output.detach() if name == PEER else output.detach()[:, order]
+        return [
+            (found, output64.detach()[:, order]),
+            (bottom32.grad, true[0]),
+            (touched.of(tables), weights.detach() - LEARNING_RATE * true[1]),
+        ]
+
+    others = {name: run(name) for name in steps if name not in (FUSED, UNFUSED)}
+    for ours in (FUSED, UNFUSED):
+        results = run(ours)
+        for name, other in others.items():
+            for part, our_pair, other_pair in zip(
+                ("output", "gradient of bottom", "weights"), results, other, strict=True
+            ):
+                check_error(f"{ours} beside {name}, {part}", our_pair, other_pair)
