@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizer rules on one row of a table; reference.py defines them.
+#pragma once
+
+#include "embedding_row_formats.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+struct RuleScalars {
+  float lr;
+  float inverse_scale;
+  float weight_decay;
+  float eps;
+  float beta1;
+  float beta2;
+  float first_correction = 1.0f;   // 1 / (1 - beta1^step)
+  float second_correction = 1.0f;  // 1 / (1 - beta2^step)
+
+  explicit RuleScalars(const UpdateArguments& arguments)
+      : lr(*arguments.lr),
+        inverse_scale(arguments.inverse_scale == nullptr ? 1.0f : *arguments.inverse_scale),
+        weight_decay(arguments.weight_decay),
+        eps(arguments.eps),
+        beta1(arguments.beta1),
+        beta2(arguments.beta2) {
+    if (arguments.rule == UpdateRule::kAdam) {
+      const double step = *arguments.step;
+      first_correction = static_cast<float>(1.0 / (1.0 - __builtin_pow(beta1, step)));
+      second_correction = static_cast<float>(1.0 / (1.0 - __builtin_pow(beta2, step)));
+    }
+  }
+};
+
+template <UpdateRule kRule>
+struct Rule;
+
+template <>
+struct Rule<UpdateRule::kSgd> {
+  static void prefetch_state(const UpdateArguments&, int64_t) {}
+
+  template <typename Row>
+  static void apply(const UpdateArguments& arguments, const RuleScalars& scalars, int64_t,
+                    const Row& row, const float* gradients) {
+    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      const Vector<float> weights = row.read(columns);
+      const Vector<float> gradient =
+          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      row.write(columns, weights - gradient * scalars.lr);
+    });
+  }
+};
+
+template <>
+struct Rule<UpdateRule::kRowwiseAdagrad> {
+  static void prefetch_state(const UpdateArguments& arguments, int64_t row) {
+    __builtin_prefetch(arguments.first_state + row);
+  }
+
+  template <typename Row>
+  static void apply(const UpdateArguments& arguments, const RuleScalars& scalars,
+                    int64_t row_number, const Row& row, const float* gradients) {
+    Vector<float> squares = {};
+    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      const Vector<float> gradient = columns.read(gradients) * scalars.inverse_scale +
+                                     row.read(columns) * scalars.weight_decay;
+      squares += gradient * gradient;
+    });
+    float& state = arguments.first_state[row_number];
+    state += sum(squares) / static_cast<float>(arguments.dim);
+    const float multiplier = scalars.lr / (__builtin_sqrtf(state) + scalars.eps);
+    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      const Vector<float> weights = row.read(columns);
+      const Vector<float> gradient =
+          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      row.write(columns, weights - gradient * multiplier);
+    });
+  }
+};
+
+template <>
+struct Rule<UpdateRule::kAdagrad> {
+  static void prefetch_state(const UpdateArguments& arguments, int64_t row) {
+    prefetch(arguments.first_state + row * arguments.dim,
+             arguments.dim * static_cast<int64_t>(sizeof(float)));
+  }
+
+  template <typename Row>
+  static void apply(const UpdateArguments& arguments, const RuleScalars& scalars,
+                    int64_t row_number, const Row& row, const float* gradients) {
+    float* state = arguments.first_state + row_number * arguments.dim;
+    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      const Vector<float> weights = row.read(columns);
+      const Vector<float> gradient =
+          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      const Vector<float> squares = columns.read(state) + gradient * gradient;
+      columns.write(state, squares);
+      row.write(columns, weights - gradient * scalars.lr / (square_root(squares) + scalars.eps));
+    });
+  }
+};
+
+template <>
+struct Rule<UpdateRule::kAdam> {
+  static void prefetch_state(const UpdateArguments& arguments, int64_t row) {
+    const int64_t bytes = arguments.dim * static_cast<int64_t>(sizeof(float));
+    prefetch(arguments.first_state + row * arguments.dim, bytes);
+    prefetch(arguments.second_state + row * arguments.dim, bytes);
+  }
+
+  template <typename Row>
+  static void apply(const UpdateArguments& arguments, const RuleScalars& scalars,
+                    int64_t row_number, const Row& row, const float* gradients) {
+    float* first_moments = arguments.first_state + row_number * arguments.dim;
+    float* second_moments = arguments.second_state + row_number * arguments.dim;
+    const float decay = scalars.lr * scalars.weight_decay;
+    for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
+      const Vector<float> gradient = columns.read(gradients) * scalars.inverse_scale;
+      const Vector<float> first =
+          columns.read(first_moments) * scalars.beta1 + gradient * (1.0f - scalars.beta1);
+      const Vector<float> second = columns.read(second_moments) * scalars.beta2 +
+                                   gradient * gradient * (1.0f - scalars.beta2);
+      columns.write(first_moments, first);
+      columns.write(second_moments, second);
+      const Vector<float> root = square_root(second * scalars.second_correction) + scalars.eps;
+      const Vector<float> weights = row.read(columns);
+      row.write(columns,
+                weights - weights * decay - first * scalars.first_correction * scalars.lr / root);
+    });
+  }
+};
+
+}  // namespace recsys::cpu::RECSYS_ISA
