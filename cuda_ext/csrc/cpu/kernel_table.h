@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "../op_arguments.h"
-#if __has_include("embedding_kernel_table.h")
-#include "embedding_kernel_table.h"
+#if __has_include("embedding_kernels_table.h")
+#include "embedding_kernels_table.h"
 #endif
 
 namespace recsys::cpu {
@@ -20,7 +20,7 @@ struct InteractionKernels {
 struct KernelTable {
   const char* name;
   InteractionKernels interaction;
-#if __has_include("embedding_kernel_table.h")
+#if __has_include("embedding_kernels_table.h")
   EmbeddingKernels embedding;
 #endif
 };
