@@ -6,6 +6,24 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
+// a * b + c, rounded once where the CPU can. Spelled out where two products meet: there the
+// compiler may fuse either, and planar and float32 tables would differ in the last bit.
+inline Vector<float> multiply_add(Vector<float> a, float b, Vector<float> c) {
+  const Vector<float> factors = broadcast(b);
+#if defined(__AVX512F__)
+  return (Vector<float>)_mm512_fmadd_ps((__m512)a, (__m512)factors, (__m512)c);
+#elif defined(__FMA__)
+  return (Vector<float>)_mm256_fmadd_ps((__m256)a, (__m256)factors, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+  for (int lane = 0; lane < kLanes<float>; ++lane) {
+    c[lane] = __builtin_fmaf(a[lane], factors[lane], c[lane]);
+  }
+  return c;
+#else
+  return a * factors + c;
+#endif
+}
+
 struct RuleScalars {
   float lr;
   float inverse_scale;
@@ -29,6 +47,11 @@ struct RuleScalars {
       second_correction = static_cast<float>(1.0 / (1.0 - __builtin_pow(beta2, step)));
     }
   }
+
+  // The gradient of the loss plus that of the weight decay.
+  Vector<float> decayed(Vector<float> sums, Vector<float> weights) const {
+    return multiply_add(sums, inverse_scale, weights * weight_decay);
+  }
 };
 
 template <UpdateRule kRule>
@@ -43,8 +66,7 @@ struct Rule<UpdateRule::kSgd> {
                     const Row& row, const float* gradients) {
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
       const Vector<float> weights = row.read(columns);
-      const Vector<float> gradient =
-          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      const Vector<float> gradient = scalars.decayed(columns.read(gradients), weights);
       row.write(columns, weights - gradient * scalars.lr);
     });
   }
@@ -61,8 +83,7 @@ struct Rule<UpdateRule::kRowwiseAdagrad> {
                     int64_t row_number, const Row& row, const float* gradients) {
     Vector<float> squares = {};
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
-      const Vector<float> gradient = columns.read(gradients) * scalars.inverse_scale +
-                                     row.read(columns) * scalars.weight_decay;
+      const Vector<float> gradient = scalars.decayed(columns.read(gradients), row.read(columns));
       squares += gradient * gradient;
     });
     float& state = arguments.first_state[row_number];
@@ -70,8 +91,7 @@ struct Rule<UpdateRule::kRowwiseAdagrad> {
     const float multiplier = scalars.lr / (__builtin_sqrtf(state) + scalars.eps);
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
       const Vector<float> weights = row.read(columns);
-      const Vector<float> gradient =
-          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      const Vector<float> gradient = scalars.decayed(columns.read(gradients), weights);
       row.write(columns, weights - gradient * multiplier);
     });
   }
@@ -90,8 +110,7 @@ struct Rule<UpdateRule::kAdagrad> {
     float* state = arguments.first_state + row_number * arguments.dim;
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
       const Vector<float> weights = row.read(columns);
-      const Vector<float> gradient =
-          columns.read(gradients) * scalars.inverse_scale + weights * scalars.weight_decay;
+      const Vector<float> gradient = scalars.decayed(columns.read(gradients), weights);
       const Vector<float> squares = columns.read(state) + gradient * gradient;
       columns.write(state, squares);
       row.write(columns, weights - gradient * scalars.lr / (square_root(squares) + scalars.eps));
@@ -115,10 +134,10 @@ struct Rule<UpdateRule::kAdam> {
     const float decay = scalars.lr * scalars.weight_decay;
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
       const Vector<float> gradient = columns.read(gradients) * scalars.inverse_scale;
-      const Vector<float> first =
-          columns.read(first_moments) * scalars.beta1 + gradient * (1.0f - scalars.beta1);
-      const Vector<float> second = columns.read(second_moments) * scalars.beta2 +
-                                   gradient * gradient * (1.0f - scalars.beta2);
+      const Vector<float> first = multiply_add(columns.read(first_moments), scalars.beta1,
+                                               gradient * (1.0f - scalars.beta1));
+      const Vector<float> second = multiply_add(columns.read(second_moments), scalars.beta2,
+                                                gradient * gradient * (1.0f - scalars.beta2));
       columns.write(first_moments, first);
       columns.write(second_moments, second);
       const Vector<float> root = square_root(second * scalars.second_correction) + scalars.eps;
