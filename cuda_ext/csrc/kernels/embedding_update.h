@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// First kernel of the sorted update, for rows that fit one part per lane: sums the segments of each
+// chunk and applies those that lie inside it.
+#pragma once
+
+#include "embedding_segments.h"
+
+namespace recsys::kernels {
+
+// Lookups that a team has under way at once: their gradients, and the rows that end among them.
+template <UpdateRule rule>
+constexpr int kLookupsInFlight = rule == UpdateRule::kAdam ? 2 : 4;
+
+// Writes the sum of a segment that crosses a boundary of its chunk.
+template <int Width>
+RECSYS_DEVICE void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk, bool began_before,
+                                   int64_t dim, int64_t column, const float (&sums)[Width]) {
+  RowPart<float, Width> part;
+#pragma unroll
+  for (int i = 0; i < Width; ++i) {
+    part.values[i] = sums[i];
+  }
+  store_part(began_before ? chunk_sums.heads : chunk_sums.tails, chunk * dim + column, part);
+}
+
+// No thread leaves early: ballots and sums take whole warps.
+template <UpdateRule rule, typename Format, typename Gradient, int Width>
+RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
+  if (arguments.overflow != nullptr && *arguments.overflow) {
+    return;
+  }
+  constexpr int kInFlight = kLookupsInFlight<rule>;
+  const Team team(lanes);
+  const StepScalars scalars = step_scalars(arguments);
+  const RowNumbers rows = row_numbers(arguments.sorted_rows, arguments.row_type);
+  const ChunkSegments chunk = find_segments(rows, arguments.count, team);
+  const int64_t column = team.lane * Width;
+  const bool has_columns = column < arguments.dim;
+  const auto* gradients = static_cast<const Gradient*>(arguments.gradients);
+  float sums[Width] = {};
+  for (int base = 0; base < kChunk; base += kInFlight) {
+    int64_t row[kInFlight];
+    float scale[kInFlight];
+    float total[kInFlight];
+    bool applies[kInFlight];
+    RowPart<Gradient, Width> gradient[kInFlight];
+    LoadedPart<rule, Format, Width> loaded[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = base + i;
+      row[i] = at < chunk.size ? rows[chunk.begin + at] : -1;
+      const bool valid = is_row(row[i], arguments.num_table_rows);
+      applies[i] = valid && chunk.ends_at(at) && !chunk.began_before(at);
+      scale[i] = 0;
+      total[i] = 0;
+      gradient[i] = {};
+      loaded[i] = {};
+      if constexpr (rule == UpdateRule::kRowwiseAdagrad) {
+        total[i] = applies[i] ? arguments.first_state[row[i]] : 0.0f;
+      }
+      if (valid && has_columns) {
+        const LookupGradient lookup = lookup_gradient(arguments, chunk.begin + at);
+        scale[i] = lookup.scale;
+        gradient[i] = load_part<Width>(gradients, lookup.row * arguments.dim + column);
+        if (applies[i]) {
+          loaded[i] = load_row_and_state<rule, Format, Width>(arguments, row[i], column);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = base + i;
+#pragma unroll
+      for (int j = 0; j < Width; ++j) {
+        sums[j] += scale[i] * convert<float>(gradient[i].values[j]);
+      }
+      float rate = scalars.lr;
+      if constexpr (rule == UpdateRule::kRowwiseAdagrad) {
+        if (ballot(applies[i]) != 0) {
+          const float squares = team.sum(sum_of_squares(arguments, scalars, loaded[i], sums));
+          if (applies[i]) {
+            rate = update_row_total(arguments, scalars, team, row[i], total[i], squares);
+          }
+        }
+      }
+      if (applies[i]) {
+        if (has_columns) {
+          apply_part(arguments, scalars, row[i], column, loaded[i], sums, rate);
+        }
+      } else if (has_columns && is_row(row[i], arguments.num_table_rows) &&
+                 (chunk.ends_at(at) || chunk.goes_on_after(at))) {
+        store_chunk_sum(chunk_sums, team.index(), chunk.began_before(at), arguments.dim, column,
+                        sums);
+      }
+      if (chunk.ends_at(at)) {
+#pragma unroll
+        for (int j = 0; j < Width; ++j) {
+          sums[j] = 0;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace recsys::kernels

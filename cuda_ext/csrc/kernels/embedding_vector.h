@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows as vectors. A team of 2^k lanes of one warp shares a row; each lane takes Width neighbouring
+// columns, so that a row of a few columns does not idle the other lanes of the warp.
+#pragma once
+
+#include "../op_arguments.h"
+#include "../portable.h"
+
+namespace recsys::kernels {
+
+constexpr int kWarpLanes = 32;
+
+// Width neighbouring elements of a row, moved by loads and stores of up to 16 bytes.
+template <typename T, int Width>
+struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) RowPart {
+  T values[Width];
+};
+
+template <int Width, typename T>
+RECSYS_DEVICE RowPart<T, Width> load_part(const T* row, int64_t column) {
+  return *reinterpret_cast<const RowPart<T, Width>*>(row + column);
+}
+
+template <typename T, int Width>
+RECSYS_DEVICE void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
+  *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
+}
+
+// Row numbers of either width. The branch is the same for every thread of a launch.
+struct RowNumbers {
+  const void* data;
+  bool wide;
+
+  RECSYS_DEVICE int64_t operator[](int64_t position) const {
+    return wide ? static_cast<const int64_t*>(data)[position]
+                : static_cast<const int32_t*>(data)[position];
+  }
+};
+
+RECSYS_DEVICE RowNumbers row_numbers(const void* data, IndexType type) {
+  return {data, type == IndexType::kInt64};
+}
+
+RECSYS_DEVICE bool is_row(int64_t row, int64_t num_table_rows) {
+  return row >= 0 && row < num_table_rows;
+}
+
+// The place of a thread among the teams of a launch.
+struct Team {
+  int lanes;        // of a team: a power of two, at most a warp
+  int lane;         // of this thread in its team
+  int in_block;     // number of this team in its block
+  int block_teams;  // teams of a block
+
+  RECSYS_DEVICE explicit Team(int lanes_of_team)
+      : lanes(lanes_of_team),
+        lane(thread_index() & (lanes_of_team - 1)),
+        in_block(thread_index() / lanes_of_team),
+        block_teams(block_size() / lanes_of_team) {}
+
+  // Number of this team in the launch.
+  RECSYS_DEVICE int64_t index() const {
+    return static_cast<int64_t>(block_index()) * block_teams + in_block;
+  }
+
+  // Sum over the lanes of the team. All lanes of the warp must come here together.
+  template <typename T>
+  RECSYS_DEVICE T sum(T value) const {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      value += shuffle_xor(value, distance);
+    }
+    return value;
+  }
+};
+
+}  // namespace recsys::kernels
