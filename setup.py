@@ -22,7 +22,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CSRC = Path("cuda_ext/csrc")
-CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
+CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
 # PyTorch 2.11, the oldest version that the binary has to load into.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
 X86_FLAGS = {

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import library, reference, registration
+from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer, bag_of_lookup
 
 __all__ = [
@@ -21,11 +22,13 @@ __all__ = [
     "embedding_gather",
     "gather_dot_interaction",
     "joint_rows",
+    "lookup_scale",
     "row_gradient_anchor",
     "row_optimizer_state",
     "sort_rows",
     "sparse_embedding",
     "update_rows",
+    "use_huge_pages",
 ]
 
 MAX_VECTORS = 64

@@ -79,7 +79,13 @@ class _InteractionAutograd(_Autograd):
         to_features, to_bottom = self.ops.dot_interaction_backward(
             gradient, features, bottom, ctx.self_interaction, ctx.allow_tf32
         )
-        return to_features, None if bottom is None else to_bottom, None, None
+        wants_features, wants_bottom, *_ = ctx.needs_input_grad
+        return (
+            to_features if wants_features else None,
+            to_bottom if wants_bottom else None,
+            None,
+            None,
+        )
 
 
 class _GatherInteractionAutograd(_Autograd):
@@ -97,7 +103,8 @@ class _GatherInteractionAutograd(_Autograd):
         to_table = None
         if ctx.needs_input_grad[0]:
             to_table = self.dense_gradient(table, rows, to_vectors)
-        return to_table, None, to_bottom, to_vectors, None, None
+        wanted = zip(ctx.needs_input_grad, (to_table, None, to_bottom, to_vectors), strict=False)
+        return *(gradient if needed else None for needed, gradient in wanted), None, None
 
 
 class _GatherAutograd(_Autograd):
@@ -110,7 +117,7 @@ class _GatherAutograd(_Autograd):
     def backward(self, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         table, rows = ctx.saved_tensors
         to_table = self.dense_gradient(table, rows, gradient) if ctx.needs_input_grad[0] else None
-        return to_table, None, gradient, None
+        return to_table, None, gradient if ctx.needs_input_grad[2] else None, None
 
 
 class _BagAutograd(_Autograd):
@@ -132,4 +139,5 @@ class _BagAutograd(_Autograd):
             to_table = self.dense_gradient(table, rows, per_lookup)
         if ctx.needs_input_grad[3]:
             to_scale = self.ops.embedding_bag_scale_backward(gradient, table, rows, source)
-        return to_table, None, None, to_scale, gradient, None
+        to_anchor = gradient if ctx.needs_input_grad[4] else None
+        return to_table, None, None, to_scale, to_anchor, None

@@ -15,6 +15,7 @@ from training.precision import AmpDtype
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
+EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 Mode = Literal["train", "test", "inference_benchmark"]
 
@@ -53,6 +54,12 @@ class ModelConfig:
         "The type of the embedding operation to use: one joint table updated in place by the "
         "fused optimizer, one joint table with sparse gradients (plain PyTorch, or through the "
         "extension), or one table per feature",
+    )
+    embedding_storage: EmbeddingStorage = setting(
+        "float32",
+        "How --embedding_type joint_fused keeps its table: float32, bfloat16 written with "
+        "stochastic rounding (half the memory), or planar (float32 in two halves, of which the "
+        "forward pass reads the bfloat16 one)",
     )
     hash_indices: bool = setting(
         False,
@@ -96,6 +103,11 @@ class ModelConfig:
                     "--max_table_size cuts tables below their number of ids, so it needs "
                     "--hash_indices"
                 )
+        if self.embedding_storage != "float32" and self.embedding_type != "joint_fused":
+            raise ValueError(
+                f"--embedding_storage {self.embedding_storage} needs --embedding_type joint_fused, "
+                f"not {self.embedding_type}"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout must lie in [0, 1), got {self.dropout}")
 

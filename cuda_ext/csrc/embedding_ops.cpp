@@ -17,6 +17,14 @@ Tensor on_cpu(const Tensor& tensor) {
   return torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU));
 }
 
+// Returns an int64 [1] where the tensor lies, saying that no id was bad so far.
+Tensor none_bad_beside(const Tensor& tensor) {
+  Tensor none = new_empty(tensor, {1}, ScalarType::Long, std::nullopt,
+                          torch::stable::Device(DeviceType::CPU));
+  *static_cast<int64_t*>(none.data_ptr()) = std::numeric_limits<int64_t>::max();
+  return tensor.is_cuda() ? torch::stable::to(none, tensor.device()) : none;
+}
+
 // Throws if an id lay outside its table, naming feature, position and value.
 void check_ids(const JointRowsArguments& arguments, const Tensor& ids, const Tensor& offsets,
                const std::optional<Tensor>& bag_offsets, int64_t bad) {
@@ -153,10 +161,7 @@ Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
   arguments.row_type = row_type_of(rows, op);
   arguments.rows = rows.data_ptr();
   const bool deferred = bad.has_value() && runs_on_device(ids);
-  Tensor found = deferred ? *bad : new_empty(ids, {1}, ScalarType::Long);
-  if (!deferred) {
-    torch::stable::fill_(found, static_cast<double>(std::numeric_limits<int64_t>::max()));
-  }
+  Tensor found = deferred ? *bad : none_bad_beside(ids);
   arguments.bad = optional_data<int64_t>(found, ids, ScalarType::Long, 1, op, "bad");
   if (arguments.count > 0) {
     RECSYS_RUN(joint_rows, ids, arguments);

@@ -79,8 +79,9 @@ def load(path: Path, model: Dlrm) -> None:
     Raises:
         CheckpointError: a file is missing or damaged, or a shape differs.
     """
-    for i, table in enumerate(model.embeddings.tables()):
-        _load_table(path, i, table)
+    embeddings = model.embeddings
+    for i, rows in enumerate(embeddings.table_sizes):
+        embeddings.load_table(i, _read_table(path, i, (rows, embeddings.embedding_dim)))
     _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
     _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
     out = _read_pickle(path / _TOP_OUT)
@@ -133,22 +134,22 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     return value
 
 
-def _load_table(path: Path, index: int, table: Tensor) -> None:
+def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
     file = path / _table(index, "bin")
     shape = tuple(_read_pickle(path / _table(index, "meta.pt")).get("shape", ()))
-    if shape != tuple(table.shape):
+    if shape != expected:
         raise CheckpointError(
             f"{file}: the checkpoint has a table of shape {list(shape)}, the model "
-            f"{list(table.shape)}; the dataset or --embedding_dim differ"
+            f"{list(expected)}; the dataset or --embedding_dim differ"
         )
-    expected = 4 * table.numel()
+    num_bytes = 4 * expected[0] * expected[1]
     size = file.stat().st_size if file.is_file() else -1
-    if size != expected:
+    if size != num_bytes:
         found = "is missing" if size < 0 else f"has {size} bytes"
-        raise CheckpointError(f"{file}: {found}, expected {expected} (float32, {list(shape)})")
-    if table.numel():
-        values = np.memmap(file, dtype="<f4", mode="c", shape=shape)
-        table.copy_(torch.from_numpy(values))
+        raise CheckpointError(f"{file}: {found}, expected {num_bytes} (float32, {list(shape)})")
+    if not num_bytes:
+        return torch.empty(shape)
+    return torch.from_numpy(np.memmap(file, dtype="<f4", mode="c", shape=shape))
 
 
 def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.config import ModelConfig
-from dlrm.nn.embedding import build_embeddings
+from dlrm.nn.embedding import JointFusedEmbedding, build_embeddings
 from dlrm.nn.interaction import build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp
 
@@ -33,8 +33,13 @@ class Dlrm(nn.Module):
             max(config.num_numerical_features, 1), config.bottom_mlp_sizes, final_relu=True
         )
         self.embeddings = build_embeddings(
-            config.embedding_type, table_sizes, config.embedding_dim, config.hash_indices
+            config.embedding_type,
+            table_sizes,
+            config.embedding_dim,
+            config.hash_indices,
+            config.embedding_storage,
         )
+        self._fuses_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
         self.interaction = build_interaction(
             config.interaction_op,
             1 + len(table_sizes),
@@ -70,11 +75,13 @@ class Dlrm(nn.Module):
         if self.num_numerical_features == 0:
             numerical = torch.ones(ids.shape[0], 1, device=ids.device)
         bottom = self._run_bottom(numerical.to(torch.float32))
-        features = bottom.unsqueeze(1)
-        if self.embeddings.table_sizes:
-            vectors = self.embeddings(ids, bottom.dtype)
-            features = torch.cat([features, vectors], dim=1)
-        logits: Tensor = self._run_top(self.interaction(features)).squeeze(1)
+        if self._fuses_lookup and isinstance(self.embeddings, JointFusedEmbedding):
+            features = self.embeddings.interact(ids, bottom)
+        else:
+            with_tables = bool(self.embeddings.table_sizes)
+            vectors = self.embeddings(ids, bottom.dtype) if with_tables else None
+            features = self.interaction(bottom, vectors)
+        logits: Tensor = self._run_top(features).squeeze(1)
         return logits
 
     def mlp_parameters(self) -> list[nn.Parameter]:

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cuda_ext import ops
-from cuda_ext.ops import RowOptimizer
+from cuda_ext import ops, reference
+from dlrm.config import EmbeddingStorage
+
+_NONE_BAD = torch.iinfo(torch.int64).max
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,13 +27,26 @@ class RowGradients:
 
     Attributes:
         table: index of the stored table (0 where there is one joint table).
-        rows: [L] int64; a row may occur more than once.
+        rows: [L] int32 or int64; a row may occur more than once.
         gradients: [L, D].
     """
 
     table: int
     rows: Tensor
     gradients: Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it lies in memory.
+
+    Attributes:
+        values: [R, D] float32 or bfloat16.
+        low: [R, D] int16: the table is planar-split, `values` holding the high halves; or None.
+    """
+
+    values: Tensor
+    low: Tensor | None = None
 
 
 class Embeddings(nn.Module, abc.ABC):
@@ -52,30 +67,21 @@ class Embeddings(nn.Module, abc.ABC):
         self.embedding_dim = embedding_dim
         self.hash_indices = hash_indices
         self.trainable = True
-        self._sizes: Tensor
-        self.register_buffer(
-            "_sizes", torch.tensor(self.table_sizes, dtype=torch.int64), persistent=False
-        )
 
+    @abc.abstractmethod
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Looks up one row per feature.
 
         Args:
-            ids: [B, F] int64 in [0, table size); never changed.
+            ids: [B, F] int, in [0, table size); never changed.
             dtype: of the result.
 
         Returns:
             [B, F, D] of `dtype`.
         """
-        if self.hash_indices:
-            ids = torch.remainder(ids, self._sizes)
-        return self._look_up(ids, dtype)
 
     @abc.abstractmethod
-    def _look_up(self, ids: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-    @abc.abstractmethod
-    def stored_tables(self) -> list[Tensor]:
+    def stored_tables(self) -> list[StoredTable]:
         """Returns the tables as they lie in memory; changing them changes the model."""
 
     @abc.abstractmethod
@@ -87,8 +93,32 @@ class Embeddings(nn.Module, abc.ABC):
         return list(stored)
 
     def tables(self) -> list[Tensor]:
-        """Returns one [rows, D] view per feature; changing it changes the model."""
-        return self.per_feature(self.stored_tables())
+        """Returns one [rows, D] float32 tensor per feature; copies unless stored as float32."""
+        return self.per_feature([self._as_float32(table) for table in self.stored_tables()])
+
+    @staticmethod
+    def _as_float32(table: StoredTable) -> Tensor:
+        if table.low is not None:
+            return reference.join_planar(table.values, table.low)
+        return table.values.to(torch.float32)
+
+    @torch.no_grad()
+    def load_table(self, feature: int, values: Tensor) -> None:
+        """Puts values into the table of a feature.
+
+        Args:
+            feature: its index.
+            values: [rows, D] floating point.
+        """
+        stored = self.stored_tables()
+        into = self.per_feature([table.values for table in stored])[feature]
+        low = [table.low for table in stored if table.low is not None]
+        if low:
+            high, rest = reference.split_planar(values.to(into.device, torch.float32))
+            into.copy_(high)
+            self.per_feature(low)[feature].copy_(rest)
+        else:
+            into.copy_(values)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -96,32 +126,70 @@ class Embeddings(nn.Module, abc.ABC):
 
         Source: facebookresearch/dlrm, create_emb.
         """
-        for table in self.tables():
-            bound = math.sqrt(1 / table.shape[0])
-            table.uniform_(-bound, bound)
+        views = self.per_feature([table.values for table in self.stored_tables()])
+        for feature, (rows, view) in enumerate(zip(self.table_sizes, views, strict=True)):
+            bound = math.sqrt(1 / rows)
+            if view.dtype == torch.float32:
+                view.uniform_(-bound, bound)
+            else:
+                drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
+                self.load_table(feature, drawn)
+
+    def raise_bad_ids(self) -> None:
+        """Waits for the device and refuses ids outside their tables that it met so far.
+
+        On a CPU such ids are refused by the lookup itself.
+
+        Raises:
+            ValueError: names the feature.
+        """
 
 
 class _JointTable(Embeddings):
     """One [R, D] table for all features, feature i starting at row offset i."""
 
-    def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
+    def __init__(
+        self,
+        table_sizes: Sequence[int],
+        embedding_dim: int,
+        hash_indices: bool,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
         starts = list(itertools.accumulate(self.table_sizes, initial=0))
+        self._row_dtype = torch.int32 if starts[-1] < 2**31 else torch.int64
         self._offsets: Tensor
-        self.register_buffer(
-            "_offsets", torch.tensor(starts[:-1], dtype=torch.int64), persistent=False
+        self._bad_id: Tensor
+        self.register_buffer("_offsets", torch.tensor(starts), persistent=False)
+        self.register_buffer("_bad_id", torch.full((1,), _NONE_BAD), persistent=False)
+        self.weight = nn.Parameter(
+            ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
         )
-        self.weight = nn.Parameter(torch.empty(starts[-1], embedding_dim))
-        self.reset_parameters()
 
-    def stored_tables(self) -> list[Tensor]:
-        return [self.weight.data]
+    def stored_tables(self) -> list[StoredTable]:
+        return [StoredTable(self.weight.data)]
 
     def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
         return list(torch.split(stored[0], list(self.table_sizes)))
 
     def _rows(self, ids: Tensor) -> Tensor:
-        return ids + self._offsets
+        return ops.joint_rows(
+            ids,
+            self._offsets,
+            hash_indices=self.hash_indices,
+            dtype=self._row_dtype,
+            bad=self._bad_id if ids.is_cuda else None,
+        )
+
+    def raise_bad_ids(self) -> None:
+        position = int(self._bad_id)
+        if position != _NONE_BAD:
+            feature = position % len(self.table_sizes)
+            raise ValueError(
+                f"categorical feature {feature}: a batch held an id outside [0, "
+                f"{self.table_sizes[feature]}), the rows of its table; the dataset and its feature "
+                "spec differ, or --hash_indices is missing"
+            )
 
     def take_row_gradients(self) -> list[RowGradients]:
         gradient, self.weight.grad = self.weight.grad, None
@@ -131,7 +199,8 @@ class _JointTable(Embeddings):
 class JointEmbedding(_JointTable):
     """One joint table, looked up by plain PyTorch with a sparse gradient (`joint`)."""
 
-    def _look_up(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
         rows = self._rows(ids)
         return nn.functional.embedding(rows, self.weight, sparse=self.trainable).to(dtype)
 
@@ -142,60 +211,79 @@ class JointSparseEmbedding(_JointTable):
     The gradient is an ordinary sparse tensor in `weight.grad`, so any optimizer can use it.
     """
 
-    def _look_up(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        found: Tensor = _SparseGather.apply(self.weight, self._rows(ids), dtype)  # type: ignore[no-untyped-call]
-        return found
-
-
-class _SparseGather(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, table: Tensor, rows: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.table_shape = table.shape  # type: ignore[attr-defined]
-        return ops.embedding_gather(table, rows, dtype)
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, None, None]:
-        (rows,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        shape = ctx.table_shape  # type: ignore[attr-defined]
-        values = gradient.reshape(-1, shape[1]).to(torch.float32)
-        sparse = torch.sparse_coo_tensor(
-            rows.reshape(1, -1), values, shape, check_invariants=False, is_coalesced=False
-        )
-        return sparse, None, None
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
+        return ops.sparse_embedding(self.weight, self._rows(ids), dtype)
 
 
 class JointFusedEmbedding(_JointTable):
     """One joint table outside autograd, updated in place by rows (`joint_fused`).
 
-    The looked-up vectors are a leaf of the graph: their gradient is the row gradient, so no
-    gradient tensor of the table exists, dense or sparse.
+    No gradient tensor of the table exists, dense or sparse: the gradient of the looked-up rows
+    leaves through an anchor, see `ops.row_gradient_anchor`.
+
+    Args:
+        table_sizes: rows of each table.
+        embedding_dim: D.
+        hash_indices: take ids modulo the table size.
+        storage: `float32`; `bfloat16`, written with stochastic rounding; or `planar`, float32 in
+            two halves of which the forward pass reads the high one alone, as bfloat16.
     """
 
-    def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
-        super().__init__(table_sizes, embedding_dim, hash_indices)
+    def __init__(
+        self,
+        table_sizes: Sequence[int],
+        embedding_dim: int,
+        hash_indices: bool,
+        storage: EmbeddingStorage = "float32",
+    ) -> None:
+        dtype = torch.float32 if storage == "float32" else torch.bfloat16
+        super().__init__(table_sizes, embedding_dim, hash_indices, dtype)
         self.weight.requires_grad_(False)
+        self.weight_low: Tensor | None
+        low = torch.empty_like(self.weight, dtype=torch.int16) if storage == "planar" else None
+        self.register_buffer("weight_low", low, persistent=False)
         self._pending: list[tuple[Tensor, Tensor]] = []
 
-    def _look_up(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns the joint table."""
+        return [StoredTable(self.weight.data, self.weight_low)]
+
+    def _start(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Returns the rows, and the anchor that will hold their gradient."""
         rows = self._rows(ids)
-        vectors = ops.embedding_gather(self.weight, rows, dtype)
-        if self.trainable and torch.is_grad_enabled():
-            vectors.requires_grad_()
-            self._pending.append((rows, vectors))
-        return vectors
+        if not (self.trainable and torch.is_grad_enabled()):
+            return rows, None
+        shape = (*rows.shape, self.embedding_dim)
+        anchor = ops.row_gradient_anchor(shape, dtype, self.weight.device)
+        self._pending.append((rows, anchor))
+        return rows, anchor
+
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
+        rows, anchor = self._start(ids, dtype)
+        return ops.embedding_gather(self.weight, rows, dtype, anchor=anchor)
+
+    def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
+        """Looks up the rows and takes their dot products in one pass, without [B, F, D] in memory.
+
+        Args:
+            ids: [B, F] int.
+            bottom: [B, D], output of the bottom MLP.
+
+        Returns:
+            What `ops.dot_interaction` gives for the looked-up rows.
+        """
+        rows, anchor = self._start(ids, bottom.dtype)
+        return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the vectors that were looked up."""
         pending, self._pending = self._pending, []
         return [
-            RowGradients(0, rows.reshape(-1), vectors.grad.reshape(-1, self.embedding_dim))
-            for rows, vectors in pending
-            if vectors.grad is not None
+            RowGradients(0, rows.reshape(-1), anchor.grad.reshape(-1, self.embedding_dim))
+            for rows, anchor in pending
+            if anchor.grad is not None
         ]
 
 
@@ -204,14 +292,18 @@ class MultiTableEmbedding(Embeddings):
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
+        self._sizes: Tensor
+        self.register_buffer("_sizes", torch.tensor(self.table_sizes), persistent=False)
         self.weights = nn.ParameterList(torch.empty(n, embedding_dim) for n in self.table_sizes)
-        self.reset_parameters()
 
-    def stored_tables(self) -> list[Tensor]:
+    def stored_tables(self) -> list[StoredTable]:
         """Returns one table per feature."""
-        return [weight.data for weight in self.weights]
+        return [StoredTable(weight.data) for weight in self.weights]
 
-    def _look_up(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
+        if self.hash_indices:
+            ids = torch.remainder(ids, self._sizes)
         vectors = [
             nn.functional.embedding(column, weight, sparse=self.trainable)
             for column, weight in zip(ids.unbind(1), self.weights, strict=True)
@@ -234,85 +326,23 @@ def _from_sparse(table: int, gradient: Tensor) -> RowGradients:
 
 _TYPES: dict[str, type[_JointTable | MultiTableEmbedding]] = {
     "joint": JointEmbedding,
-    "joint_fused": JointFusedEmbedding,
     "joint_sparse": JointSparseEmbedding,
     "multi_table": MultiTableEmbedding,
 }
 
 
 def build_embeddings(
-    embedding_type: str, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool
+    embedding_type: str,
+    table_sizes: Sequence[int],
+    embedding_dim: int,
+    hash_indices: bool,
+    storage: EmbeddingStorage = "float32",
 ) -> Embeddings:
-    """Returns the tables that --embedding_type names."""
-    return _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
-
-
-class RowwiseOptimizer:
-    """Applies the row gradients of embeddings, of whatever type, to their tables.
-
-    Args:
-        embeddings: the tables.
-        rule: `sgd`, `rowwise_adagrad` or `adam`.
-        weight_decay: on the rows that occur.
-
-    Attributes:
-        state: one dict of tensors per stored table.
-        steps: scalar float32 tensor, optimizer steps that were applied.
-    """
-
-    def __init__(self, embeddings: Embeddings, rule: RowOptimizer, weight_decay: float) -> None:
-        self._embeddings = embeddings
-        self._rule = rule
-        self._weight_decay = weight_decay
-        tables = embeddings.stored_tables()
-        self.state = [ops.row_optimizer_state(rule, table) for table in tables]
-        device = tables[0].device if tables else torch.device("cpu")
-        self.steps = torch.zeros((), device=device)
-
-    def gradients(self) -> list[RowGradients]:
-        """Takes the gradients that backward left."""
-        return self._embeddings.take_row_gradients()
-
-    @torch.no_grad()
-    def step(
-        self,
-        gradients: Sequence[RowGradients],
-        lr: Tensor,
-        inverse_scale: float = 1.0,
-        overflow: Tensor | None = None,
-    ) -> None:
-        """Applies gradients.
-
-        Args:
-            gradients: from `gradients`.
-            lr: scalar float32 tensor on the device.
-            inverse_scale: 1 / loss scale.
-            overflow: scalar bool tensor; True changes nothing.
-        """
-        self.steps += 1 if overflow is None else (~overflow).to(self.steps.dtype)
-        tables = self._embeddings.stored_tables()
-        for found in gradients:
-            ops.update_rows(
-                self._rule,
-                tables[found.table],
-                self.state[found.table],
-                found.rows,
-                found.gradients,
-                lr=lr,
-                step=self.steps,
-                weight_decay=self._weight_decay,
-                inverse_scale=inverse_scale,
-                overflow=overflow,
-            )
-
-    def state_per_feature(self) -> list[dict[str, Tensor]]:
-        """Returns the state of each feature's table, as views: it does not depend on the type."""
-        names = self.state[0].keys() if self.state else ()
-        per_name = {
-            name: self._embeddings.per_feature([state[name] for state in self.state])
-            for name in names
-        }
-        return [
-            {name: views[i] for name, views in per_name.items()}
-            for i in range(len(self._embeddings.table_sizes))
-        ]
+    """Returns the tables that --embedding_type and --embedding_storage name, freshly drawn."""
+    found: Embeddings
+    if embedding_type == "joint_fused":
+        found = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
+    else:
+        found = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
+    found.reset_parameters()
+    return found

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the bottom-MLP output and the embeddings meet.
 
-Every interaction maps [B, N, D] (row 0 the bottom-MLP output) to [B, out_features]. Letters: B
-batch, N vectors, D embedding dimension.
+Every interaction maps the bottom-MLP output [B, D] and the looked-up vectors [B, F, D] (or None,
+without tables) to [B, out_features]. Letters: B batch, F tables, N = F + 1 vectors, D embedding
+dimension.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.nn.mlp import init_linear
+
+
+class DotOp(Protocol):
+    """`ops.dot_interaction`, or its reference."""
+
+    def __call__(self, features: Tensor, bottom: Tensor | None = None) -> Tensor:
+        """Maps [B, N - 1, D] and [B, D] to [B, width]."""
+
+
+def _concatenated(bottom: Tensor, vectors: Tensor | None) -> Tensor:
+    """Returns [B, N * D]."""
+    return bottom if vectors is None else torch.cat([bottom, vectors.flatten(1)], dim=1)
 
 
 class DotInteraction(nn.Module):
@@ -23,9 +36,7 @@ class DotInteraction(nn.Module):
         op: the extension's op, or its reference in plain PyTorch.
     """
 
-    def __init__(
-        self, num_vectors: int, embedding_dim: int, op: Callable[[Tensor], Tensor]
-    ) -> None:
+    def __init__(self, num_vectors: int, embedding_dim: int, op: DotOp) -> None:
         super().__init__()
         self.out_features = reference.interaction_width(num_vectors, embedding_dim)
         self.num_padding = self.out_features - (
@@ -33,9 +44,11 @@ class DotInteraction(nn.Module):
         )
         self._op = op
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Maps [B, N, D] to [B, out_features]: row 0 | dot products | zeros."""
-        return self._op(features)
+    def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
+        """Gives [B, out_features]: bottom | dot products | zeros."""
+        if vectors is None:
+            return self._op(bottom.unsqueeze(1))
+        return self._op(vectors, bottom)
 
 
 class CatInteraction(nn.Module):
@@ -52,9 +65,9 @@ class CatInteraction(nn.Module):
         super().__init__()
         self.out_features = num_vectors * embedding_dim
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Maps [B, N, D] to [B, N * D]."""
-        return features.flatten(1)
+    def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
+        """Gives [B, N * D]."""
+        return _concatenated(bottom, vectors)
 
 
 class LowRankCross(nn.Module):
@@ -84,9 +97,9 @@ class LowRankCross(nn.Module):
             init_linear(up)
             nn.init.zeros_(up.bias)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Maps [B, N, D] to [B, N * D]."""
-        x0 = features.flatten(1)
+    def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
+        """Gives [B, N * D]."""
+        x0 = _concatenated(bottom, vectors)
         x = x0
         for down, up in zip(self.down, self.up, strict=True):
             x = torch.addcmul(x, x0, up(down(x)).to(x.dtype))

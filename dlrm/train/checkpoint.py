@@ -97,8 +97,7 @@ def load_weights(path: Path, model: Dlrm) -> None:
         return
     checkpoint = read_checkpoint(path)
     logger.info("Loading %s", checkpoint.path)
-    for group, tensors in _weights(model).items():
-        _copy(checkpoint, group, tensors)
+    _load_model(checkpoint, model)
 
 
 def resume_run(
@@ -117,8 +116,7 @@ def resume_run(
         return None
     checkpoint = read_checkpoint(latest)
     _check_same_settings(checkpoint, config)
-    for group, tensors in _weights(model).items():
-        _copy(checkpoint, group, tensors)
+    _load_model(checkpoint, model)
     for group, tensors in _training_state(step).items():
         _copy(checkpoint, group, tensors)
     random = checkpoint.tensors(_RANDOM)
@@ -157,19 +155,35 @@ def _check_same_settings(checkpoint: Checkpoint, config: DlrmConfig) -> None:
         )
 
 
+def _load_model(checkpoint: Checkpoint, model: Dlrm) -> None:
+    _copy(checkpoint, _MLP, model.mlp_state())
+    embeddings = model.embeddings
+    for i, rows in enumerate(embeddings.table_sizes):
+        group = _table_group(i)
+        shape = torch.Size((rows, embeddings.embedding_dim))
+        stored = checkpoint.tensors(group)
+        embeddings.load_table(i, _pick(checkpoint, group, stored, "weight", shape))
+
+
 @torch.no_grad()
 def _copy(checkpoint: Checkpoint, group: str, tensors: Mapping[str, Tensor]) -> None:
     stored = checkpoint.tensors(group)
     for name, tensor in tensors.items():
-        if name not in stored:
-            raise CheckpointError(
-                f"{checkpoint.path}: {group} has no tensor {name!r}; it was made by another "
-                "kind of model or optimizer"
-            )
-        if stored[name].shape != tensor.shape:
-            raise CheckpointError(
-                f"{checkpoint.path}: {group}, {name}: the checkpoint has shape "
-                f"{list(stored[name].shape)}, the model {list(tensor.shape)}; the model flags or "
-                "the dataset differ from those of the checkpoint"
-            )
-        tensor.copy_(stored[name])
+        tensor.copy_(_pick(checkpoint, group, stored, name, tensor.shape))
+
+
+def _pick(
+    checkpoint: Checkpoint, group: str, stored: Mapping[str, Tensor], name: str, shape: torch.Size
+) -> Tensor:
+    if name not in stored:
+        raise CheckpointError(
+            f"{checkpoint.path}: {group} has no tensor {name!r}; it was made by another "
+            "kind of model or optimizer"
+        )
+    if stored[name].shape != shape:
+        raise CheckpointError(
+            f"{checkpoint.path}: {group}, {name}: the checkpoint has shape "
+            f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
+            "the dataset differ from those of the checkpoint"
+        )
+    return stored[name]

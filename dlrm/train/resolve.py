@@ -87,7 +87,7 @@ def resolve(config: DlrmConfig, device: torch.device, spec: FeatureSpec) -> Dlrm
     elif config.run.auc_device == "cuda":
         resolve_device("cuda")
     if config.run.cuda_graphs:
-        check_graphable(config.optimizer, config.model.embedding_type, device)
+        check_graphable(config.model.embedding_type, device)
     values = config.to_dict()
     for name, value in changes.items():
         if values[name] != value:

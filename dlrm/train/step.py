@@ -4,10 +4,11 @@
 import torch
 from torch import Tensor
 
+from cuda_ext import library
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.single import Dlrm
-from dlrm.nn.embedding import RowwiseOptimizer
+from dlrm.nn.row_optimizer import RowwiseOptimizer
 from training.dense_optimizer import build_dense_optimizer
 from training.precision import Precision
 
@@ -52,7 +53,12 @@ class DlrmTrainStep:
         if freeze_embeddings:
             model.embeddings.requires_grad_(False)
         self.embedding_optimizer = (
-            RowwiseOptimizer(model.embeddings, config.embedding_rule, config.embedding_weight_decay)
+            RowwiseOptimizer(
+                model.embeddings,
+                config.embedding_rule,
+                config.embedding_weight_decay,
+                precision.loss_scale,
+            )
             if model.embeddings.trainable
             else None
         )
@@ -99,7 +105,7 @@ class DlrmTrainStep:
         if self.mlp_optimizer is not None:
             self.mlp_optimizer.step(self._lr, scale, overflow)
         if self.embedding_optimizer is not None:
-            self.embedding_optimizer.step(found, self._embedding_lr, 1 / scale, overflow)
+            self.embedding_optimizer.step(found, self._embedding_lr, overflow)
         return loss.detach()
 
 
@@ -147,7 +153,7 @@ class GraphedTrainStep:
             self._loss = self._step.update(self._batch)
 
 
-def check_graphable(config: OptimizerConfig, embedding_type: str, device: torch.device) -> None:
+def check_graphable(embedding_type: str, device: torch.device) -> None:
     """Refuses --cuda_graphs where the step cannot be captured.
 
     Raises:
@@ -155,13 +161,13 @@ def check_graphable(config: OptimizerConfig, embedding_type: str, device: torch.
     """
     if device.type != "cuda":
         raise ValueError(f"--cuda_graphs needs a CUDA device, this run uses {device.type}")
-    if (
-        embedding_type != "joint_fused"
-        or config.embedding_rule != "sgd"
-        or config.embedding_weight_decay
-    ):
+    if embedding_type != "joint_fused":
         raise ValueError(
-            "--cuda_graphs needs --embedding_type joint_fused with --embedding_optimizer sgd and "
-            "no --embedding_weight_decay: the other updates ask how many ids of a batch differ, "
-            "which a captured graph cannot"
+            "--cuda_graphs needs --embedding_type joint_fused: sparse gradients cannot be captured"
+        )
+    if library.path_of("cuda") != "compiled":
+        raise ValueError(
+            "--cuda_graphs needs the extension's CUDA kernels: the updates in plain PyTorch ask "
+            "how many ids of a batch differ, which a captured graph cannot. "
+            "`python -m cuda_ext` tells why they are missing"
         )

@@ -46,43 +46,51 @@ def test_dot_interaction_refuses_other_shapes(shape):
 
 
 LOOKUPS = torch.tensor([3, 1, 3, 3, 0, 1])
+RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 
 def dense_gradient(rows, gradients, num_rows):
     return torch.zeros(num_rows, gradients.shape[1]).index_add(0, rows, gradients)
 
 
-def updated(optimizer, steps=3, weight_decay=0.0, overflow=None, scale=1.0):
-    generator = torch.Generator().manual_seed(3)
-    table = torch.randn(6, 4, generator=generator)
-    start = table.clone()
-    state = ops.row_optimizer_state(optimizer, table)
-    gradients = [torch.randn(6, 4, generator=generator) for _ in range(steps)]
-    for i, g in enumerate(gradients):
-        ops.update_rows(
-            optimizer,
-            table,
-            state,
-            LOOKUPS,
-            g * scale,
-            lr=torch.tensor(0.1),
-            step=torch.tensor(i + 1.0),
-            weight_decay=weight_decay,
-            inverse_scale=1 / scale,
-            overflow=overflow,
-        )
-    return start, table, state, gradients
+@pytest.fixture(params=["reference", "ops"])
+def updated(request):
+    """Three steps on a small table, by the definition or by whatever path the ops take."""
+    update_rows = {"reference": reference.update_rows, "ops": ops.update_rows}[request.param]
+
+    def run(optimizer, steps=3, weight_decay=0.0, overflow=None, scale=1.0):
+        generator = torch.Generator().manual_seed(3)
+        table = torch.randn(6, 4, generator=generator)
+        start = table.clone()
+        state = ops.row_optimizer_state(optimizer, table)
+        gradients = [torch.randn(6, 4, generator=generator) for _ in range(steps)]
+        for i, g in enumerate(gradients):
+            update_rows(
+                optimizer,
+                table,
+                state,
+                LOOKUPS,
+                g * scale,
+                lr=torch.tensor(0.1),
+                step=torch.tensor(i + 1.0),
+                weight_decay=weight_decay,
+                inverse_scale=torch.tensor(1 / scale),
+                overflow=overflow,
+            )
+        return start, table, state, gradients
+
+    return run
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_sgd_equals_the_dense_optimizer(scale):
+def test_sgd_equals_the_dense_optimizer(updated, scale):
     start, table, _, gradients = updated("sgd", scale=scale)
     for g in gradients:
         start -= 0.1 * dense_gradient(LOOKUPS, g, 6)
     torch.testing.assert_close(table, start)
 
 
-def test_rowwise_adagrad_equals_its_formula_in_float64():
+def test_rowwise_adagrad_equals_its_formula_in_float64(updated):
     start, table, state, gradients = updated("rowwise_adagrad")
     expected, sums = start.double(), torch.zeros(6, dtype=torch.float64)
     for g in gradients:
@@ -93,7 +101,20 @@ def test_rowwise_adagrad_equals_its_formula_in_float64():
     torch.testing.assert_close(state["sum_of_squares"], sums.float())
 
 
-def test_adam_equals_torch_sparse_adam():
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adagrad_equals_torch_adagrad_on_the_rows_that_occur(updated, weight_decay):
+    start, table, state, gradients = updated("adagrad", weight_decay=weight_decay)
+    twin = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.Adagrad([twin], lr=0.1, eps=1e-8, weight_decay=weight_decay)
+    for g in gradients:
+        twin.grad = dense_gradient(LOOKUPS, g, 6)
+        optimizer.step()
+    used = torch.tensor([0, 1, 3])
+    torch.testing.assert_close(table[used], twin.detach()[used])
+    torch.testing.assert_close(state["sum_of_squares"][used], optimizer.state[twin]["sum"][used])
+
+
+def test_adam_equals_torch_sparse_adam(updated):
     start, table, _, gradients = updated("adam")
     twin = torch.nn.Parameter(start)
     optimizer = torch.optim.SparseAdam([twin], lr=0.1, eps=1e-8)
@@ -103,9 +124,9 @@ def test_adam_equals_torch_sparse_adam():
     torch.testing.assert_close(table, twin.detach())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", RULES)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_rows_that_do_not_occur_stay(optimizer, weight_decay):
+def test_rows_that_do_not_occur_stay(updated, optimizer, weight_decay):
     start, table, _, _ = updated(optimizer, weight_decay=weight_decay)
     others = [2, 4, 5]
     assert torch.equal(table[others], start[others])
@@ -113,7 +134,7 @@ def test_rows_that_do_not_occur_stay(optimizer, weight_decay):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
-def test_weight_decay_counts_once_per_row(optimizer):
+def test_weight_decay_counts_once_per_row(updated, optimizer):
     start, table, _, gradients = updated(optimizer, steps=1, weight_decay=0.5)
     dense = dense_gradient(LOOKUPS, gradients[0], 6)
     used = torch.tensor([0, 1, 3])
@@ -124,9 +145,9 @@ def test_weight_decay_counts_once_per_row(optimizer):
     torch.testing.assert_close(table[used], start[used] - 0.1 * total)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", RULES)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_overflow_changes_nothing(optimizer, weight_decay):
+def test_overflow_changes_nothing(updated, optimizer, weight_decay):
     start, table, state, _ = updated(
         optimizer, weight_decay=weight_decay, overflow=torch.tensor(True), scale=float("inf")
     )
@@ -134,21 +155,53 @@ def test_overflow_changes_nothing(optimizer, weight_decay):
     assert all((s == 0).all() for s in state.values())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
-def test_the_same_bits_on_every_run(optimizer):
+@pytest.mark.parametrize("optimizer", RULES)
+def test_the_same_bits_on_every_run(updated, optimizer):
     assert torch.equal(updated(optimizer)[1], updated(optimizer)[1])
 
 
-def test_no_lookups_change_nothing():
+@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("update_rows", [reference.update_rows, ops.update_rows])
+def test_no_lookups_change_nothing(optimizer, update_rows):
     table = torch.ones(3, 2)
-    for optimizer in ("sgd", "rowwise_adagrad", "adam"):
-        ops.update_rows(
-            optimizer,
-            table,
-            ops.row_optimizer_state(optimizer, table),
-            torch.zeros(0, dtype=torch.int64),
-            torch.zeros(0, 2),
-            lr=torch.tensor(0.1),
-            step=torch.tensor(1.0),
-        )
+    update_rows(
+        optimizer,
+        table,
+        ops.row_optimizer_state(optimizer, table),
+        torch.zeros(0, dtype=torch.int64),
+        torch.zeros(0, 2),
+        lr=torch.tensor(0.1),
+        step=torch.tensor(1.0),
+    )
     assert torch.equal(table, torch.ones(3, 2))
+
+
+def test_planar_halves_join_to_the_same_bits():
+    generator = torch.Generator().manual_seed(1)
+    bits = torch.randint(-(2**31), 2**31, (100_000,), generator=generator).to(torch.int32)
+    values = bits.view(torch.float32)
+    high, low = reference.split_planar(values)
+    assert torch.equal(reference.join_planar(high, low).view(torch.int32), bits)
+    finite = values.abs() < 3e38
+    error = (high[finite].double() - values[finite].double()).abs()
+    # bfloat16 keeps eight bits: nearest means half a unit of the last of them.
+    assert (error <= values[finite].double().abs() * 2**-8 + 2**-134).all()
+
+
+def test_stochastic_rounding_is_unbiased_and_keeps_what_is_exact():
+    values = torch.randn(5, 7, generator=torch.Generator().manual_seed(2))
+    rows = torch.tensor([0, 1, 5, 2**31, 2**40])
+    exact = values.to(torch.bfloat16).float()
+    drawn = [
+        reference.stochastic_bfloat16(values, rows, 7, torch.tensor(float(step)))
+        for step in range(1000)
+    ]
+    mean = torch.stack(drawn).double().mean(0)
+    # One draw is off by up to 2^-7 relative; the mean of 1000 by a 30th of that, five sigma.
+    assert ((mean - values).abs() <= values.abs() * 2**-7 * 5 / 1000**0.5).all()
+    step = torch.tensor(3.0)
+    assert torch.equal(reference.stochastic_bfloat16(exact, rows, 7, step).float(), exact)
+    special = torch.tensor([[float("inf"), float("-inf"), float("nan")]])
+    kept = reference.stochastic_bfloat16(special, rows[:1], 7, step)
+    assert torch.equal(kept.isnan(), special.isnan())
+    assert torch.equal(kept[0, :2].float(), special[0, :2])
