@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The implementations of the ops that the tests compare with the reference, and how closely."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cuda_ext import library
+from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer
+
+
+class Backend:
+    """The ops of one library on one device, for tensors that lie on the CPU."""
+
+    def __init__(self, name: str, namespace: str, device: str) -> None:
+        self.name = name
+        self.ops = getattr(torch.ops, namespace)
+        self.device = device
+
+    def run(self, op: str, *arguments: Any) -> Any:
+        """Calls an op with its tensors on the device; its results lie on the CPU."""
+        there = [a.to(self.device) if isinstance(a, Tensor) else a for a in arguments]
+        found = getattr(self.ops, op)(*there)
+        if self.device != "cpu":
+            for here, used in zip(arguments, there, strict=True):
+                if isinstance(here, Tensor):
+                    here.detach().copy_(used.detach())
+        if isinstance(found, Tensor):
+            return found.cpu()
+        return None if found is None else tuple(tensor.cpu() for tensor in found)
+
+    def joint_rows(
+        self,
+        ids: Tensor,
+        offsets: Tensor,
+        *,
+        bag_offsets: Tensor | None = None,
+        hash_indices: bool = False,
+        dtype: torch.dtype = torch.int64,
+    ) -> Tensor:
+        """As `reference.joint_rows`."""
+        return self.run("joint_rows", ids, offsets, bag_offsets, None, hash_indices, dtype)
+
+    def embedding_gather(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """As `reference.embedding_gather`."""
+        return self.run("embedding_gather", table, rows, None, dtype)
+
+    def embedding_bag(
+        self,
+        table: Tensor,
+        rows: Tensor,
+        bag_offsets: Tensor,
+        dtype: torch.dtype,
+        *,
+        scale: Tensor | None = None,
+    ) -> Tensor:
+        """As `reference.embedding_bag`."""
+        return self.run("embedding_bag", table, rows, bag_offsets, scale, None, dtype)
+
+    def embedding_bag_scale_backward(
+        self, gradient: Tensor, table: Tensor, rows: Tensor, source: Tensor
+    ) -> Tensor:
+        """[L]: dot product of each lookup's row with the gradient of its bag."""
+        return self.run("embedding_bag_scale_backward", gradient, table, rows, source)
+
+    def sort_rows(self, rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
+        """Rows in ascending order, and the position of each."""
+        return self.run("sort_rows", rows, num_table_rows)
+
+    def update_rows(
+        self,
+        optimizer: RowOptimizer,
+        table: Tensor,
+        state: dict[str, Tensor],
+        rows: Tensor,
+        gradients: Tensor,
+        *,
+        lr: Tensor,
+        step: Tensor,
+        weight_decay: float = 0.0,
+        inverse_scale: Tensor | None = None,
+        overflow: Tensor | None = None,
+        source: Tensor | None = None,
+        scale: Tensor | None = None,
+        table_low: Tensor | None = None,
+        rounding_seed: int = 0,
+    ) -> None:
+        """As `reference.update_rows`."""
+        by_row, positions = self.sort_rows(rows, table.shape[0])
+        first, second, *_ = [*state.values(), None, None]
+        eps = ADAM_EPS if optimizer == "adam" else ADAGRAD_EPS
+        self.run(
+            "update_rows",
+            *(table, table_low, first, second, by_row, positions, gradients, source, scale),
+            *(lr, step, inverse_scale, overflow, optimizer, weight_decay, eps, *ADAM_BETAS),
+            rounding_seed,
+        )
+
+
+def _compiled(device: str) -> Backend:
+    if library.load_error() is not None:
+        pytest.skip("no C++ compiler built the kernels")
+    return Backend(device, library.NAMESPACE, device)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each implementation of the ops."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return _compiled(request.param)
+
+
+@pytest.fixture
+def cpu_backend() -> Backend:
+    """The CPU kernels, which check rows before they read them."""
+    return _compiled("cpu")
+
+
+def _error(found: Tensor, truth: Tensor) -> float:
+    return float((found.double() - truth).abs().amax()) if truth.numel() else 0.0
+
+
+@pytest.fixture
+def check_accuracy() -> Callable[[Tensor, Tensor, Tensor], None]:
+    """Fails if the largest error is more than twice that of plain PyTorch in the same type."""
+
+    def check(found: Tensor, plain: Tensor, truth: Tensor) -> None:
+        assert found.shape == truth.shape
+        assert not found.isnan().any()
+        largest = float(truth.abs().amax()) if truth.numel() else 0.0
+        bound = 2 * _error(plain, truth) + torch.finfo(found.dtype).eps * largest
+        assert _error(found, truth) <= bound
+
+    return check
+
+
+@pytest.fixture
+def each_thread_count() -> Iterator[Callable[[Callable[[], Tensor]], list[Tensor]]]:
+    """Runs something with one thread, one again, two and three; gives all results."""
+    threads = torch.get_num_threads()
+
+    def run(body: Callable[[], Tensor]) -> list[Tensor]:
+        results = []
+        for count in (1, 1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(body())
+        return results
+
+    yield run
+    torch.set_num_threads(threads)

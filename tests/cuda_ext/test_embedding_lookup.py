@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""joint_rows, embedding_gather, embedding_bag and the gradient of its scale, on every backend."""
+
+import pytest
+import torch
+
+from cuda_ext import reference
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+TABLES = [torch.float32, torch.bfloat16]
+DIMS = [1, 3, 8, 16, 17, 48, 100, 128, 129, 256, 300]
+INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def random_integers(high, *shape, low=0, seed=0):
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def random_bags(lengths_below, bags, seed=0):
+    lengths = random_integers(lengths_below, bags, seed=seed)
+    return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("id_type", INTEGERS)
+@pytest.mark.parametrize("hash_indices", [False, True])
+@pytest.mark.parametrize(("batch", "features"), [(0, 3), (1, 1), (5, 26), (700, 26), (3, 100)])
+def test_joint_rows(backend, batch, features, hash_indices, id_type, dtype):
+    sizes = random_integers(120, features, low=1, seed=features)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    if hash_indices:
+        smallest = torch.iinfo(id_type).min
+        ids = random_integers(torch.iinfo(id_type).max, batch, features, low=smallest)
+    else:
+        ids = random_integers(10**9, batch, features) % sizes
+    ids = ids.to(id_type)
+    before = ids.clone()
+    found = backend.joint_rows(ids, offsets, hash_indices=hash_indices, dtype=dtype)
+    expected = reference.joint_rows(ids, offsets, hash_indices=hash_indices, dtype=dtype)
+    assert found.dtype == dtype
+    assert torch.equal(found, expected)
+    assert torch.equal(ids, before)
+
+
+@pytest.mark.parametrize("hash_indices", [False, True])
+def test_joint_rows_of_bags(backend, hash_indices):
+    features = 5
+    offsets = torch.tensor([0, 3, 4, 1000, 1007, 90_000])
+    bag_offsets = random_bags(6, 40 * features)
+    count = int(bag_offsets[-1])
+    feature = reference.bag_of_lookup(bag_offsets, count).long() % features
+    ids = random_integers(10**6, count) - 500_000
+    ids = ids if hash_indices else ids % offsets.diff()[feature]
+    found = backend.joint_rows(ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices)
+    expected = reference.joint_rows(
+        ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("bad_id", [-1, 50, 2**40])
+def test_joint_rows_names_the_first_bad_id(backend, bad_id):
+    ids = random_integers(50, 2000, 26)
+    ids[1500, 3] = bad_id
+    ids[1203, 17] = bad_id
+    offsets = torch.arange(27) * 50
+    with pytest.raises(RuntimeError, match=rf"feature 17, sample 1203: id {bad_id} is outside"):
+        backend.joint_rows(ids, offsets)
+
+
+def test_joint_rows_names_the_bag_of_a_bad_id(backend):
+    offsets = torch.tensor([0, 2, 4])
+    bag_offsets = torch.tensor([0, 1, 1, 3, 6])
+    ids = torch.tensor([0, 1, 1, 0, 7, 1])
+    with pytest.raises(RuntimeError, match=r"feature 1, sample 1: id 7 is outside"):
+        backend.joint_rows(ids, offsets, bag_offsets=bag_offsets)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("table_dtype", TABLES)
+@pytest.mark.parametrize("dim", DIMS)
+def test_gather_equals_the_reference(backend, dim, table_dtype, dtype):
+    table = random(50, dim).to(table_dtype)
+    for shape in [(0,), (1,), (7, 26)]:
+        rows = random_integers(50, *shape)
+        expected = reference.embedding_gather(table, rows, dtype)
+        for row_type in (torch.int32, torch.int64):
+            found = backend.embedding_gather(table, rows.to(row_type), dtype)
+            assert found.dtype == dtype
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("dim", "dtype"), [(16, torch.float32), (128, torch.float32), (64, torch.bfloat16)]
+)
+def test_gather_of_more_than_the_caches_hold(cpu_backend, dim, dtype):
+    table = random(1000, dim)
+    rows = random_integers(1000, (20 << 20) // (dim * torch.tensor([], dtype=dtype).itemsize))
+    found = cpu_backend.embedding_gather(table, rows, dtype)
+    assert torch.equal(found, reference.embedding_gather(table, rows, dtype))
+
+
+def test_gather_of_float64(cpu_backend):
+    table = random(20, 19).double()
+    rows = random_integers(20, 33)
+    assert torch.equal(cpu_backend.embedding_gather(table, rows, torch.float64), table[rows])
+
+
+@pytest.mark.parametrize("value", [-1, 20, 2**31 - 1])
+@pytest.mark.parametrize("row_type", [torch.int32, torch.int64])
+def test_rows_outside_the_table_are_named(cpu_backend, value, row_type):
+    rows = random_integers(20, 5000).to(row_type)
+    rows[4321] = value
+    rows[4900] = value
+    table = random(20, 4)
+    with pytest.raises(RuntimeError, match="position 4321 is outside the table of 20 rows"):
+        cpu_backend.embedding_gather(table, rows, torch.float32)
+    with pytest.raises(RuntimeError, match="position 4321 is outside the table of 20 rows"):
+        cpu_backend.sort_rows(rows, 20)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("table_dtype", TABLES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dim", DIMS)
+def test_bag(backend, check_accuracy, dim, weighted, table_dtype, dtype):
+    table = random(50, dim).to(table_dtype)
+    for bags, lengths_below in [(0, 5), (1, 2), (60, 5), (3, 200)]:
+        bag_offsets = random_bags(lengths_below, bags, seed=bags)
+        count = int(bag_offsets[-1])
+        rows = random_integers(50, count)
+        scale = random(count, seed=1) if weighted else None
+        found = backend.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
+        plain = reference.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
+        truth = reference.embedding_bag(
+            table.double(), rows, bag_offsets, torch.float64, scale=scale
+        )
+        assert found.dtype == dtype
+        check_accuracy(found, plain, truth)
+
+
+def test_empty_bags_are_zeros(backend):
+    bag_offsets = torch.tensor([0, 0, 2, 2, 2])
+    found = backend.embedding_bag(
+        torch.ones(3, 5), torch.tensor([2, 0]), bag_offsets, torch.float32
+    )
+    assert torch.equal(found, torch.tensor([0.0, 2.0, 0.0, 0.0]).unsqueeze(1).expand(4, 5))
+
+
+@pytest.mark.parametrize("gradient_dtype", FLOATS)
+@pytest.mark.parametrize("table_dtype", TABLES)
+@pytest.mark.parametrize("dim", DIMS)
+def test_bag_scale_gradient(backend, check_accuracy, dim, table_dtype, gradient_dtype):
+    table = random(50, dim).to(table_dtype)
+    bag_offsets = random_bags(5, 40)
+    count = int(bag_offsets[-1])
+    rows = random_integers(50, count)
+    source = reference.bag_of_lookup(bag_offsets, count)
+    gradient = random(40, dim, seed=2).to(gradient_dtype)
+    found = backend.embedding_bag_scale_backward(gradient, table, rows, source)
+
+    def dots(dtype):
+        return (gradient.to(dtype)[source.long()] * table.to(dtype)[rows]).sum(1)
+
+    assert found.dtype == torch.float32
+    check_accuracy(found, dots(torch.float32), dots(torch.float64))
+
+
+@pytest.mark.parametrize("lookup", ["gather", "bag"])
+def test_lookups_have_the_same_bits_for_every_number_of_threads(backend, each_thread_count, lookup):
+    table = random(500, 24)
+    bag_offsets = random_bags(30, 400)
+    rows = random_integers(500, int(bag_offsets[-1]))
+
+    def run():
+        if lookup == "gather":
+            return backend.embedding_gather(table, rows, torch.bfloat16)
+        return backend.embedding_bag(table, rows, bag_offsets, torch.float32)
+
+    first, *others = each_thread_count(run)
+    assert all(torch.equal(first, other) for other in others)
