@@ -287,6 +287,8 @@ void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
   arguments.eps = static_cast<float>(eps);
   arguments.beta1 = static_cast<float>(beta1);
   arguments.beta2 = static_cast<float>(beta2);
+  arguments.one_minus_beta1 = static_cast<float>(1.0 - beta1);
+  arguments.one_minus_beta2 = static_cast<float>(1.0 - beta2);
   arguments.rounding_seed = static_cast<uint32_t>(rounding_seed);
   if (arguments.count == 0 || elements == 0) {
     return;

@@ -134,6 +134,8 @@ struct UpdateArguments {
   float eps;
   float beta1;
   float beta2;
+  float one_minus_beta1;  // rounded from float64: 1 - 0.999f is off by 1e-5 of itself
+  float one_minus_beta2;
   uint32_t rounding_seed;  // of the stochastic rounding of bfloat16 tables
   void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
 };

@@ -31,6 +31,8 @@ struct RuleScalars {
   float eps;
   float beta1;
   float beta2;
+  float one_minus_beta1;
+  float one_minus_beta2;
   float first_correction = 1.0f;   // 1 / (1 - beta1^step)
   float second_correction = 1.0f;  // 1 / (1 - beta2^step)
 
@@ -40,12 +42,19 @@ struct RuleScalars {
         weight_decay(arguments.weight_decay),
         eps(arguments.eps),
         beta1(arguments.beta1),
-        beta2(arguments.beta2) {
+        beta2(arguments.beta2),
+        one_minus_beta1(arguments.one_minus_beta1),
+        one_minus_beta2(arguments.one_minus_beta2) {
     if (arguments.rule == UpdateRule::kAdam) {
       const double step = *arguments.step;
-      first_correction = static_cast<float>(1.0 / (1.0 - __builtin_pow(beta1, step)));
-      second_correction = static_cast<float>(1.0 / (1.0 - __builtin_pow(beta2, step)));
+      first_correction = bias_correction(one_minus_beta1, step);
+      second_correction = bias_correction(one_minus_beta2, step);
     }
+  }
+
+  // 1 / (1 - beta^step)
+  static float bias_correction(double one_minus_beta, double step) {
+    return static_cast<float>(-1.0 / __builtin_expm1(step * __builtin_log1p(-one_minus_beta)));
   }
 
   // The gradient of the loss plus that of the weight decay.
@@ -135,9 +144,9 @@ struct Rule<UpdateRule::kAdam> {
     for_each_columns<kLanes<float>>(0, arguments.dim, [&](auto columns) {
       const Vector<float> gradient = columns.read(gradients) * scalars.inverse_scale;
       const Vector<float> first = multiply_add(columns.read(first_moments), scalars.beta1,
-                                               gradient * (1.0f - scalars.beta1));
+                                               gradient * scalars.one_minus_beta1);
       const Vector<float> second = multiply_add(columns.read(second_moments), scalars.beta2,
-                                                gradient * gradient * (1.0f - scalars.beta2));
+                                                gradient * gradient * scalars.one_minus_beta2);
       columns.write(first_moments, first);
       columns.write(second_moments, second);
       const Vector<float> root = square_root(second * scalars.second_correction) + scalars.eps;

@@ -24,8 +24,8 @@ RECSYS_DEVICE StepScalars step_scalars(const UpdateArguments& arguments) {
   scalars.step = static_cast<uint32_t>(step);
   if (arguments.rule == UpdateRule::kAdam) {
     // 1 - beta^step would lose most of its digits in the first steps.
-    scalars.first_correction = -expm1f(step * logf(arguments.beta1));
-    scalars.second_correction = -expm1f(step * logf(arguments.beta2));
+    scalars.first_correction = -expm1f(step * log1pf(-arguments.one_minus_beta1));
+    scalars.second_correction = -expm1f(step * log1pf(-arguments.one_minus_beta2));
   }
   return scalars;
 }
@@ -204,8 +204,8 @@ RECSYS_DEVICE void apply_part(const UpdateArguments& arguments, const StepScalar
     } else if constexpr (rule == UpdateRule::kAdam) {
       float& first = loaded.state.first.values[i];
       float& second = loaded.state.second.values[i];
-      first = arguments.beta1 * first + (1 - arguments.beta1) * gradient;
-      second = arguments.beta2 * second + (1 - arguments.beta2) * (gradient * gradient);
+      first = arguments.beta1 * first + arguments.one_minus_beta1 * gradient;
+      second = arguments.beta2 * second + arguments.one_minus_beta2 * (gradient * gradient);
       const float root = sqrtf(second / scalars.second_correction) + arguments.eps;
       change =
           scalars.lr * (first / scalars.first_correction / root + arguments.weight_decay * weight);
