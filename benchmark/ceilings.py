@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a device can do at most, measured: the yardsticks of the kernel benchmarks."""
 
+import contextlib
 import dataclasses
 import statistics
+from collections.abc import Iterator
 
 import torch
 
@@ -67,6 +69,17 @@ def matmul_rate(
     return 2 * size**3 / statistics.median(times[1:])
 
 
+@contextlib.contextmanager
+def tf32_matmul() -> Iterator[None]:
+    """Lets float32 matrix products on a CUDA device round their inputs to TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 4096) -> Ceilings:
     """Measures copy and float32 matrix product on the CPU with the threads torch has."""
     return Ceilings(
@@ -80,13 +93,9 @@ def measure_cuda(device: torch.device, copy_bytes: int = 1 << 30, size: int = 81
 
     On a CPU device (to try the program out) the same runs without the reads from L2.
     """
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    rates = {}
-    for mode in ("ieee", "tf32"):
-        matmul.fp32_precision = mode
-        rates["float32" if mode == "ieee" else mode] = matmul_rate(size, torch.float32, device)
-    matmul.fp32_precision = before
+    rates = {"float32": matmul_rate(size, torch.float32, device)}
+    with tf32_matmul():
+        rates["tf32"] = matmul_rate(size, torch.float32, device)
     rates |= {
         name: matmul_rate(size, dtype, device)
         for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))

@@ -6,6 +6,11 @@
 runs the tests marked `gpu`, then trains DLRM (NVIDIA's small model, tables capped at a million
 rows, Zipf ids made on the device) with and without mixed precision and CUDA graphs, measures
 inference, and records samples per second in results/gpu.jsonl.
+
+    python -m benchmark.gpu --kernels
+
+measures every op of the extension beside the device's limits instead, in less than eight minutes,
+and writes results/gpu_kernels.json.
 """
 
 import argparse
@@ -18,6 +23,8 @@ from typing import Any
 import torch
 
 from benchmark.dlrm_program import run_dlrm
+from benchmark.gpu_kernel_cases import Sizes
+from benchmark.gpu_kernels import measure_kernels
 from benchmark.record import RESULTS, Record, make_record, write_records
 
 # Criteo Terabyte at frequency limit 15, capped at a million rows so that it fits any GPU.
@@ -25,6 +32,7 @@ TABLE_SIZES = (
     1000000, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 1000000, 582469, 245828, 11, 2209, 10667,
     104, 4, 968, 15, 1000000, 1000000, 1000000, 302516, 12022, 97, 35,
 )  # fmt: skip
+KERNELS_LIMIT_S = 420.0
 VARIANTS: dict[str, tuple[str, ...]] = {
     "float32": (),
     "float32, graph": ("--cuda_graphs",),
@@ -52,9 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS / "gpu.jsonl")
+    parser.add_argument("--kernels", action="store_true", help="measure the ops, one by one")
+    parser.add_argument("--kernel_results", type=Path, default=RESULTS / "gpu_kernels.json")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("no CUDA device here")
+    if options.kernels:
+        measure_kernels(options.kernel_results, Sizes(), torch.device("cuda"), KERNELS_LIMIT_S)
+        return 0
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"], check=False
     )

@@ -10,49 +10,34 @@ the rate of a copy, or its operations at the rate of a matrix product, whichever
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-import torch
 
 from benchmark.ceilings import Ceilings, measure_cpu
 from benchmark.micro.kernels_case import OURS, KernelCase
 from benchmark.micro.kernels_embedding import embedding_cases
 from benchmark.micro.kernels_interaction import interaction_cases
 from benchmark.micro.kernels_sparse_step import sparse_step_cases
-from benchmark.peers.torchrec_interaction import has_torchrec
-from benchmark.record import RESULTS, Record, make_record, write_records
+from benchmark.micro.side_by_side import (
+    Figures,
+    apply_settings,
+    compare,
+    make_parser,
+    make_records,
+)
+from benchmark.record import Record, write_records
 from benchmark.stopwatch import time_interleaved
-from cuda_ext import library
-from training.allocator import keep_freed_memory
 
 GROUPS = ("interaction", "embedding", "sparse_step")
 
 
-def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> dict[str, list[float]]:
-    """Times the candidates of a case.
-
-    Returns:
-        metric -> figures of all rounds: milliseconds per candidate, the ratio over the peer, and
-        the share of the floor that we reach, in percent.
-    """
+def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> Figures:
+    """Times the candidates of a case; adds the share of its floor that we reach, in percent."""
     seconds = time_interleaved(case.candidates, repeats)
-    found = {name: [1e3 * t for t in times] for name, times in seconds.items()}
-    if case.peer is not None:
-        pairs = zip(seconds[OURS], seconds[case.peer], strict=True)
-        found[f"ours over {case.peer}"] = [peer / ours for ours, peer in pairs]
+    found = compare(seconds, [] if case.peer is None else [case.peer])
     floor = ceilings.floor_s(case.num_bytes, case.flops, "float32")
-    found["ours, share of the floor"] = [100 * floor / t for t in seconds[OURS]]
+    found["ours, share of the floor", "%"] = [100 * floor / t for t in seconds[OURS]]
     return found
-
-
-def unit_of(metric: str) -> str:
-    """Returns the unit of a metric of `measure_case`."""
-    if metric.startswith("ours over"):
-        return "x"
-    return "%" if metric.endswith("floor") else "ms"
 
 
 def cases_of(group: str, options: argparse.Namespace) -> Iterator[KernelCase]:
@@ -73,68 +58,34 @@ def cases_of(group: str, options: argparse.Namespace) -> Iterator[KernelCase]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures every case; returns the exit status."""
     options = _parse(arguments)
-    torch.set_num_threads(options.threads)
-    allocator = "freed memory kept" if keep_freed_memory() else "default"
+    settings = apply_settings(options)
     ceilings = measure_cpu(options.copy_mib << 20, options.matmul_size)
     print(
-        f"{options.threads} threads; allocator on all sides: {allocator}; "
-        f"copy {ceilings.copy_bytes_per_s / 1e9:.1f} GB/s, "
-        f"float32 matrix product {ceilings.matmul_flops_per_s['float32'] / 1e9:.0f} GFLOP/s"
+        f"copy {ceilings.copy_bytes_per_s / 1e9:.1f} GB/s, float32 matrix product "
+        f"{ceilings.matmul_flops_per_s['float32'] / 1e9:.0f} GFLOP/s"
     )
-    if not has_torchrec():
-        print("TorchRec and FBGEMM are not installed here and are left out: see `make peers`")
-    config = {
-        "threads": options.threads,
-        "allocator": allocator,
-        "ours": f"{library.path_of('cpu')} kernels",
-        "tables": f"{options.tables} x {options.rows:,} rows",
-    }
     for group in options.groups:
         records: list[Record] = []
         for case in cases_of(group, options):
-            found = measure_case(case, ceilings, options.repeats)
-            records += [
-                make_record(
-                    f"{group}_kernels",
-                    case.name,
-                    metric,
-                    figures,
-                    unit=unit_of(metric),
-                    direction="lower" if unit_of(metric) == "ms" else "higher",
-                    config=config,
-                )
-                for metric, figures in found.items()
-            ]
-            medians = (
-                f"{metric} {statistics.median(figures):.3g} {unit_of(metric)}"
-                for metric, figures in found.items()
-            )
-            print(f"{group}: {case.name}: {'; '.join(medians)}", flush=True)
-        if options.results is not None:
-            write_records(options.results / f"{group}_kernels.jsonl", records)
+            figures = measure_case(case, ceilings, options.repeats)
+            records += make_records(f"{group}_kernels", case.name, figures, settings)
+        write_records(options.results / f"{group}_kernels.jsonl", records)
     return 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--dims", type=int, nargs="+", default=[128, 16])
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[2048, 8192])
-    parser.add_argument("--tables", type=int, default=26, help="number of tables")
-    parser.add_argument("--rows", type=int, default=100_000, help="of each table")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--copy_mib", type=int, default=256, help="size of the copy that is timed")
-    parser.add_argument("--matmul_size", type=int, default=4096)
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="measure torch.compile too (needs a C++ compiler)",
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     return parser.parse_args(arguments)
 
 

@@ -12,16 +12,21 @@ that the floating point operations of the step would take at the rate of a large
 
 import argparse
 import contextlib
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmark.ceilings import matmul_rate
 from benchmark.micro.kernels_case import OURS, Rotation
+from benchmark.micro.side_by_side import (
+    Figures,
+    apply_settings,
+    compare,
+    make_parser,
+    make_records,
+)
 from benchmark.micro.train_step_models import (
     PYTORCH,
     SIZES,
@@ -35,10 +40,8 @@ from benchmark.micro.train_step_models import (
 )
 from benchmark.peers.torchrec_dlrm import single_process_group
 from benchmark.peers.torchrec_interaction import has_torchrec
-from benchmark.record import RESULTS, Record, make_record, write_records
+from benchmark.record import Record, write_records
 from benchmark.stopwatch import Work, time_interleaved
-from cuda_ext import library
-from training.allocator import keep_freed_memory
 
 TRAINING_CASES = (
     ("big", "uniform", 2048),
@@ -55,40 +58,19 @@ SHORTEST_S = 0.05
 """Calls are repeated within one figure until they last about this long."""
 
 
-def measure_case(
-    works: dict[str, Work],
-    batch_size: int,
-    floor_s: float,
-    repeats: int,
-) -> dict[str, list[float]]:
+def measure_case(works: dict[str, Work], batch_size: int, floor_s: float, repeats: int) -> Figures:
     """Times one step of every candidate.
 
     Returns:
-        metric -> figures of all rounds: milliseconds per candidate, our ratios over the others,
-        our samples per second, and the share of the ceiling that we reach, in percent.
+        Figures, with our samples per second, and the share of the ceiling that we reach.
     """
     first = time_interleaved(works, 1)
     calls = max(1, round(SHORTEST_S / min(times[0] for times in first.values())))
     seconds = time_interleaved(works, repeats, calls=calls, warmup=1)
-    found = {name: [1e3 * t for t in times] for name, times in seconds.items()}
-    for name in (TORCHREC, PYTORCH):
-        if name in seconds:
-            pairs = zip(seconds[OURS], seconds[name], strict=True)
-            found[f"ours over {name}"] = [other / ours for ours, other in pairs]
-    found["ours, samples"] = [batch_size / t for t in seconds[OURS]]
-    found["ours, share of the ceiling"] = [100 * floor_s / t for t in seconds[OURS]]
+    found = compare(seconds, (TORCHREC, PYTORCH))
+    found["our throughput", "samples/s"] = [batch_size / t for t in seconds[OURS]]
+    found["ours, share of the ceiling", "%"] = [100 * floor_s / t for t in seconds[OURS]]
     return found
-
-
-def unit_of(metric: str) -> str:
-    """Returns the unit of a metric of `measure_case`."""
-    if metric.startswith("ours over"):
-        return "x"
-    if metric == "ours, samples":
-        return "samples/s"
-    if metric == "matrix product":
-        return "GFLOP/s"
-    return "%" if metric.endswith("ceiling") else "ms"
 
 
 def training_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
@@ -112,46 +94,19 @@ def inference_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures every case; returns the exit status."""
     options = _parse(arguments)
-    torch.set_num_threads(options.threads)
-    kept = options.allocator == "kept" and keep_freed_memory()
-    allocator = "freed memory kept" if kept else "default"
-    print(f"{options.threads} threads; allocator on all sides: {allocator}")
-    if not has_torchrec():
-        print("TorchRec is not installed here and is left out: see `make peers`")
+    settings = apply_settings(options)
     benchmark = "inference_step" if options.inference else "train_step"
-    config = {
-        "threads": options.threads,
-        "allocator": allocator,
-        "ours": f"{library.path_of('cpu')} kernels",
-        "tables": f"{options.tables} x {options.rows:,} rows",
-    }
     records: list[Record] = []
     # A group of one process, which TorchRec asks for.
     with single_process_group() if has_torchrec() else contextlib.nullcontext():
-        for name, metrics in _measure(options):
-            records += [
-                make_record(
-                    benchmark,
-                    name,
-                    metric,
-                    figures,
-                    unit=unit_of(metric),
-                    direction="lower" if unit_of(metric) == "ms" else "higher",
-                    config=config,
-                )
-                for metric, figures in metrics.items()
-            ]
-            medians = (
-                f"{metric} {statistics.median(figures):.4g} {unit_of(metric)}"
-                for metric, figures in metrics.items()
-            )
-            print(f"{name}: {'; '.join(medians)}", flush=True)
+        for case, figures in _measure(options):
+            records += make_records(benchmark, case, figures, settings)
     write_records(options.results / f"{benchmark}.jsonl", records)
     return 0
 
 
-def _measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """Yields (case, metrics) of every case that the options name."""
+def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
+    """Yields (case, figures) of every case that the options name."""
     sizes = [options.rows] * options.tables
     work_of, flops_of = (
         (inference_work, forward_flops) if options.inference else (training_work, training_flops)
@@ -165,7 +120,7 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, list[
                 continue
             batches = make_batches(config, sizes, usual, distribution)
             rate = matmul_rate(options.matmul_size, torch.float32)
-            metrics = measure_case(
+            figures = measure_case(
                 {
                     candidate: work_of(implementation, batches)
                     for candidate, implementation in candidates.items()
@@ -174,31 +129,18 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, list[
                 usual * flops_of(config, options.tables) / rate,
                 options.repeats,
             )
-            metrics["matrix product"] = [rate / 1e9]
-            yield f"{model}, {distribution}, B={usual:,}", metrics
+            figures["matrix product", "GFLOP/s"] = [rate / 1e9]
+            yield f"{model}, {distribution}, B={usual:,}", figures
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--inference", action="store_true", help="forward passes, not training")
     parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument(
         "--batch_sizes", type=int, nargs="+", help="leave out the cases of all others"
     )
-    parser.add_argument("--tables", type=int, default=26, help="number of tables")
-    parser.add_argument("--rows", type=int, default=100_000, help="of each table")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--allocator",
-        choices=("kept", "default"),
-        default="kept",
-        help="whether freed memory is kept (training.allocator), for every candidate",
-    )
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--matmul_size", type=int, default=4096)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     return parser.parse_args(arguments)
 
 

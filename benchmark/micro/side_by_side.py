@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks with peers in the same process share: flags, settings, figures, records."""
+
+import argparse
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark.micro.kernels_case import OURS
+from benchmark.peers.torchrec_interaction import has_torchrec
+from benchmark.record import RESULTS, Record, make_record
+from cuda_ext import library
+from training.allocator import keep_freed_memory
+
+Figures = dict[tuple[str, str], list[float]]
+"""(metric, unit) -> the figure of each round."""
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser with the flags that all these benchmarks have."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tables", type=int, default=26, help="number of tables")
+    parser.add_argument("--rows", type=int, default=100_000, help="of each table")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--allocator",
+        choices=("kept", "default"),
+        default="kept",
+        help="whether freed memory is kept (training.allocator), for every candidate",
+    )
+    parser.add_argument("--matmul_size", type=int, default=4096)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
+    return parser
+
+
+def apply_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Sets threads and allocator for everything in this process, and says so.
+
+    Returns:
+        What the records state about it.
+    """
+    torch.set_num_threads(options.threads)
+    kept = options.allocator == "kept" and keep_freed_memory()
+    settings = {
+        "threads": options.threads,
+        "allocator": "freed memory kept" if kept else "default",
+        "ours": f"{library.path_of('cpu')} kernels",
+        "tables": f"{options.tables} x {options.rows:,} rows",
+    }
+    print("; ".join(f"{name}: {value}" for name, value in settings.items()), "(on all sides)")
+    if not has_torchrec():
+        print("TorchRec and FBGEMM are not installed here and are left out: see `make peers`")
+    return settings
+
+
+def compare(seconds: Mapping[str, Sequence[float]], peers: Iterable[str]) -> Figures:
+    """Returns milliseconds of each candidate, and our ratio over each peer that was measured.
+
+    Ratios are taken round by round: both sides of each ran within the same moment.
+
+    Args:
+        seconds: candidate -> seconds of each round.
+        peers: candidates to compare with.
+    """
+    found: Figures = {(name, "ms"): [1e3 * t for t in times] for name, times in seconds.items()}
+    for peer in peers:
+        if peer in seconds:
+            pairs = zip(seconds[OURS], seconds[peer], strict=True)
+            found[f"ours over {peer}", "x"] = [other / ours for ours, other in pairs]
+    return found
+
+
+def make_records(
+    benchmark: str, case: str, figures: Figures, settings: Mapping[str, Any]
+) -> Iterator[Record]:
+    """Yields a record per metric of a case, and prints the medians."""
+    medians = (
+        f"{metric} {statistics.median(values):.4g} {unit}"
+        for (metric, unit), values in figures.items()
+    )
+    print(f"{benchmark}: {case}: {'; '.join(medians)}", flush=True)
+    for (metric, unit), values in figures.items():
+        yield make_record(
+            benchmark,
+            case,
+            metric,
+            values,
+            unit=unit,
+            direction="lower" if unit == "ms" else "higher",
+            config=settings,
+        )
