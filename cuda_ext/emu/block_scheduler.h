@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the blocks of a launch on the CPU. The threads of a block are fibers of one OS thread, and
+// between two barriers they run in a random order that the seed fixes, so code that leans on an
+// order fails under some seed. A barrier that not all threads reach ends the launch with an error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+// Chooses the order of threads and blocks of later launches.
+extern "C" void emulator_set_seed(unsigned long long seed);
+
+// Returns what the last failed launch did wrong, "" if there was none.
+extern "C" const char* emulator_last_error();
+
+namespace recsys::emulator {
+
+constexpr int kWarp = 32;
+
+// Bytes that a lane shows the others in one exchange.
+constexpr size_t kExchangeBytes = 32;
+
+// Runs `body` for every thread. Returns 0, or cudaErrorLaunchFailure.
+int run_blocks(const char* kernel, int64_t blocks, int threads, size_t shared_bytes,
+               const std::function<void()>& body);
+
+// The rest is called by a running thread.
+
+struct Place {
+  int thread;
+  int block;
+  int threads;
+  int blocks;
+};
+const Place& place();
+
+void wait_for_block();
+
+// Waits until every lane of the warp has called the same operation; `bytes` of `value` are then
+// visible to all through `shown_by` until the next exchange of this lane.
+void wait_for_warp(const char* operation, const void* value, size_t bytes, bool orders_memory);
+
+// Returns what a lane gave to the exchange in which this thread took part last.
+const void* shown_by(int lane);
+
+// Whether that lane has taken part; one that has left the kernel does not.
+bool took_part(int lane);
+
+char* dynamic_shared_memory();
+
+// Tells of an access to shared memory, so that two that no barrier separates are found.
+void record_shared_access(const void* address, size_t bytes, bool is_write);
+
+// Makes the launch fail; the first message is kept.
+void fail(const std::string& message);
+
+}  // namespace recsys::emulator
