@@ -187,9 +187,10 @@ def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]
         gradients: [L, D].
 
     Returns:
-        (unique rows [U] ascending, their summed gradients [U, D]); the same bits on every run.
+        (unique rows [U] int64 ascending, their summed gradients [U, D]); the same bits on every
+        run.
     """
-    unique, segment = torch.unique(rows, return_inverse=True)
+    unique, segment = torch.unique(rows.to(torch.int64), return_inverse=True)
     summed = gradients.new_zeros(unique.numel(), gradients.shape[1])
     return unique, summed.index_add_(0, segment, gradients)
 

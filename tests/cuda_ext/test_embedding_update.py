@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""update_rows on every backend: each rule, table format and gradient type against the reference."""
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from cuda_ext import ops, reference
+
+RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
+FORMATS = ["float32", "bfloat16", "planar"]
+RULES_AND_FORMATS = list(itertools.product(RULES, FORMATS))
+GRADIENTS = [torch.float32, torch.float16, torch.bfloat16]
+NUM_ROWS = 40
+
+# Lookups and columns: none, alone, in pairs, rows that reach over several chunks of any backend.
+SHAPES = [(0, 16), (1, 128), (2, 3), (31, 1), (300, 17), (1000, 100), (1500, 16), (2000, 128)]
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass
+class Update:
+    """One call of update_rows; `run` leaves the tensors here as they are."""
+
+    rule: str
+    format: str
+    table: Tensor  # float32, also where the format is another
+    state: dict[str, Tensor]
+    rows: Tensor
+    gradients: Tensor
+    options: dict = field(default_factory=dict)
+
+    def run(self, update_rows, dtype=None):
+        """Returns the new weights and state; `dtype` computes a float table in that type."""
+        state = {name: tensor.clone() for name, tensor in self.state.items()}
+        scalars = {"lr": torch.tensor(0.25), "step": torch.tensor(3.0)}
+        low = None
+        if dtype is not None:
+            table = self.weights().to(dtype)
+            state = {name: tensor.to(dtype) for name, tensor in state.items()}
+            scalars = {name: tensor.to(dtype) for name, tensor in scalars.items()}
+        elif self.format == "planar":
+            table, low = reference.split_planar(self.table)
+        else:
+            table = self.weights().to(getattr(torch, self.format))
+        update_rows(
+            *(self.rule, table, state, self.rows, self.gradients),
+            **(scalars | self.options | {"table_low": low}),
+        )
+        return table if low is None else reference.join_planar(table, low), state
+
+    def weights(self):
+        """The weights as the table holds them."""
+        return self.table.bfloat16().float() if self.format == "bfloat16" else self.table.clone()
+
+
+def make_update(rule, table_format, count, dim, dtype=torch.float32, **options):
+    """Rows as a power law draws them: the first occurs in a third of all lookups."""
+    generator = torch.Generator().manual_seed(count + dim)
+    rows = (torch.rand(count, generator=generator) ** 3 * NUM_ROWS).long()
+    table = random(NUM_ROWS, dim)
+    state = ops.row_optimizer_state(rule, table)
+    for seed, tensor in enumerate(state.values()):
+        tensor.copy_(random(*tensor.shape, seed=seed).square())
+    return Update(
+        rule, table_format, table, state, rows, random(count, dim, seed=3).to(dtype), options
+    )
+
+
+def check(update, found, check_accuracy):
+    """Compares weights and state with float64."""
+    weights, state = found
+    plain, plain_state = replace(update, format="float32", table=update.weights()).run(
+        reference.update_rows
+    )
+    truth, true_state = update.run(reference.update_rows, torch.float64)
+    if update.format == "bfloat16":
+        # Rounded up or down: within one unit of the last of 8 bits, which is below 2^-7 of either.
+        rounding = torch.maximum(weights.double().abs(), truth.abs()) * 2**-7
+        exceeding = (weights.double() - truth).abs() - rounding
+        assert not weights.isnan().any()
+        assert float(exceeding.amax()) <= 2 * float((plain.double() - truth).abs().amax())
+    else:
+        check_accuracy(weights, plain, truth)
+    for name, tensor in state.items():
+        check_accuracy(tensor, plain_state[name], true_state[name])
+    absent = torch.ones(NUM_ROWS, dtype=torch.bool)
+    absent[update.rows] = False
+    assert torch.equal(weights[absent].float(), update.weights()[absent])
+    for name, tensor in state.items():
+        assert torch.equal(tensor[absent], update.state[name][absent])
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("count", "dim"), SHAPES)
+def test_rules(backend, check_accuracy, count, dim, rule, table_format):
+    update = make_update(rule, table_format, count, dim)
+    check(update, update.run(backend.update_rows), check_accuracy)
+
+
+@pytest.mark.parametrize("dtype", GRADIENTS)
+@pytest.mark.parametrize(("rule", "table_format"), RULES_AND_FORMATS)
+def test_gradient_types_with_every_option(backend, check_accuracy, rule, table_format, dtype):
+    """Weight decay, a loss scale, and bags: several lookups share a gradient row."""
+    for count, dim in [(900, 16), (700, 33), (3, 130)]:
+        update = make_update(
+            *(rule, table_format, count, dim, dtype),
+            weight_decay=0.125,
+            inverse_scale=torch.tensor(2.0**-3),
+            overflow=torch.tensor(False),
+            source=torch.arange(count, dtype=torch.int32) // 3,
+            scale=random(count, seed=9),
+        )
+        update.gradients = update.gradients[: -(-count // 3)]
+        check(update, update.run(backend.update_rows), check_accuracy)
+
+
+@pytest.mark.parametrize("row_type", [torch.int32, torch.int64])
+@pytest.mark.parametrize("count", [255, 256, 257, 511, 512, 513, 1024])
+def test_one_row_in_every_lookup(backend, check_accuracy, count, row_type):
+    """The row begins and ends with a chunk, or one lookup beside it."""
+    update = make_update("rowwise_adagrad", "float32", count, 20)
+    update.rows = torch.full((count,), 7, dtype=row_type)
+    check(update, update.run(backend.update_rows), check_accuracy)
+
+
+@pytest.mark.parametrize("lengths", [(256, 256, 1), (1, 255, 256, 3), (255, 2, 255), (600, 424)])
+def test_rows_that_end_where_chunks_do(backend, check_accuracy, lengths):
+    rows = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    update = make_update("sgd", "float32", sum(lengths), 16)
+    update.rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))]
+    check(update, update.run(backend.update_rows), check_accuracy)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("rule", RULES)
+def test_overflow_writes_nothing(backend, rule, table_format):
+    update = make_update(rule, table_format, 600, 16, overflow=torch.tensor(True))
+    update.gradients[5] = torch.inf
+    weights, state = update.run(backend.update_rows)
+    assert torch.equal(weights.float(), update.weights())
+    assert all(torch.equal(state[name], update.state[name]) for name in state)
+
+
+@pytest.mark.parametrize(("rule", "table_format"), RULES_AND_FORMATS)
+def test_same_bits_for_every_number_of_threads(backend, each_thread_count, rule, table_format):
+    update = make_update(rule, table_format, 3000, 24, rounding_seed=5)
+
+    def run():
+        weights, state = update.run(backend.update_rows)
+        return torch.cat(
+            [weights.double(), *(s.double().reshape(NUM_ROWS, -1) for s in state.values())], dim=1
+        )
+
+    first, *others = each_thread_count(run)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_planar_tables_train_to_the_bits_of_float32(backend, rule):
+    update = make_update(rule, "planar", 1500, 21, weight_decay=0.01)
+    planar, _ = update.run(backend.update_rows)
+    plain, _ = replace(update, format="float32").run(backend.update_rows)
+    assert torch.equal(planar, plain)
+
+
+def test_planar_update_of_nothing_keeps_every_bit(backend):
+    """Ties, subnormals, the largest numbers and both zeros pass through an update by zero."""
+    special = [0x00008000, 0x3F808000, 0x3F7F8000, 0x7F7FFFFF, 0x00000001, 0x00000000]
+    bits = torch.tensor([*special, *(b - 2**31 for b in special)], dtype=torch.int32)
+    update = make_update("sgd", "planar", 1, len(bits))
+    update.rows = torch.tensor([4])
+    update.gradients = torch.zeros(1, len(bits))
+    update.table = bits.view(torch.float32).expand(NUM_ROWS, -1).contiguous()
+    weights, _ = update.run(backend.update_rows)
+    assert torch.equal(weights.view(torch.int32), update.table.view(torch.int32))
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**32 + 7])
+def test_stochastic_rounding_has_the_bits_of_the_reference(backend, seed):
+    """All sums are exact: small integers, and a step size that is a power of two."""
+    for count, dim in [(1, 3), (400, 16), (900, 65)]:
+        update = make_update("sgd", "bfloat16", count, dim, rounding_seed=seed)
+        update.gradients = (update.gradients * 16).round()
+        update.table = (update.table * 64).round() * 2.0**-6
+        found, _ = update.run(backend.update_rows)
+        expected, _ = update.run(reference.update_rows)
+        assert torch.equal(found, expected)
+
+
+def test_stochastic_rounding_is_unbiased(backend):
+    """Each step is 1/16 of the distance of two numbers: rounding to nearest would never move."""
+    rows = torch.arange(50)
+    table = torch.ones(50, 64, dtype=torch.bfloat16)
+    gradients = torch.full((50, 64), 2.0**-12)
+    for step in range(256):
+        backend.update_rows(
+            *("sgd", table, {}, rows, gradients),
+            lr=torch.tensor(1.0),
+            step=torch.tensor(float(step)),
+            rounding_seed=11,
+        )
+    moved = 1.0 - table.double()
+    # 256 draws of probability 1/16, each worth 2^-8; the mean is over 3200 elements.
+    deviation = (256 * (1 / 16) * (15 / 16)) ** 0.5 * 2**-8
+    assert abs(float(moved.mean()) - 2**-4) < 5 * deviation / 3200**0.5
+    assert float(moved.std()) == pytest.approx(deviation, rel=0.1)
+
+
+def test_infinite_gradients_reach_the_row_they_belong_to(backend):
+    update = make_update("sgd", "bfloat16", 300, 16)
+    update.gradients[7, 2] = torch.inf
+    weights, _ = update.run(backend.update_rows)
+    infinite = weights.isinf().nonzero().tolist()
+    assert infinite == [[int(update.rows[7]), 2]]
