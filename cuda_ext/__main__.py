@@ -8,16 +8,15 @@ from cuda_ext import library
 
 def describe() -> str:
     """Returns one line per device type."""
-    reason = library.load_error()
     lines = [f"torch {torch.__version__}, CUDA {torch.version.cuda or 'not in this build'}"]
     for device_type in ("cpu", "cuda"):
-        if library.has_kernels(device_type):
-            path = "compiled kernels"
-            if device_type == "cpu":
-                path += f" ({torch.ops.cuda_ext.cpu_instruction_set()})"
-        else:
-            why = reason or "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
+        if device_type not in library.COMPILED_FOR:
+            why = library.why_not_compiled(device_type)
             path = f"plain PyTorch, without compiled kernels: {why}"
+        elif device_type == "cpu":
+            path = f"compiled kernels ({torch.ops.cuda_ext.cpu_instruction_set()})"
+        else:
+            path = "compiled kernels"
         if device_type == "cuda" and not torch.cuda.is_available():
             path += "; no CUDA device is here"
         lines.append(f"{device_type}: {path}")

@@ -59,7 +59,17 @@ def _joint_rows(
     ids: Tensor,
     offsets: Tensor,
     bag_offsets: Tensor | None,
-    bad: Tensor | None,
+    hash_indices: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    return ids.new_empty(ids.shape, dtype=dtype)
+
+
+def _joint_rows_reporting(
+    ids: Tensor,
+    offsets: Tensor,
+    bag_offsets: Tensor | None,
+    bad: Tensor,
     hash_indices: bool,
     dtype: torch.dtype,
 ) -> Tensor:
@@ -110,6 +120,7 @@ FAKE_KERNELS: dict[str, Callable[..., Any]] = {
     "gather_dot_interaction": _gather_dot_interaction,
     "gather_dot_interaction_backward": _gather_dot_interaction_backward,
     "joint_rows": _joint_rows,
+    "joint_rows_reporting": _joint_rows_reporting,
     "embedding_gather": _embedding_gather,
     "embedding_bag": _embedding_bag,
     "embedding_bag_scale_backward": _embedding_bag_scale_backward,

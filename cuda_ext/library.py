@@ -12,13 +12,7 @@ KERNELS = Path(__file__).with_name("_kernels.so")
 NAMESPACE = "cuda_ext"
 
 
-@functools.cache
-def load_error() -> str | None:
-    """Loads the compiled kernels, once.
-
-    Returns:
-        None, or why they cannot be used and what to do.
-    """
+def _load() -> str | None:
     if not KERNELS.exists():
         return "they are not built: `make build` compiles them, given g++"
     try:
@@ -28,18 +22,31 @@ def load_error() -> str | None:
     return None
 
 
-def has_kernels(device_type: str) -> bool:
-    """Returns whether compiled kernels take tensors of a device type, `cpu` or `cuda`."""
-    return load_error() is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+LOAD_ERROR = _load()
+"""None, or why the compiled kernels cannot be used and what to do."""
+
+COMPILED_FOR = frozenset(
+    device_type
+    for device_type in ("cpu", "cuda")
+    if LOAD_ERROR is None
+    and torch._C._dispatch_has_kernel_for_dispatch_key(
         f"{NAMESPACE}::dot_interaction", device_type.upper()
     )
+)
+"""Types of the devices whose tensors the compiled kernels take."""
+
+
+def why_not_compiled(device_type: str) -> str:
+    """Returns why a device type has no compiled kernels, and what to do."""
+    without_cuda = "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
+    return LOAD_ERROR or (without_cuda if device_type == "cuda" else f"none for {device_type}")
 
 
 @functools.cache
 def _warn_once(device_type: str) -> None:
-    reason = load_error() or "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
     warnings.warn(
-        f"cuda_ext runs in plain PyTorch on {device_type}, without compiled kernels: {reason}",
+        f"cuda_ext runs in plain PyTorch on {device_type}, without compiled kernels: "
+        f"{why_not_compiled(device_type)}",
         RuntimeWarning,
         stacklevel=4,
     )
@@ -47,11 +54,8 @@ def _warn_once(device_type: str) -> None:
 
 def path_of(device_type: str) -> Literal["compiled", "reference"]:
     """Returns which implementation tensors of a device type meet; says so once if it is slow."""
-    if _has_kernels(device_type):
+    if device_type in COMPILED_FOR:
         return "compiled"
     if not torch.compiler.is_compiling():
         _warn_once(device_type)
     return "reference"
-
-
-_has_kernels = functools.cache(has_kernels)

@@ -34,7 +34,7 @@ __all__ = [
 MAX_VECTORS = 64
 MAX_DIM = 256
 
-if library.load_error() is None:
+if library.LOAD_ERROR is None:
     registration.register(library.NAMESPACE)
 _kernels: Any = torch.ops.cuda_ext
 
@@ -128,9 +128,9 @@ def joint_rows(
         bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b.
         hash_indices: take ids modulo the size of their table.
         dtype: int32 or int64, of the result.
-        bad: [1] int64 on a CUDA device, lowered to the position of the first bad id found since it
-            was filled with 2^63 - 1. With it nothing waits for the device; without it a bad id
-            raises at once.
+        bad: [1] int64, lowered to the position of the first bad id found since it was filled with
+            2^63 - 1; its row is unspecified. With it nothing waits for a device; without it a bad
+            id raises at once.
 
     Returns:
         The rows, in the shape of `ids`.
@@ -142,9 +142,13 @@ def joint_rows(
         return reference.joint_rows(
             ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices, dtype=dtype
         )
-    found: Tensor = _kernels.joint_rows(
-        ids.contiguous(), offsets, bag_offsets, bad, hash_indices, dtype
-    )
+    found: Tensor
+    if bad is None:
+        found = _kernels.joint_rows(ids.contiguous(), offsets, bag_offsets, hash_indices, dtype)
+    else:
+        found = _kernels.joint_rows_reporting(
+            ids.contiguous(), offsets, bag_offsets, bad, hash_indices, dtype
+        )
     return found
 
 

@@ -53,7 +53,7 @@ class _Autograd:
 
     def dense_gradient(self, table: Tensor, rows: Tensor, gradients: Tensor) -> Tensor:
         """Sums row gradients into a gradient of the whole table, always in the same order."""
-        gradients = gradients.reshape(-1, table.shape[1])
+        gradients = gradients.reshape(-1, table.shape[1]).contiguous()
         rows = rows.reshape(-1)
         if table.dtype == torch.float64:
             return torch.zeros_like(table).index_add(0, rows, gradients)

@@ -131,11 +131,9 @@ UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const 
   return arguments;
 }
 
-}  // namespace
-
-Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
-                  const std::optional<Tensor>& bag_offsets, const std::optional<Tensor>& bad,
-                  bool hash_indices, ScalarType dtype) {
+JointRowsArguments run_joint_rows(const Tensor& ids, const Tensor& offsets,
+                                  const std::optional<Tensor>& bag_offsets, const Tensor& bad,
+                                  bool hash_indices, ScalarType dtype, Tensor& rows) {
   const char* op = "joint_rows";
   check_contiguous(ids, op, "ids");
   check_contiguous(offsets, op, "offsets");
@@ -148,29 +146,42 @@ Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
   arguments.count = ids.numel();
   arguments.num_features = offsets.numel() - 1;
   arguments.offsets = static_cast<const int64_t*>(offsets.data_ptr());
+  arguments.num_bags = arguments.count;
   if (bag_offsets.has_value()) {
     arguments.num_bags = bag_offsets->numel() - 1;
     arguments.bag_offsets = bag_offsets_data(*bag_offsets, ids, arguments.count, op);
-  } else {
-    arguments.num_bags = arguments.count;
   }
   STD_TORCH_CHECK(arguments.num_bags % arguments.num_features == 0, op, ": ", arguments.num_bags,
                   " bags cannot be samples of ", arguments.num_features, " features");
   arguments.hash_indices = hash_indices;
-  Tensor rows = new_empty(ids, ids.sizes(), dtype);
+  arguments.bad = optional_data<int64_t>(bad, ids, ScalarType::Long, 1, op, "bad");
+  rows = new_empty(ids, ids.sizes(), dtype);
   arguments.row_type = row_type_of(rows, op);
   arguments.rows = rows.data_ptr();
-  const bool deferred = bad.has_value() && runs_on_device(ids);
-  Tensor found = deferred ? *bad : none_bad_beside(ids);
-  arguments.bad = optional_data<int64_t>(found, ids, ScalarType::Long, 1, op, "bad");
   if (arguments.count > 0) {
     RECSYS_RUN(joint_rows, ids, arguments);
-    if (!deferred) {
-      const Tensor host = on_cpu(found);
-      check_ids(arguments, ids, offsets, bag_offsets,
-                *static_cast<const int64_t*>(host.data_ptr()));
-    }
   }
+  return arguments;
+}
+
+}  // namespace
+
+Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
+                  const std::optional<Tensor>& bag_offsets, bool hash_indices, ScalarType dtype) {
+  const Tensor bad = none_bad_beside(ids);
+  Tensor rows;
+  const JointRowsArguments arguments =
+      run_joint_rows(ids, offsets, bag_offsets, bad, hash_indices, dtype, rows);
+  const Tensor host = on_cpu(bad);
+  check_ids(arguments, ids, offsets, bag_offsets, *static_cast<const int64_t*>(host.data_ptr()));
+  return rows;
+}
+
+Tensor joint_rows_reporting(const Tensor& ids, const Tensor& offsets,
+                            const std::optional<Tensor>& bag_offsets, const Tensor& bad,
+                            bool hash_indices, ScalarType dtype) {
+  Tensor rows;
+  run_joint_rows(ids, offsets, bag_offsets, bad, hash_indices, dtype, rows);
   return rows;
 }
 

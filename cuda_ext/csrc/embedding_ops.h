@@ -14,11 +14,14 @@ namespace recsys {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// With `bad` (int64 [1]) a device reports a bad id there and nothing waits; without it the call
-// waits and throws. On the CPU it always throws.
+// Throws at a bad id, for which it waits for a device.
 Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
-                  const std::optional<Tensor>& bag_offsets, const std::optional<Tensor>& bad,
-                  bool hash_indices, ScalarType dtype);
+                  const std::optional<Tensor>& bag_offsets, bool hash_indices, ScalarType dtype);
+
+// Lowers `bad` (int64 [1]) to the position of the first bad id and waits for nothing.
+Tensor joint_rows_reporting(const Tensor& ids, const Tensor& offsets,
+                            const std::optional<Tensor>& bag_offsets, const Tensor& bad,
+                            bool hash_indices, ScalarType dtype);
 
 Tensor embedding_gather(const Tensor& table, const Tensor& rows,
                         const std::optional<Tensor>& anchor, ScalarType dtype);

@@ -30,7 +30,10 @@ RECSYS_LIBRARY(library) {
       "gather_dot_interaction_backward(Tensor gradient, Tensor table, Tensor rows, Tensor bottom,"
       " bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
   library.def(
-      "joint_rows(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!)? bad,"
+      "joint_rows(Tensor ids, Tensor offsets, Tensor? bag_offsets, bool hash_indices,"
+      " ScalarType dtype) -> Tensor");
+  library.def(
+      "joint_rows_reporting(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!) bad,"
       " bool hash_indices, ScalarType dtype) -> Tensor");
   library.def(
       "embedding_gather(Tensor table, Tensor rows, Tensor? anchor, ScalarType dtype) -> Tensor");
@@ -62,6 +65,7 @@ void register_kernels(torch::stable::detail::StableLibrary& library) {
   library.impl("gather_dot_interaction_backward",
                TORCH_BOX(&recsys::gather_dot_interaction_backward));
   library.impl("joint_rows", TORCH_BOX(&recsys::joint_rows));
+  library.impl("joint_rows_reporting", TORCH_BOX(&recsys::joint_rows_reporting));
   library.impl("embedding_gather", TORCH_BOX(&recsys::embedding_gather));
   library.impl("embedding_bag", TORCH_BOX(&recsys::embedding_bag));
   library.impl("embedding_bag_scale_backward", TORCH_BOX(&recsys::embedding_bag_scale_backward));

@@ -42,7 +42,7 @@ class Backend:
         dtype: torch.dtype = torch.int64,
     ) -> Tensor:
         """As `reference.joint_rows`."""
-        return self.run("joint_rows", ids, offsets, bag_offsets, None, hash_indices, dtype)
+        return self.run("joint_rows", ids, offsets, bag_offsets, hash_indices, dtype)
 
     def embedding_gather(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """As `reference.embedding_gather`."""
@@ -101,7 +101,7 @@ class Backend:
 
 
 def _compiled(device: str) -> Backend:
-    if library.load_error() is not None:
+    if library.LOAD_ERROR is not None:
         pytest.skip("no C++ compiler built the kernels")
     return Backend(device, library.NAMESPACE, device)
 

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled ops as citizens of torch: opcheck, autograd, torch.compile, export, AOTInductor."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from cuda_ext import library, ops, reference
+
+pytestmark = pytest.mark.skipif(
+    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
+)
+
+OFFSETS = torch.tensor([0, 5, 12, 30])
+IDS = torch.tensor([[0, 6, 17], [4, 0, 3], [0, 6, 0], [2, 5, 17]])
+ROWS = reference.joint_rows(IDS, OFFSETS, dtype=torch.int32)
+BAGS = torch.tensor([0, 3, 3, 7, 12])
+
+
+def randn(*shape, seed=0, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(**options)
+
+
+def update_arguments(rule):
+    table = randn(30, 8)
+    first, second, *_ = [*ops.row_optimizer_state(rule, table).values(), None, None]
+    rows, positions = ops.sort_rows(ROWS, 30)
+    return (
+        *(table, None, first, second, rows, positions, randn(12, 8, seed=1), None, None),
+        *(torch.tensor(0.1), torch.tensor(1.0), torch.tensor(0.5), torch.tensor(False)),
+        *(rule, 0.0, 1e-8, 0.9, 0.999, 0),
+    )
+
+
+CASES = {
+    "dot_interaction": lambda: (randn(4, 3, 8).requires_grad_(), None, False, False),
+    "dot_interaction_with_bottom": lambda: (
+        randn(4, 3, 8).requires_grad_(),
+        randn(4, 8, seed=1).requires_grad_(),
+        True,
+        False,
+    ),
+    "dot_interaction_backward": lambda: (randn(4, 16), randn(4, 3, 8), None, False, False),
+    "gather_dot_interaction": lambda: (
+        randn(30, 8),
+        ROWS,
+        randn(4, 8).requires_grad_(),
+        ops.row_gradient_anchor((4, 3, 8), torch.float32, torch.device("cpu")),
+        False,
+        False,
+    ),
+    "gather_dot_interaction_with_dense_gradient": lambda: (
+        randn(30, 8).requires_grad_(),
+        ROWS,
+        randn(4, 8).requires_grad_(),
+        None,
+        False,
+        False,
+    ),
+    "gather_dot_interaction_backward": lambda: (
+        *(randn(4, 16), randn(30, 8), ROWS, randn(4, 8), False, False),
+    ),
+    "joint_rows": lambda: (IDS, OFFSETS, None, False, torch.int32),
+    "joint_rows_hashed": lambda: (IDS * 100, OFFSETS, None, True, torch.int64),
+    "joint_rows_reporting": lambda: (
+        *(IDS * 2, OFFSETS, None, torch.tensor([2**62]), False, torch.int32),
+    ),
+    "embedding_gather": lambda: (randn(30, 8).requires_grad_(), ROWS, None, torch.float32),
+    "embedding_bag": lambda: (
+        randn(30, 8).requires_grad_(),
+        ROWS.reshape(-1),
+        BAGS,
+        torch.linspace(0.1, 1, 12).requires_grad_(),
+        None,
+        torch.float32,
+    ),
+    "embedding_bag_scale_backward": lambda: (
+        randn(4, 8),
+        randn(30, 8),
+        ROWS.reshape(-1),
+        ops.bag_of_lookup(BAGS, 12),
+    ),
+    "sort_rows": lambda: (ROWS, 30),
+    "update_rows_sgd": lambda: update_arguments("sgd"),
+    "update_rows_adam": lambda: update_arguments("adam"),
+}
+
+
+def op_named(case):
+    names = sorted(dir_of_ops(), key=len, reverse=True)
+    return getattr(torch.ops.cuda_ext, next(n for n in names if case.startswith(n)))
+
+
+def dir_of_ops():
+    return [
+        "dot_interaction", "dot_interaction_backward", "gather_dot_interaction",
+        "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting", "embedding_gather", "embedding_bag",
+        "embedding_bag_scale_backward", "sort_rows", "update_rows",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_opcheck(case):
+    torch.library.opcheck(op_named(case).default, CASES[case]())
+
+
+def test_every_op_is_checked():
+    registered = {
+        name.split("::")[1]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("cuda_ext::")
+    }
+    assert registered == {*dir_of_ops(), "sgd_rows_atomic", "cpu_instruction_set"}
+    assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
+
+
+class TwoTower(torch.nn.Module):
+    """A small model over the ops, with its table outside autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", randn(30, 8))
+        self.register_buffer("offsets", OFFSETS)
+        self.bottom = torch.nn.Linear(5, 8)
+        self.top = torch.nn.Linear(16, 1)
+
+    def forward(self, x, ids):
+        rows = ops.joint_rows(ids, self.offsets, dtype=torch.int32)
+        return self.top(ops.gather_dot_interaction(self.table, rows, self.bottom(x)))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_training_step_equals_eager(backend):
+    model = TwoTower()
+    x = randn(4, 5)
+
+    def step(table, anchor):
+        rows = ops.joint_rows(IDS, OFFSETS, dtype=torch.int32)
+        bottom = model.bottom(x)
+        hidden = ops.gather_dot_interaction(table, rows, bottom, anchor=anchor)
+        return model.top(hidden).square().sum()
+
+    def update(table, gradient):
+        rows = ops.joint_rows(IDS, OFFSETS, dtype=torch.int32).reshape(-1)
+        arguments = {"lr": torch.tensor(0.1), "step": torch.tensor(1.0)}
+        ops.update_rows("sgd", table, {}, rows, gradient, **arguments)
+
+    results = []
+    for wrap in (lambda f: f, lambda f: torch.compile(f, fullgraph=True, backend=backend)):
+        torch.compiler.reset()
+        table = model.table.clone()
+        storage = table.data_ptr()
+        anchor = ops.row_gradient_anchor((4, 3, 8), torch.float32, table.device)
+        model.zero_grad()
+        wrap(step)(table, anchor).backward()
+        with torch.no_grad():
+            wrap(update)(table, anchor.grad.reshape(-1, 8))
+        assert table.data_ptr() == storage
+        results.append((table, anchor.grad, model.bottom.weight.grad.clone()))
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def test_export_with_a_dynamic_batch():
+    model = TwoTower().eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(
+        model, (randn(4, 5), IDS), dynamic_shapes={"x": {0: batch}, "ids": {0: batch}}
+    )
+    x, ids = randn(9, 5, seed=3), IDS[torch.arange(9) % 4]
+    torch.testing.assert_close(program.module()(x, ids), model(x, ids))
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert any("cuda_ext.gather_dot_interaction" in target for target in targets)
+
+
+@pytest.mark.slow
+def test_aotinductor_package_runs_in_a_fresh_process(tmp_path):
+    model = TwoTower().eval()
+    x, ids = randn(9, 5, seed=3), IDS[torch.arange(9) % 4]
+    batch = torch.export.Dim("batch", min=2, max=64)
+    with torch.no_grad():
+        program = torch.export.export(
+            model, (randn(4, 5), IDS), dynamic_shapes={"x": {0: batch}, "ids": {0: batch}}
+        )
+        package = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(tmp_path / "model.pt2")
+        )
+        torch.save((x, ids, model(x, ids)), tmp_path / "expected.pt")
+    script = f"""
+        import torch
+        from cuda_ext import library
+        assert library.LOAD_ERROR is None
+        model = torch._inductor.aoti_load_package({package!r})
+        x, ids, expected = torch.load({str(tmp_path / "expected.pt")!r})
+        torch.testing.assert_close(model(x, ids), expected)
+        print("same")
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.stdout == "same\n", answer.stderr
+
+
+def test_a_table_that_requires_a_gradient_gets_a_dense_one():
+    table = randn(30, 8).requires_grad_()
+    weights = randn(4, 3, 8, seed=2)
+    (ops.embedding_gather(table, ROWS, torch.float32) * weights).sum().backward()
+    twin = table.detach().clone().requires_grad_()
+    (torch.nn.functional.embedding(ROWS, twin) * weights).sum().backward()
+    torch.testing.assert_close(table.grad, twin.grad)
+
+
+def test_a_sparse_gradient_serves_optimizers_of_torch():
+    table = torch.nn.Parameter(randn(30, 8))
+    twin = torch.nn.Parameter(table.detach().clone())
+    weights = randn(4, 3, 8, seed=2)
+    (ops.sparse_embedding(table, ROWS, torch.float32) * weights).sum().backward()
+    assert table.grad.is_sparse
+    assert table.grad._nnz() == 12
+    (torch.nn.functional.embedding(ROWS, twin, sparse=True) * weights).sum().backward()
+    for parameter in (table, twin):
+        torch.optim.SparseAdam([parameter], lr=0.1).step()
+    torch.testing.assert_close(table.detach(), twin.detach())
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_bag_gradients(mean):
+    table = randn(30, 8).double().requires_grad_()
+    rows = ROWS.reshape(-1)
+    # Scales are float32 in the ops, so their gradient is compared instead of checked numerically.
+    scale = torch.linspace(0.1, 1, 12).requires_grad_()
+    weights = randn(4, 8, seed=2).double()
+    found = ops.embedding_bag(table, rows, BAGS, torch.float64, scale=scale, mean=mean)
+    (found * weights).sum().backward()
+    gradients = table.grad.clone(), scale.grad.clone()
+    table.grad = scale.grad = None
+    factor = ops.lookup_scale(BAGS, 12, scale) if mean else scale
+    defined = reference.embedding_bag(table, rows, BAGS, torch.float64, scale=factor)
+    torch.testing.assert_close(found, defined)
+    (defined * weights).sum().backward()
+    torch.testing.assert_close(gradients, (table.grad, scale.grad))
+
+
+def test_the_anchor_holds_the_row_gradient_and_no_memory():
+    anchor = ops.row_gradient_anchor((4, 3, 8), torch.float32, torch.device("cpu"))
+    assert anchor.untyped_storage().nbytes() == 4
+    table, weights = randn(30, 8), randn(4, 3, 8, seed=2)
+    (ops.embedding_gather(table, ROWS, torch.float32, anchor=anchor) * weights).sum().backward()
+    assert torch.equal(anchor.grad, weights)
