@@ -212,6 +212,7 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         announce=announce,
         state=state,
     ).fit()
+    session.model.embeddings.raise_bad_ids()
     _report_training(session, result)
     return result
 
@@ -254,6 +255,7 @@ def _evaluate(session: Session, epochs_done: int) -> Evaluation:
     scores = session.score()
     metrics = scores.metrics
     session.announce(f"test loss: {metrics.log_loss:.8f}")
+    session.model.embeddings.raise_bad_ids()
     if epochs_done >= 1 and not session.config.data.is_synthetic:
         positives = round(metrics.base_rate * metrics.num_rows)
         check_auc(metrics.auc, positives, metrics.num_rows - positives)

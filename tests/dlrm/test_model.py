@@ -84,7 +84,7 @@ def test_dcnv2_equals_its_formula():
     )
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
 def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
     found = {}
     for embedding_type in EMBEDDING_TYPES:
@@ -98,6 +98,73 @@ def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
     for other_losses, other_tables in found.values():
         assert other_losses == pytest.approx(losses, rel=1e-5)
         torch.testing.assert_close(other_tables, tables, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+def test_a_planar_table_keeps_float32_precision(optimizer):
+    """The forward pass reads bfloat16, the update all of float32."""
+    found = {}
+    for storage in ("float32", "planar", "bfloat16"):
+        model = build(embedding_storage=storage)
+        before = torch.cat(model.embeddings.tables())
+        rule = OptimizerConfig(optimizer=optimizer)
+        step = DlrmTrainStep(model, rule, Precision(device_type="cpu"))
+        losses = [float(step(batch(seed=s), 0.01)) for s in range(5)]
+        found[storage] = (losses, before, torch.cat(model.embeddings.tables()))
+    losses, before, after = found["float32"]
+    assert torch.equal(found["planar"][1], before)  # joins back to the bits that were drawn
+    for other, tolerance in (("planar", 0.02), ("bfloat16", 0.1)):
+        assert found[other][0] == pytest.approx(losses, rel=1e-2)
+        moved, expected = found[other][2] - found[other][1], after - before
+        assert (moved - expected).norm() < tolerance * max(expected.norm(), after.norm() * 0.02)
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
+def test_tables_can_be_read_and_put_back(storage):
+    model, twin = build(embedding_storage=storage), build(embedding_storage=storage)
+    values = [torch.randn_like(table) for table in model.embeddings.tables()]
+    for feature, table in enumerate(values):
+        model.embeddings.load_table(feature, table)
+    kept = model.embeddings.tables()
+    if storage != "bfloat16":
+        assert all(torch.equal(a, b) for a, b in zip(kept, values, strict=True))
+    for feature, table in enumerate(kept):
+        twin.embeddings.load_table(feature, table)
+    assert all(torch.equal(a, b) for a, b in zip(twin.embeddings.tables(), kept, strict=True))
+    data = batch()
+    assert torch.equal(model.embeddings(data.ids, torch.float32)[0, 1].bfloat16(),
+                       kept[1][data.ids[0, 1]].bfloat16())  # fmt: skip
+
+
+def test_one_pass_lookup_trains_to_the_same_bits_as_two():
+    tables = []
+    for fused in (True, False):
+        model = build()
+        model._fuses_lookup = fused
+        step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
+        for seed in range(4):
+            step(batch(seed=seed), 0.3)
+        tables.append(model.embeddings.weight.detach().clone())
+    assert torch.equal(*tables)
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+@pytest.mark.parametrize("embedding_type", ["joint", "joint_fused", "joint_sparse"])
+def test_an_id_outside_its_table_is_named(embedding_type, bad):
+    model = build(embedding_type=embedding_type)
+    data = batch()
+    data.ids[5, 1] = bad  # the neighbours in the joint table would be read silently
+    with pytest.raises((RuntimeError, ValueError), match=rf"feature 1, sample 5: id {bad} is"):
+        model(data.numerical, data.ids)
+
+
+def test_a_bad_id_found_without_waiting_is_reported_later():
+    model = build()
+    embeddings = model.embeddings
+    embeddings.raise_bad_ids()
+    embeddings._bad_id.fill_(7)
+    with pytest.raises(ValueError, match="categorical feature 1: .* outside \\[0, 3\\)"):
+        embeddings.raise_bad_ids()
 
 
 def test_training_equals_plain_sgd_on_the_naive_network():
