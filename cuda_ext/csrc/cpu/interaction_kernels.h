@@ -32,27 +32,18 @@ struct SampleShape {
   int output_length() const { return row_start(num_vectors); }
 };
 
-// Splits `count` rows into tiles of about the same height.
-struct TileSplit {
-  int count;
-  int num_tiles;
-
-  explicit TileSplit(int rows) : count(rows), num_tiles((rows + kTileRows - 1) / kTileRows) {}
-
-  int begin(int tile) const { return count * tile / num_tiles; }
-};
-
 // columns[d][i] = rows[i][d], with zeros from N up to `stride`; D is rounded up.
 template <typename T>
 void transpose_rows(const T* const* rows, int num_vectors, int dim, T* columns, int stride) {
   for (int i = 0; i < num_vectors; i += kLanes<T>) {
     for (int d = 0; d < dim; d += kLanes<T>) {
       Vector<T> square[kLanes<T>];
-      for (int k = 0; k < kLanes<T>; ++k) {
+      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
         square[k] = i + k < num_vectors ? load(rows[i + k] + d) : Vector<T>{};
       }
       transpose<T>(square);
-      for (int k = 0; k < kLanes<T>; ++k) store(columns + (d + k) * stride + i, square[k]);
+      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k)
+          store(columns + (d + k) * stride + i, square[k]);
     }
   }
 }
@@ -66,7 +57,7 @@ void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, in
     for (int j = 0; j <= i; j += kSide) {
       Vector<T> lower[kSide];
       Vector<T> upper[kSide];
-      for (int k = 0; k < kSide; ++k) {
+      RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
         const int length = i + k < shape.num_vectors ? shape.row_length(i + k) - j : 0;
         lower[k] = upper[k] = Vector<T>{};
         if (length > 0) {
@@ -75,7 +66,7 @@ void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, in
         }
       }
       transpose<T>(upper);
-      for (int k = 0; k < kSide; ++k) {
+      RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
         if (i == j) {
           store(matrix + (i + k) * stride + i, lower[k] + upper[k]);
         } else {
@@ -95,24 +86,31 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
   alignas(kCacheLine) T products[kTileRows * kMaxVectors];
   alignas(kCacheLine) T output[round_up(kMaxOutput, kLanes<T>) + kLanes<T>];
   const T* rows[kMaxVectors];
+  PrefetchQueue queue;
 
   const SampleShape shape(arguments);
   const SampleReader<Element, Stored> reader(arguments);
   const int stride = round_up(shape.num_vectors, kLanes<T>);
-  const TileSplit tiles(shape.num_vectors);
+  const StridedRows<const T> all_columns = {columns, stride};
+  const int first_row = 1 - shape.diagonal;
+  const int num_tiles = (shape.num_vectors - first_row + kTileRows - 1) / kTileRows;
   const bool streaming =
       streams<Element>(arguments.output, arguments.width, arguments.width, arguments.batch);
 
   for (int64_t sample = begin; sample < end; ++sample) {
     reader.read(sample, scratch, rows);
+    reader.add_to(queue, sample, end);
     transpose_rows(rows, shape.num_vectors, shape.dim, columns, stride);
     for (int d = 0; d < shape.dim; d += kLanes<T>) store(output + d, load(rows[0] + d));
-    for (int tile = 0; tile < tiles.num_tiles; ++tile) {
-      reader.prefetch_part(sample, end, tile, tiles.num_tiles);
-      const int first = tiles.begin(tile);
-      const int last = tiles.begin(tile + 1);
-      multiply(StridedRows<T>{columns + first, stride}, StridedRows<T>{columns, stride}, shape.dim,
-               last - first, shape.row_length(last - 1), products, kMaxVectors);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      // Tiles of full height: eight rows more need half a vector of columns more.
+      const int first = first_row + tile * kTileRows;
+      const int last =
+          first + kTileRows < shape.num_vectors ? first + kTileRows : shape.num_vectors;
+      multiply(
+          Product<T, StridedRows<const T>>{
+              {columns + first, stride}, all_columns, shape.dim, {products, kMaxVectors}, queue},
+          last - first, shape.row_length(last - 1));
       for (int i = first; i < last; ++i) {
         // Whole vectors: what is too much of one row is written over by the next.
         T* const to = output + shape.row_start(i);
@@ -120,6 +118,7 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
         for (int j = 0; j < shape.row_length(i); j += kLanes<T>) store(to + j, load(from + j));
       }
     }
+    queue.finish();
     write_row(output, shape.output_length(), arguments.width, streaming,
               static_cast<Element*>(arguments.output) + sample * arguments.width);
   }
@@ -134,11 +133,12 @@ void interaction_backward(const InteractionArguments& arguments, int64_t begin, 
   alignas(kCacheLine) T matrix[kMaxVectors * kMaxVectors];
   alignas(kCacheLine) T result[kTileRows * kMaxDim];
   const T* rows[kMaxVectors];
+  PrefetchQueue queue;
 
   const SampleShape shape(arguments);
   const SampleReader<Element, Stored> reader(arguments);
   const int stride = round_up(shape.num_vectors, kLanes<T>);
-  const TileSplit tiles(shape.num_vectors);
+  const int num_tiles = (shape.num_vectors + kTileRows - 1) / kTileRows;
   const int rest_columns = (shape.num_vectors - 1) * shape.dim;
   const bool streaming = shape.dim % kLanes<T> == 0 &&
                          streams<Element>(arguments.rest_gradient, arguments.rest_gradient_stride,
@@ -146,16 +146,20 @@ void interaction_backward(const InteractionArguments& arguments, int64_t begin, 
 
   for (int64_t sample = begin; sample < end; ++sample) {
     reader.read(sample, scratch, rows);
+    reader.add_to(queue, sample, end);
     const Element* const from =
         static_cast<const Element*>(arguments.gradient) + sample * arguments.width;
     read_row(from, shape.output_length(), gradient);
+    if (sample + 1 < end) queue.add(from + arguments.width, arguments.width * sizeof(Element));
     symmetric_matrix(gradient, shape, matrix, stride);
-    for (int tile = 0; tile < tiles.num_tiles; ++tile) {
-      reader.prefetch_part(sample, end, tile, tiles.num_tiles);
-      const int first = tiles.begin(tile);
-      const int last = tiles.begin(tile + 1);
-      multiply(StridedRows<T>{matrix + first, stride}, rows, shape.num_vectors, last - first,
-               shape.dim, result, kMaxDim);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      const int first = shape.num_vectors * tile / num_tiles;  // tiles of about the same height
+      const int last = shape.num_vectors * (tile + 1) / num_tiles;
+      multiply(
+          Product<T, const T* [kMaxVectors]> {
+            {matrix + first, stride}, rows, shape.num_vectors, {result, kMaxDim}, queue
+          },
+          last - first, shape.dim);
       if (first == 0) {
         for (int d = 0; d < shape.dim; d += kLanes<T>) {
           store(result + d, load(result + d) + load(gradient + d));
@@ -170,6 +174,7 @@ void interaction_backward(const InteractionArguments& arguments, int64_t begin, 
         write_row(result + (i - first) * kMaxDim, shape.dim, shape.dim, streaming && i > 0, to);
       }
     }
+    queue.finish();
   }
   if (streaming) stream_fence();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../op_arguments.h"
+#include "prefetch_queue.h"
 #include "tiles.h"
 #include "vector.h"
 
@@ -33,14 +34,24 @@ class SampleReader {
     }
   }
 
-  // Prefetches part `part` of `num_parts` of the vectors of a sample to come. Little by little, as
-  // a CPU keeps only some ten lines in flight.
-  void prefetch_part(int64_t sample, int64_t end, int part, int num_parts) const {
+  // Adds the vectors of a sample to come, if there is one before `end`.
+  void add_to(PrefetchQueue& queue, int64_t sample, int64_t end) const {
     sample += samples_ahead_;
     if (sample >= end) return;
+    const int64_t row_bytes = arguments_.dim * int64_t{sizeof(Stored)};
     const int num_others = arguments_.num_vectors - 1;
-    for (int i = num_others * part / num_parts; i < num_others * (part + 1) / num_parts; ++i) {
-      prefetch(other(sample, i), arguments_.dim * int64_t{sizeof(Stored)});
+    queue.add(first(sample), arguments_.dim * int64_t{sizeof(Element)});
+    if (arguments_.table == nullptr) {
+      queue.add(other(sample, 0), num_others * row_bytes);
+    } else {
+      // The first lines at once: each row is on a page of its own, and the CPU looks several pages
+      // up at a time only if they are asked for together.
+      for (int i = 0; i < num_others; ++i) __builtin_prefetch(other(sample, i));
+      if (row_bytes <= kCacheLine) return;
+      for (int i = 0; i < num_others; ++i) {
+        queue.add(reinterpret_cast<const char*>(other(sample, i)) + kCacheLine,
+                  row_bytes - kCacheLine);
+      }
     }
   }
 

@@ -2,6 +2,7 @@
 // Small matrix products with their sums in registers, and transposes in registers.
 #pragma once
 
+#include "prefetch_queue.h"
 #include "vector.h"
 
 namespace recsys::cpu::RECSYS_ISA {
@@ -9,7 +10,10 @@ namespace recsys::cpu::RECSYS_ISA {
 // The sums of a tile, a row of operands and a broadcast must fit the registers: 32 with AVX-512,
 // else 16.
 constexpr int kTileRows = kVectorBytes == 64 ? 8 : 6;
-constexpr int kTileColumns = 2;
+
+// Columns that fill half a vector of AVX-512 or less: half a vector costs half as much on CPUs
+// whose units are 256 bits wide, and as much on others.
+constexpr int kNarrowestBytes = kVectorBytes == 64 ? 32 : kVectorBytes;
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -18,57 +22,76 @@ constexpr int round_up(int value, int multiple) {
 // Rows at equal distances; an array of pointers serves where they are not.
 template <typename T>
 struct StridedRows {
-  const T* first;
+  T* first;
   int stride;
 
-  const T* operator[](int k) const { return first + static_cast<int64_t>(k) * stride; }
+  T* operator[](int k) const { return first + static_cast<int64_t>(k) * stride; }
 };
 
-// result[r][c] = sum over k < depth of left[k][r] * right[k][c], in the order of k, for kRows rows
-// and kColumns vectors of columns.
-template <typename T, int kRows, int kColumns, typename Right>
-void multiply_tile(StridedRows<T> left, const Right& right, int depth, int column, T* result,
-                   int result_stride) {
-  Vector<T> sums[kRows][kColumns] = {};
+// A product to compute: result[r][c] = sum over k < depth of left[k][r] * right[k][c], in the order
+// of k. Right is StridedRows<const T> or an array of pointers to rows.
+template <typename T, typename Right>
+struct Product {
+  StridedRows<const T> left;
+  const Right& right;
+  int depth;
+  StridedRows<T> result;
+  PrefetchQueue& queue;  // of what is to be prefetched meanwhile
+};
+
+// Computes kRows rows and kColumns vectors of kBytes, from `column` on.
+template <int kRows, int kColumns, int kBytes, typename T, typename Right>
+void multiply_tile(const Product<T, Right>& product, int column) {
+  using Sums = typename VectorOfBytes<T, kBytes>::type;
+  constexpr int kWidth = kBytes / sizeof(T);
+  const StridedRows<const T> left = product.left;
+  const int depth = product.depth;
+  Sums sums[kRows][kColumns];
+  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] = Sums{};
+  }
   for (int k = 0; k < depth; ++k) {
-    Vector<T> operands[kColumns];
-    for (int c = 0; c < kColumns; ++c) operands[c] = load(right[k] + column + c * kLanes<T>);
-    for (int r = 0; r < kRows; ++r) {
-      const Vector<T> factor = broadcast(left[k][r]);
-      for (int c = 0; c < kColumns; ++c) sums[r][c] += factor * operands[c];
+    if (k % 2 == 0) product.queue.step();
+    Sums operands[kColumns];
+    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+      memcpy(&operands[c], product.right[k] + column + c * kWidth, kBytes);
+    }
+    RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+      const Sums factor = left[k][r] - Sums{};
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] += factor * operands[c];
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) {
-      store(result + r * result_stride + column + c * kLanes<T>, sums[r][c]);
+  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+      memcpy(product.result[r] + column + c * kWidth, &sums[r][c], kBytes);
     }
   }
 }
 
-// The same for 1 <= num_rows <= kRows and all columns up to num_columns, rounded up to vectors.
+// Computes 1 <= num_rows <= kRows rows and num_columns, rounded up to what vectors hold.
 template <typename T, typename Right, int kRows = kTileRows>
-void multiply(StridedRows<T> left, const Right& right, int depth, int num_rows, int num_columns,
-              T* result, int result_stride) {
+void multiply(const Product<T, Right>& product, int num_rows, int num_columns) {
   if constexpr (kRows > 1) {
-    if (num_rows < kRows) {
-      multiply<T, Right, kRows - 1>(left, right, depth, num_rows, num_columns, result,
-                                    result_stride);
-      return;
-    }
+    if (num_rows < kRows) return multiply<T, Right, kRows - 1>(product, num_rows, num_columns);
   }
+  constexpr int kNarrowest = kNarrowestBytes / sizeof(T);
   int column = 0;
-  for (; column + kLanes<T> < num_columns; column += kTileColumns * kLanes<T>) {
-    multiply_tile<T, kRows, kTileColumns>(left, right, depth, column, result, result_stride);
+  for (; num_columns - column > 2 * kLanes<T> - kNarrowest; column += 2 * kLanes<T>) {
+    multiply_tile<kRows, 2, kVectorBytes>(product, column);
   }
-  if (column < num_columns) {
-    multiply_tile<T, kRows, 1>(left, right, depth, column, result, result_stride);
+  if (num_columns - column > kLanes<T> - kNarrowest) {
+    multiply_tile<kRows, 1, kVectorBytes>(product, column);
+    column += kLanes<T>;
+  }
+  if (kNarrowest < kLanes<T> && num_columns > column) {
+    multiply_tile<kRows, 1, kNarrowestBytes>(product, column);
   }
 }
 
 // Lane l of the first result is a[l], or b[l - kDistance] where l has the bit kDistance; the second
 // result has the other half: 2x2 blocks of a and b change places.
 template <typename T, int kDistance, int... kLane>
-void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
+RECSYS_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
   constexpr int kNumLanes = kLanes<T>;
   const Vector<T> first =
       __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane - kDistance : kLane)...);
@@ -78,9 +101,9 @@ void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) 
 
 // Transposes a square of kLanes x kLanes in place.
 template <typename T, int kDistance = kLanes<T> / 2>
-void transpose(Vector<T> (&rows)[kLanes<T>]) {
+RECSYS_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   if constexpr (kDistance > 0) {
-    for (int k = 0; k < kLanes<T>; ++k) {
+    RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
       if ((k & kDistance) == 0) {
         exchange<T, kDistance>(rows[k], rows[k + kDistance], LaneSequence<T>{});
       }

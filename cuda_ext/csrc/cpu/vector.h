@@ -20,6 +20,11 @@
 #include <immintrin.h>
 #endif
 
+// Arrays of vectors stay in registers only where GCC unrolls the loops over them, and inlines what
+// they are handed to.
+#define RECSYS_UNROLL _Pragma("GCC unroll 16")
+#define RECSYS_INLINE inline __attribute__((always_inline))
+
 namespace recsys::cpu::RECSYS_ISA {
 
 constexpr int kVectorBytes = RECSYS_VECTOR_BYTES;
