@@ -3,6 +3,8 @@
 // Only this file knows which of them compiles. Kernels and launches see these names:
 //
 //   RECSYS_KERNEL(name)(parameters) {...}    a kernel; RECSYS_DEVICE a function that it calls
+//   RECSYS_HOST_DEVICE                       a function of both sides
+//   RECSYS_BOUNDED_KERNEL(name, threads, resident blocks)(parameters) {...}
 //   RECSYS_SHARED type name;                 a variable of the block
 //   RECSYS_LAUNCH(kernel, blocks, block threads, shared bytes, stream, arguments...)  ->
 //   cudaError_t resident_blocks(kernel, threads, bytes)  blocks that the device runs at once, for

@@ -5,7 +5,11 @@
 #include <cuda_runtime.h>
 
 #define RECSYS_KERNEL(name) __global__ void name
+// A kernel of blocks of `threads`, of which `blocks` are to fit a multiprocessor at once.
+#define RECSYS_BOUNDED_KERNEL(name, threads, blocks) \
+  __global__ void __launch_bounds__(threads, blocks) name
 #define RECSYS_DEVICE __device__ __forceinline__
+#define RECSYS_HOST_DEVICE __host__ __device__ __forceinline__
 #define RECSYS_SHARED __shared__
 #define RECSYS_LAUNCH(...) ::recsys::launch(__VA_ARGS__)
 

@@ -11,7 +11,9 @@
 #include "tensor_core.h"
 
 #define RECSYS_KERNEL(name) inline void name
+#define RECSYS_BOUNDED_KERNEL(name, threads, blocks) inline void name
 #define RECSYS_DEVICE inline
+#define RECSYS_HOST_DEVICE static inline
 #define RECSYS_SHARED static
 #define RECSYS_LAUNCH(kernel, ...) ::recsys::launch(#kernel, kernel, __VA_ARGS__)
 

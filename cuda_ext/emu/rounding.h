@@ -56,6 +56,9 @@ inline float16 round_to_float16(float value) {
   if (magnitude >= 65520.0f) {  // halfway between the largest number and the next power of two
     return {static_cast<uint16_t>(sign | 0x7c00u)};
   }
+  if (magnitude == 0.0f) {
+    return {sign};
+  }
   int exponent = 0;
   std::frexp(magnitude, &exponent);
   // Units of the last place: 2^(exponent - 11), not below that of subnormal numbers, 2^-24.
