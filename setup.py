@@ -16,10 +16,13 @@ import platform
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import ExecError
 
 CSRC = Path("cuda_ext/csrc")
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
@@ -40,16 +43,14 @@ def cuda_toolkit():
     nvcc is asked where it lies: the nvcc on the path may be a wrapper script elsewhere.
     """
     home = os.environ.get("CUDA_HOME")
-    if home:
-        return Path(home)
-    if Path("/usr/local/cuda/bin/nvcc").exists():
-        return Path("/usr/local/cuda")
     nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        return None
-    answer = subprocess.run([nvcc, "--dryrun", "x.cu"], capture_output=True, text=True, check=False)
-    top = re.search(r"^#\$ TOP=(.+)$", answer.stderr, re.MULTILINE)
-    return Path(top.group(1)).resolve() if top else None
+    if not home and nvcc:
+        dry_run = [nvcc, "--dryrun", "x.cu"]
+        answer = subprocess.run(dry_run, capture_output=True, text=True, check=False)
+        top = re.search(r"^#\$ TOP=(.+)$", answer.stderr, re.MULTILINE)
+        home = top.group(1) if top else None
+    toolkit = Path(home or "/usr/local/cuda").resolve()
+    return toolkit if (toolkit / "bin" / "nvcc").exists() else None
 
 
 def wants_cuda(torch):
@@ -92,19 +93,24 @@ class BuildSharedLibrary(build_ext):
 
         root = Path(torch.__file__).parent
         with_cuda = wants_cuda(torch)
+        if with_cuda and os.environ.get("FORCE_CUDA"):
+            ext.optional = False  # asked for by name: no quiet fall back to plain PyTorch
+        toolkit = self.require_toolkit() if with_cuda else None
         flags = [*CXX_FLAGS, STABLE_ABI, f"-isystem{root}/include"]
         if with_cuda:
             flags.append("-DRECSYS_CUDA")
-        objects = []
-        for source in ext.sources:
-            if source.endswith(".cpp"):
-                extra = self.flags_of(Path(source).name)
-                objects += self.compiler.compile(
-                    [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
-                )
+
+        def compile_cpp(source):
+            extra = self.flags_of(Path(source).name)
+            return self.compiler.compile(
+                [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
+            )
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            compiled = threads.map(compile_cpp, [s for s in ext.sources if s.endswith(".cpp")])
+            objects = [path for paths in compiled for path in paths]
         libraries = ["-Wl,--no-as-needed", f"-L{root}/lib", "-ltorch", "-ltorch_cpu"]
         if with_cuda:
-            toolkit = self.require_toolkit()
             sources = [source for source in ext.sources if source.endswith(".cu")]
             objects += [self.compile_cuda(toolkit, source) for source in sources]
             folder = "lib64" if (toolkit / "lib64").exists() else "lib"
@@ -127,23 +133,30 @@ class BuildSharedLibrary(build_ext):
         """Returns the CUDA toolkit, or fails with what to do."""
         toolkit = cuda_toolkit()
         if toolkit is None:
-            raise SystemExit("FORCE_CUDA=1, but there is no nvcc: set CUDA_HOME, or FORCE_CUDA=0")
+            raise ExecError("FORCE_CUDA=1, but there is no nvcc: set CUDA_HOME, or FORCE_CUDA=0")
         return toolkit
 
     def compile_cuda(self, toolkit, source):
         """Compiles a CUDA source; returns the object's path."""
         output = Path(self.build_temp, source).with_suffix(".cu.o")
         output.parent.mkdir(parents=True, exist_ok=True)
-        nvcc = toolkit / "bin" / "nvcc"
         self.spawn(
             [
-                str(nvcc if nvcc.exists() else "nvcc"),
+                str(toolkit / "bin" / "nvcc"),
                 *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden"),
                 *architecture_flags(),
                 *("-c", source, "-o", str(output)),
             ]
         )
         return str(output)
+
+
+class PythonIndependentWheel(bdist_wheel):
+    """Tags the wheel for any Python 3 of the platform: its libraries have no Python API."""
+
+    def get_tag(self):
+        """Returns (python, abi, platform)."""
+        return "py3", "none", super().get_tag()[2]
 
 
 def sources(folder, *patterns):
@@ -169,5 +182,5 @@ setup(
             optional=True,  # no compiler: plain PyTorch takes over and says so
         ),
     ],
-    cmdclass={"build_ext": BuildSharedLibrary},
+    cmdclass={"build_ext": BuildSharedLibrary, "bdist_wheel": PythonIndependentWheel},
 )
