@@ -3,6 +3,8 @@
 // columns, so that a row of a few columns does not idle the other lanes of the warp.
 #pragma once
 
+#include <cstring>
+
 #include "../op_arguments.h"
 #include "../portable.h"
 
@@ -18,12 +20,32 @@ struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) RowPart {
 
 template <int Width, typename T>
 RECSYS_DEVICE RowPart<T, Width> load_part(const T* row, int64_t column) {
-  return *reinterpret_cast<const RowPart<T, Width>*>(row + column);
+  using Part = RowPart<T, Width>;
+  if constexpr (sizeof(Part) < sizeof(Vector)) {
+    return *reinterpret_cast<const Part*>(row + column);
+  } else {
+    Part part;
+#pragma unroll
+    for (size_t i = 0; i < sizeof(Part); i += sizeof(Vector)) {
+      const Vector vector = load_vector(row + column + i / sizeof(T));
+      memcpy(part.values + i / sizeof(T), &vector, sizeof(Vector));
+    }
+    return part;
+  }
 }
 
 template <typename T, int Width>
 RECSYS_DEVICE void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
-  *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
+  if constexpr (sizeof(part) < sizeof(Vector)) {
+    *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
+  } else {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(part); i += sizeof(Vector)) {
+      Vector vector;
+      memcpy(&vector, part.values + i / sizeof(T), sizeof(Vector));
+      store_vector(row + column + i / sizeof(T), vector);
+    }
+  }
 }
 
 // Row numbers of either width. The branch is the same for every thread of a launch.
