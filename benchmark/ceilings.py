@@ -36,7 +36,7 @@ class Ceilings:
         return max(num_bytes / self.copy_bytes_per_s, flops / self.matmul_flops_per_s[matmul])
 
 
-def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 7) -> float:
+def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 5) -> float:
     """Returns bytes read and written per second by a copy between two tensors of `num_bytes`."""
     source = torch.ones(num_bytes // 4, device=device)
     target = torch.zeros_like(source)
@@ -44,7 +44,7 @@ def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 7) -> f
     return 2 * num_bytes / statistics.median(times[1:])
 
 
-def read_rate(num_bytes: int, device: torch.device, repeats: int = 7) -> float:
+def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
     """Returns bytes read per second by a sum over the same `num_bytes`, again and again."""
     source = torch.ones(num_bytes // 4, device=device)
     result = torch.zeros((), device=device)
@@ -57,7 +57,7 @@ def read_rate(num_bytes: int, device: torch.device, repeats: int = 7) -> float:
 
 
 def matmul_rate(
-    size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 5
+    size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 3
 ) -> float:
     """Returns floating point operations per second of a product of two [size, size] matrices."""
     a = torch.ones(size, size, dtype=dtype, device=device)
@@ -80,7 +80,7 @@ def tf32_matmul() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 4096) -> Ceilings:
+def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 2048) -> Ceilings:
     """Measures copy and float32 matrix product on the CPU with the threads torch has."""
     return Ceilings(
         copy_bytes_per_s=copy_rate(copy_bytes),

@@ -33,7 +33,9 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         default="kept",
         help="whether freed memory is kept (training.allocator), for every candidate",
     )
-    parser.add_argument("--matmul_size", type=int, default=4096)
+    parser.add_argument(
+        "--matmul_size", type=int, default=2048, help="of the ceiling that is timed"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     return parser
 

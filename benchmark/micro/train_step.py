@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from benchmark.ceilings import matmul_rate
 from benchmark.micro.kernels_case import OURS, Rotation
 from benchmark.micro.side_by_side import (
     Figures,
@@ -54,23 +53,49 @@ TRAINING_CASES = (
 INFERENCE_CASES = tuple(
     (model, "zipf", batch_size) for model in ("big", "small") for batch_size in (1, 64, 4096)
 )
+CEILING = "matrix product"
 SHORTEST_S = 0.05
 """Calls are repeated within one figure until they last about this long."""
 
 
-def measure_case(works: dict[str, Work], batch_size: int, floor_s: float, repeats: int) -> Figures:
-    """Times one step of every candidate.
+def measure_case(
+    works: dict[str, Work], batch_size: int, flops: float, matmul_size: int, repeats: int
+) -> Figures:
+    """Times one step of every candidate, and a large matrix product in the same rounds.
+
+    Args:
+        works: candidate -> one step.
+        batch_size: B.
+        flops: operations of the step.
+        matmul_size: of the matrix product.
+        repeats: rounds.
 
     Returns:
         Figures, with our samples per second, and the share of the ceiling that we reach.
     """
     first = time_interleaved(works, 1)
     calls = max(1, round(SHORTEST_S / min(times[0] for times in first.values())))
-    seconds = time_interleaved(works, repeats, calls=calls, warmup=1)
-    found = compare(seconds, (TORCHREC, PYTORCH))
-    found["our throughput", "samples/s"] = [batch_size / t for t in seconds[OURS]]
-    found["ours, share of the ceiling", "%"] = [100 * floor_s / t for t in seconds[OURS]]
+    timed = {name: _repeated(work, calls) for name, work in works.items()}
+    matrix = torch.ones(matmul_size, matmul_size)
+    product = torch.empty_like(matrix)
+    timed[CEILING] = lambda: torch.mm(matrix, matrix, out=product)
+    seconds = time_interleaved(timed, repeats, warmup=1)
+    rates = [2 * matmul_size**3 / t for t in seconds.pop(CEILING)]
+    steps = {name: [t / calls for t in times] for name, times in seconds.items()}
+    found: Figures = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
+    found |= compare(steps, (TORCHREC, PYTORCH))
+    found["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
+    shares = [100 * flops / t / rate for t, rate in zip(steps[OURS], rates, strict=True)]
+    found["ours, share of the ceiling", "%"] = shares
     return found
+
+
+def _repeated(work: Work, calls: int) -> Work:
+    def run() -> None:
+        for _ in range(calls):
+            work()
+
+    return run
 
 
 def training_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
@@ -119,17 +144,12 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
             if name != model or usual not in (options.batch_sizes or [usual]):
                 continue
             batches = make_batches(config, sizes, usual, distribution)
-            rate = matmul_rate(options.matmul_size, torch.float32)
-            figures = measure_case(
-                {
-                    candidate: work_of(implementation, batches)
-                    for candidate, implementation in candidates.items()
-                },
-                usual,
-                usual * flops_of(config, options.tables) / rate,
-                options.repeats,
-            )
-            figures["matrix product", "GFLOP/s"] = [rate / 1e9]
+            works = {
+                candidate: work_of(implementation, batches)
+                for candidate, implementation in candidates.items()
+            }
+            flops = usual * flops_of(config, options.tables)
+            figures = measure_case(works, usual, flops, options.matmul_size, options.repeats)
             yield f"{model}, {distribution}, B={usual:,}", figures
 
 
