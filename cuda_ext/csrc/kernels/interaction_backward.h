@@ -12,9 +12,6 @@
 
 namespace recsys::kernels {
 
-// Output rows are made in strips of two blocks of 16.
-constexpr int kStripBlocks = 2;
-
 // Gradient of the product of two vectors, twice that where they are the same one.
 template <typename Element>
 RECSYS_DEVICE float pair_gradient(SharedPointer<Element> gradient,
@@ -88,22 +85,22 @@ RECSYS_DEVICE Vector pack_vector(const float (&values)[kPerVector<Element>]) {
   return vector;
 }
 
-// Stores a strip's columns from `base` on. The first vector was copied to the output too, and its
-// gradient gets what came through the copy.
+// Stores 16 rows of the result from column `base` on. The first vector was copied to the output
+// too, and its gradient gets what came through the copy.
 template <typename Element>
-RECSYS_DEVICE void store_strip(const float (&sums)[kStripBlocks][kPerVector<Element>][4],
+RECSYS_DEVICE void store_block(const float (&sums)[kPerVector<Element>][4],
                                SharedPointer<Element> gradient,
-                               const InteractionArguments& arguments, int64_t sample, int strip,
+                               const InteractionArguments& arguments, int64_t sample, int block,
                                int base, int lane) {
 #pragma unroll
-  for (int i = 0; i < kStripBlocks * 4; ++i) {
-    const int vector = 16 * (strip + i / 4) + lane / 4 + 8 * (i / 2 % 2);
+  for (int i = 0; i < 4; ++i) {
+    const int vector = 16 * block + lane / 4 + 8 * (i / 2);
     const int column = base + kPerVector<Element> * (lane % 4 * 2 + i % 2);
     if (vector < arguments.num_vectors && column < arguments.dim) {
       float values[kPerVector<Element>];
 #pragma unroll
       for (int k = 0; k < kPerVector<Element>; ++k) {
-        values[k] = sums[i / 4][k][i % 4];
+        values[k] = sums[k][i];
         if (vector == 0) {
           const Element copied = gradient[column + k];
           values[k] += convert<float>(copied);
@@ -115,15 +112,60 @@ RECSYS_DEVICE void store_strip(const float (&sums)[kStripBlocks][kPerVector<Elem
   }
 }
 
+// Sizes of the loops, for vectors in blocks of 16.
+template <typename Element, int kBlocks>
+struct BackwardShape {
+  static constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
+  static constexpr int kParts = 2 * kPerRegister<Element>;
+  static constexpr int kColumns = 8 * kPerVector<Element>;
+};
+
+// The result is made in strips of two blocks: more would not find room in registers.
+constexpr int kStripBlocks = 2;
+
+template <typename Element, int kSteps>
+RECSYS_DEVICE void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                SharedPointer<Element> gradient,
+                                const InteractionArguments& arguments, int strip, int lane) {
+#pragma unroll
+  for (int i = 0; i < kStripBlocks * kSteps * 4; ++i) {
+    const int block = i / (kSteps * 4);
+    const int row = 16 * (strip + block) + lane / 4 + 8 * (i % 2);
+    weights[block][i / 4 % kSteps][i % 4] =
+        pair_gradients(gradient, arguments, row, i / 4 % kSteps, i % 4 / 2, lane);
+  }
+}
+
+// Makes a strip's columns [base, base + kColumns) from what a lane has of them.
+template <typename Element, int kSteps, int kParts>
+RECSYS_DEVICE void make_columns(const Vector (&rows)[kSteps][kParts],
+                                const uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                SharedPointer<Element> gradient,
+                                const InteractionArguments& arguments, int64_t sample, int strip,
+                                int base, int lane) {
+#pragma unroll
+  for (int block = 0; block < kStripBlocks; ++block) {
+    float sums[kPerVector<Element>][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kPerVector<Element>; ++i) {
+        const uint32_t right[2] = {operand_of_rows<Element>(rows[step], 0, i),
+                                   operand_of_rows<Element>(rows[step], 1, i)};
+        multiply_add<Element>(sums[i], weights[block][step], right);
+      }
+    }
+    store_block<Element>(sums, gradient, arguments, sample, strip + block, base, lane);
+  }
+}
+
 template <typename Element, typename Table, int kBlocks>
-RECSYS_BOUNDED_KERNEL(interact_vectors_backward, kBlockWarps* kWarpSize,
-                      kBlocks <= kStripBlocks ? 4 : 2)(InteractionArguments arguments) {
-  constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
-  constexpr int kParts = 2 * kPerRegister<Element>;
-  constexpr int kColumns = 8 * kPerVector<Element>;
+RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
+  using Shape = BackwardShape<Element, kBlocks>;
+  constexpr int kSteps = Shape::kSteps;
+  constexpr int kParts = Shape::kParts;
   const int warp = thread_index() / kWarpSize;
   const int lane = thread_index() % kWarpSize;
-  const int dim = arguments.dim;
   const SharedPointer<Element> gradient = dynamic_shared<Element>() + warp * arguments.width;
   for (int64_t sample = static_cast<int64_t>(block_index()) * kBlockWarps + warp;
        sample < arguments.batch; sample += static_cast<int64_t>(grid_size()) * kBlockWarps) {
@@ -142,36 +184,17 @@ RECSYS_BOUNDED_KERNEL(interact_vectors_backward, kBlockWarps* kWarpSize,
     sync_warp();
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];
+      find_weights(weights, gradient, arguments, strip, lane);
+      for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
+        const int column = base + lane / 4 * kPerVector<Element>;
+        Vector rows[kSteps][kParts];
 #pragma unroll
-      for (int i = 0; i < kStripBlocks * kSteps * 4; ++i) {
-        const int block = i / (kSteps * 4);
-        const int row = 16 * (strip + block) + lane / 4 + 8 * (i % 2);
-        weights[block][i / 4 % kSteps][i % 4] =
-            pair_gradients(gradient, arguments, row, i / 4 % kSteps, i % 4 / 2, lane);
-      }
-      for (int base = 0; base < dim; base += kColumns) {
-        float sums[kStripBlocks][kPerVector<Element>][4] = {};
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          Vector rows[kParts];
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            const VectorSource& source = sources[step][part];
-            const int column = base + lane / 4 * kPerVector<Element>;
-            rows[part] =
-                to_elements(load_stored_part<Element, Table>(source, column, dim), source.is_first);
-          }
-#pragma unroll
-          for (int i = 0; i < kPerVector<Element>; ++i) {
-            const uint32_t right[2] = {operand_of_rows<Element>(rows, 0, i),
-                                       operand_of_rows<Element>(rows, 1, i)};
-#pragma unroll
-            for (int block = 0; block < kStripBlocks; ++block) {
-              multiply_add<Element>(sums[block][i], weights[block][step], right);
-            }
-          }
+        for (int i = 0; i < kSteps * kParts; ++i) {
+          const VectorSource& source = sources[i / kParts][i % kParts];
+          rows[i / kParts][i % kParts] = to_elements(
+              load_stored_part<Element, Table>(source, column, arguments.dim), source.is_first);
         }
-        store_strip<Element>(sums, gradient, arguments, sample, strip, base, lane);
+        make_columns<Element>(rows, weights, gradient, arguments, sample, strip, base, lane);
       }
     }
     sync_warp();  // the next sample overwrites the gradients

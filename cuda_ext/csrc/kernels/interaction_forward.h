@@ -67,8 +67,7 @@ RECSYS_DEVICE void write_products(const float (&products)[kTriangleTiles<kBlocks
 }
 
 template <typename Element, typename Table, int kBlocks>
-RECSYS_BOUNDED_KERNEL(interact_vectors, kBlockWarps* kWarpSize,
-                      kBlocks <= 2 ? 4 : 2)(InteractionArguments arguments) {
+RECSYS_KERNEL(interact_vectors)(InteractionArguments arguments) {
   using Part = StoredPart<Element, Table>;
   constexpr int kColumns = 4 * kPerVector<Element>;                   // 64 bytes of a row
   constexpr int kInFlight = 64 / (kBlocks * 2 * Part::kVectors * 4);  // 64 registers of loads
