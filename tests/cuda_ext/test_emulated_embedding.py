@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only the CUDA kernels of the embedding ops do, run in the emulator.
+
+The ops themselves are tested on every backend beside this file; here are the paths that depend on
+the shape of a launch: rows of many chunks, rows longer than a warp, rows outside the table.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.emu import build
+from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer
+
+RULES: tuple[RowOptimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad", "adam")
+DIMS = (3, 4, 16, 100, 128, 130, 256)
+"""Scalar and vector lanes, teams of 1 to 32 lanes, a tail of idle lanes, several parts per lane."""
+
+
+@pytest.fixture
+def emulated() -> Any:
+    """The ops, run by the CUDA kernels in the emulator."""
+    build.load()
+    return getattr(torch.ops, build.NAMESPACE)
+
+
+@pytest.fixture
+def lane_order() -> Iterator[Callable[[int], None]]:
+    """Chooses the order in which the emulator runs threads."""
+    yield build.set_seed
+    build.set_seed(1)
+
+
+def state_of(rule: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
+    """Returns a state that is not zero."""
+    if rule == "sgd":
+        return {}
+    if rule == "rowwise_adagrad":
+        return {"sum_of_squares": torch.rand(table.shape[0])}
+    names = ["sum_of_squares"] if rule == "adagrad" else ["first_moment", "second_moment"]
+    return {name: torch.rand(table.shape) for name in names}
+
+
+def update(
+    ops: Any,
+    rule: RowOptimizer,
+    table: Tensor,
+    state: dict[str, Tensor],
+    *lookups: Any,
+    **more: Any,
+) -> None:
+    """Sorts and updates with the kernels; `lookups` are rows and gradients."""
+    rows, gradients = lookups
+    by_row, positions = ops.sort_rows(rows, table.shape[0])
+    first, second, *_ = [*state.values(), None, None]
+    ops.update_rows(
+        table,
+        more.get("table_low"),
+        first,
+        second,
+        by_row,
+        positions,
+        gradients,
+        more.get("source"),
+        more.get("scale"),
+        torch.tensor(0.5),
+        torch.tensor(3.0),
+        more.get("inverse_scale"),
+        more.get("overflow"),
+        rule,
+        more.get("weight_decay", 0.25),
+        ADAM_EPS if rule == "adam" else ADAGRAD_EPS,
+        *ADAM_BETAS,
+        more.get("rounding_seed", 7),
+    )
+
+
+def skewed_rows(count: int, num_rows: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Half of the lookups read row 1: its segment crosses many chunks of 32."""
+    rows = torch.randint(num_rows, (count,), dtype=dtype)
+    return torch.where(torch.rand(count) < 0.5, 1, rows).to(dtype)
+
+
+def check_update(
+    ops: Any, rule: RowOptimizer, dim: int, rows: Tensor, dtype: torch.dtype, **more: Any
+) -> None:
+    """Compares table and state with float64, and the error with plain PyTorch's in float32."""
+    table = torch.randn(40, dim)
+    state = state_of(rule, table)
+    gradients = torch.randn(rows.numel(), dim).to(dtype)
+
+    def plain(kind: torch.dtype) -> dict[str, Tensor]:
+        found = {"table": table.to(kind)} | {name: t.to(kind) for name, t in state.items()}
+        reference.update_rows(
+            rule,
+            found["table"],
+            {name: found[name] for name in state},
+            rows.to(torch.int64),
+            gradients.to(kind),
+            lr=torch.tensor(0.5, dtype=kind),
+            step=torch.tensor(3.0, dtype=kind),
+            weight_decay=0.25,
+            **more,
+        )
+        return found
+
+    truth, peer = plain(torch.float64), plain(torch.float32)
+    update(ops, rule, table, state, rows, gradients, **more)
+    for name, found in ({"table": table} | state).items():
+        error = (found - truth[name]).abs().max()
+        bound = 2 * (peer[name] - truth[name]).abs().max() + 4e-7 * truth[name].abs().max()
+        assert error <= bound, name
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_of_many_chunks(emulated: Any, rule: RowOptimizer, dim: int) -> None:
+    torch.manual_seed(dim)
+    check_update(emulated, rule, dim, skewed_rows(1500, 40), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [10, 32, 160])
+def test_gradient_types(emulated: Any, dim: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(dim)
+    check_update(emulated, "rowwise_adagrad", dim, skewed_rows(200, 40, torch.int64), dtype)
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 65])
+@pytest.mark.parametrize("one_row", [False, True])
+def test_chunk_boundaries(emulated: Any, one_row: bool, count: int) -> None:
+    torch.manual_seed(count)
+    rows = torch.full((count,), 5) if one_row else skewed_rows(count, 40)
+    for dim in (3, 16, 128, 256):
+        check_update(emulated, "rowwise_adagrad", dim, rows.to(torch.int32), torch.float32)
+
+
+def test_row_of_more_chunks_than_a_block_has_teams(emulated: Any) -> None:
+    torch.manual_seed(1)
+    for dim, count in ((4, 20_000), (128, 2_000), (3, 4_000)):
+        rows = torch.sort(skewed_rows(count, 40)).values
+        check_update(emulated, "adagrad", dim, rows, torch.float32)
+
+
+@pytest.mark.parametrize("dim", [3, 16, 128, 256])
+def test_a_lane_order_changes_no_bit(
+    emulated: Any, lane_order: Callable[[int], None], dim: int
+) -> None:
+    rows = skewed_rows(700, 40)
+    gradients = torch.randn(700, dim)
+    start = torch.randn(40, dim)
+    found = []
+    for seed in (1, 2, 99):
+        lane_order(seed)
+        table, sums = start.clone(), torch.ones(40)
+        update(emulated, "rowwise_adagrad", table, {"sum": sums}, rows, gradients)
+        found.append((table, sums))
+    for table, sums in found[1:]:
+        assert torch.equal(table, found[0][0])
+        assert torch.equal(sums, found[0][1])
+
+
+@pytest.mark.parametrize("dim", [4, 130])
+def test_bfloat16_rows_round_as_the_reference(emulated: Any, dim: int) -> None:
+    rows = torch.arange(40).repeat_interleave(3).to(torch.int32)
+    table = torch.randn(40, dim).to(torch.bfloat16)
+    gradients = torch.randint(-64, 64, (120, dim)) / 256  # sums without rounding
+    expected = table.clone()
+    reference.update_rows(
+        "sgd",
+        expected,
+        {},
+        rows.long(),
+        gradients,
+        lr=torch.tensor(0.5),
+        step=torch.tensor(3.0),
+        rounding_seed=7,
+    )
+    update(emulated, "sgd", table, {}, rows, gradients, weight_decay=0.0)
+    assert torch.equal(table, expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dim", [4, 10, 256])
+def test_planar_rows_as_float32_rows(emulated: Any, dim: int, rule: RowOptimizer) -> None:
+    table = torch.randn(40, dim)
+    high, low = reference.split_planar(table)
+    rows, gradients = skewed_rows(300, 40), torch.randn(300, dim)
+    state = state_of(rule, table)
+    same_state = {name: tensor.clone() for name, tensor in state.items()}
+    update(emulated, rule, table, state, rows, gradients)
+    update(emulated, rule, high, same_state, rows, gradients, table_low=low)
+    assert torch.equal(reference.join_planar(high, low), table)
+
+
+@pytest.mark.parametrize("dim", [4, 10, 128, 256])
+def test_source_scale_and_inverse_scale(emulated: Any, dim: int) -> None:
+    torch.manual_seed(dim)
+    rows = skewed_rows(400, 40)
+    source = torch.randint(9, (400,), dtype=torch.int32)
+    scale, inverse_scale = torch.rand(400), torch.tensor(0.125)
+    gradients = torch.randn(9, dim)
+    table = torch.randn(40, dim)
+    truth = table.double()
+    reference.update_rows(
+        "sgd",
+        truth,
+        {},
+        rows.long(),
+        gradients.double(),
+        lr=torch.tensor(0.5),
+        step=torch.tensor(3.0),
+        weight_decay=0.25,
+        source=source,
+        scale=scale.double(),
+        inverse_scale=inverse_scale,
+    )
+    more = {"source": source, "scale": scale, "inverse_scale": inverse_scale}
+    update(emulated, "sgd", table, {}, rows, gradients, **more)
+    torch.testing.assert_close(table.double(), truth, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dim", [10, 16, 256])
+def test_overflow_writes_nothing(emulated: Any, dim: int, rule: RowOptimizer) -> None:
+    table = torch.randn(40, dim)
+    state = state_of(rule, table)
+    before = [t.clone() for t in (table, *state.values())]
+    gradients = torch.full((300, dim), float("inf"))
+    overflow = torch.tensor(True)
+    update(emulated, rule, table, state, skewed_rows(300, 40), gradients, overflow=overflow)
+    for found, old in zip((table, *state.values()), before, strict=True):
+        assert torch.equal(found, old)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dim", [6, 16, 256])
+def test_rows_outside_the_table(emulated: Any, dim: int, dtype: torch.dtype) -> None:
+    """They read as zeros, sort last, and leave the rows whose low bits they share alone."""
+    table = torch.randn(37, dim)
+    rows = skewed_rows(200, 37, dtype)
+    bad = torch.arange(200) % 7 == 3
+    rows[bad] = torch.tensor([37, -1, 64, -64, 2**30], dtype=dtype).repeat(12)[: int(bad.sum())]
+    read = emulated.embedding_gather(table, rows, None, torch.float32)
+    assert torch.equal(read[bad], torch.zeros_like(read[bad]))
+    assert torch.equal(read[~bad], table[rows[~bad].long()])
+
+    by_row, positions = emulated.sort_rows(rows, 37)
+    kept = int((~bad).sum())
+    assert torch.equal(by_row[:kept], rows[~bad].sort(stable=True).values)
+    assert torch.equal(by_row[kept:], torch.full_like(by_row[kept:], -1))
+    assert torch.equal(positions[kept:].long(), bad.nonzero().flatten())
+
+    gradients = torch.randn(200, dim)
+    expected = table.clone()
+    update(emulated, "adagrad", table, {"sum": torch.ones(37, dim)}, rows, gradients)
+    update(emulated, "adagrad", expected, {"sum": torch.ones(37, dim)}, rows[~bad], gradients[~bad])
+    torch.testing.assert_close(table, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [5, 16, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_atomic_sgd(emulated: Any, dim: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(dim)
+    rows, gradients = skewed_rows(150, 40), torch.randn(150, dim).to(dtype)
+    table = torch.randn(40, dim)
+    inside = torch.arange(150) != 7
+    rows[7] = 40
+    truth = table.double().index_add(0, rows[inside].long(), gradients[inside].double(), alpha=-0.5)
+    lr, overflow = torch.tensor(0.5), torch.tensor(True)
+    before = table.clone()
+    emulated.sgd_rows_atomic(table, rows, gradients, None, None, lr, None, overflow)
+    assert torch.equal(table, before)
+    emulated.sgd_rows_atomic(table, rows, gradients, None, None, lr, None, None)
+    torch.testing.assert_close(table.double(), truth, rtol=0, atol=1e-5)
