@@ -7,25 +7,18 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from cuda_ext.ops import RowOptimizer
 from training.dense_optimizer import DenseRule
 from training.precision import AmpDtype
+from training.settings import joined, require_positive, sections_from_dict, setting, to_dict
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 Mode = Literal["train", "test", "inference_benchmark"]
-
-T = TypeVar("T")
-
-
-def setting(default: T, help_text: str) -> T:
-    """Returns a dataclass field with a default and the help of its flag."""
-    field: T = dataclasses.field(default=default, metadata={"help": help_text})
-    return field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +73,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses sizes that cannot be put together."""
-        _require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
+        require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
         if self.num_numerical_features < 0:
             raise ValueError(
                 f"--num_numerical_features must be 0 or more, got {self.num_numerical_features}"
@@ -88,16 +81,16 @@ class ModelConfig:
         for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
-                raise ValueError(f"--{name} must be positive integers, got {_join(sizes)!r}")
+                raise ValueError(f"--{name} must be positive integers, got {joined(sizes)!r}")
         if self.bottom_mlp_sizes[-1] != self.embedding_dim:
             raise ValueError(
                 f"--bottom_mlp_sizes must end with --embedding_dim ({self.embedding_dim}), "
-                f"got {_join(self.bottom_mlp_sizes)}"
+                f"got {joined(self.bottom_mlp_sizes)}"
             )
         if self.top_mlp_sizes[-1] != 1:
-            raise ValueError(f"--top_mlp_sizes must end with 1, got {_join(self.top_mlp_sizes)}")
+            raise ValueError(f"--top_mlp_sizes must end with 1, got {joined(self.top_mlp_sizes)}")
         if self.max_table_size is not None:
-            _require_positive(self, "max_table_size")
+            require_positive(self, "max_table_size")
             if not self.hash_indices:
                 raise ValueError(
                     "--max_table_size cuts tables below their number of ids, so it needs "
@@ -156,7 +149,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Refuses sizes that are not positive."""
-        _require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
+        require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
             raise ValueError(f"--dataset_subset must lie in (0, 1], got {self.dataset_subset}")
         if self.read_ahead < 0:
@@ -164,7 +157,7 @@ class DataConfig:
         sizes = self.synthetic_dataset_table_sizes
         if any(s < 1 for s in sizes):
             raise ValueError(
-                f"--synthetic_dataset_table_sizes must be positive, got {_join(sizes)}"
+                f"--synthetic_dataset_table_sizes must be positive, got {joined(sizes)}"
             )
         if not self.is_synthetic and self.dataset is None:
             raise ValueError(
@@ -327,10 +320,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuses cadences that never come."""
-        _require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
+        require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
         for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
             if getattr(self, name) is not None:
-                _require_positive(self, name)
+                require_positive(self, name)
         if self.test_after < 0 or self.benchmark_warmup_steps < 0:
             raise ValueError("--test_after and --benchmark_warmup_steps must not be negative")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
@@ -338,7 +331,7 @@ class RunConfig:
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
             raise ValueError(
-                f"--inference_benchmark_batch_sizes must be positive, got {_join(sizes)!r}"
+                f"--inference_benchmark_batch_sizes must be positive, got {joined(sizes)!r}"
             )
 
 
@@ -384,10 +377,7 @@ class DlrmConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every setting under its flag name, as plain values."""
-        values: dict[str, Any] = {}
-        for part in SECTIONS.values():
-            values |= dataclasses.asdict(getattr(self, part))
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return to_dict(self, SECTIONS)
 
     @classmethod
     def from_dict(
@@ -398,17 +388,7 @@ class DlrmConfig:
         Raises:
             ValueError: an unknown name, or a value that is refused.
         """
-        remaining = dict(values)
-        parts: dict[str, Any] = {}
-        for section, part in SECTIONS.items():
-            names = [f.name for f in dataclasses.fields(section)]
-            given = {n: remaining.pop(n) for n in names if n in remaining}
-            parts[part] = section(
-                **{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
-            )
-        if remaining:
-            raise ValueError(f"unknown settings: {', '.join(sorted(remaining))}")
-        return cls(**parts, explicit=explicit)
+        return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
 
 
 SECTIONS: dict[type, str] = {
@@ -419,13 +399,3 @@ SECTIONS: dict[type, str] = {
     RunConfig: "run",
 }
 """Sections of a DlrmConfig and the field that holds each."""
-
-
-def _join(sizes: tuple[int, ...]) -> str:
-    return ",".join(map(str, sizes))
-
-
-def _require_positive(section: object, *names: str) -> None:
-    for name in names:
-        if getattr(section, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(section, name)}")

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of the DLRM programs: one for each field of the config, of the same name."""
+"""The flags of the DLRM programs: those of the config's fields, and NVIDIA's other spellings."""
 
-import dataclasses
-import types
-import typing
 from typing import Any
 
 from absl import flags
 
 from dlrm.config import SECTIONS, DlrmConfig
+from training.scripts import flags as settings_flags
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 
@@ -26,36 +24,9 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values: where to define them.
         **defaults: defaults that differ from those of the config.
     """
-    flags.disclaim_key_flags()
-    for section in SECTIONS:
-        hints = typing.get_type_hints(section)
-        for field in dataclasses.fields(section):
-            default = defaults.get(field.name, field.default)
-            _define(flag_values, field.name, hints[field.name], default, field.metadata["help"])
+    settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names=_SHORT_NAMES)
     for alias, (name, value) in _HEAD_ALIASES.items():
         flags.DEFINE_bool(alias, False, f"The same as --{name} {value}", flag_values=flag_values)
-
-
-def _define(
-    flag_values: flags.FlagValues, name: str, hint: Any, default: Any, help_text: str
-) -> None:
-    optional = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    if optional:
-        hint = next(a for a in typing.get_args(hint) if a is not type(None))
-    common: dict[str, Any] = {"flag_values": flag_values, "short_name": _SHORT_NAMES.get(name)}
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(hint), help_text, **common)
-    elif origin is tuple:
-        flags.DEFINE_list(name, [str(v) for v in default], help_text, **common)
-    else:
-        define: Any = {
-            bool: flags.DEFINE_bool,
-            int: flags.DEFINE_integer,
-            float: flags.DEFINE_float,
-            str: flags.DEFINE_string,
-        }[hint]
-        define(name, default, help_text, **common)
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
@@ -64,26 +35,11 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     Raises:
         ValueError: a value is refused, or two flags contradict each other.
     """
-    names = [field.name for section in SECTIONS for field in dataclasses.fields(section)]
-    values: dict[str, Any] = {name: flag_values[name].value for name in names}
-    explicit = {name for name in names if flag_values[name].present}
+    values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     for alias, (name, value) in _HEAD_ALIASES.items():
         if flag_values[alias].value:
             if name in explicit and values[name] != value:
                 raise ValueError(f"--{alias} contradicts --{name} {values[name]}")
             values[name] = value
             explicit.add(name)
-    for section in SECTIONS:
-        for name, hint in typing.get_type_hints(section).items():
-            if typing.get_origin(hint) is tuple:
-                values[name] = _integers(name, values[name])
     return DlrmConfig.from_dict(values, frozenset(explicit))
-
-
-def _integers(name: str, items: list[str]) -> tuple[int, ...]:
-    try:
-        return tuple(int(item) for item in items)
-    except ValueError as error:
-        raise ValueError(
-            f"--{name} must be integers separated by commas, got {','.join(items)!r}"
-        ) from error

@@ -75,6 +75,7 @@ class Program:
         """Returns the records of the run's log."""
         from dlrm.scripts import main
         from dlrm.scripts.flags import define_flags
+        from training.scripts.program import run_guarded
 
         values = flags.FlagValues()
         define_flags(values)
@@ -82,7 +83,7 @@ class Program:
         values(argv)
         self.exit_code = 0
         try:
-            main.run_with_flags(values)
+            run_guarded(main.run, values)
         except SystemExit as stop:
             self.exit_code = stop.code
         if not self.log_path.is_file():

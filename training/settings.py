@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the settings of every model share: sections of frozen dataclasses, one field per flag.
+
+A model's config holds one dataclass per section ("model", "data", ...). Field names are flag names
+and keys of the log, so they differ between sections. `training.scripts.flags` makes the flags.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Sections = Mapping[type, str]
+"""Each section's dataclass, and the name of the config's attribute that holds it."""
+
+
+def setting(default: T, help_text: str) -> T:
+    """Returns a dataclass field with a default and the help of its flag."""
+    field: T = dataclasses.field(default=default, metadata={"help": help_text})
+    return field
+
+
+def require_positive(section: Any, *names: str) -> None:
+    """Refuses values below 1.
+
+    Raises:
+        ValueError: names the flag and the value.
+    """
+    for name in names:
+        if getattr(section, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(section, name)}")
+
+
+def joined(values: Iterable[object]) -> str:
+    """Returns a list as a flag spells it."""
+    return ",".join(map(str, values))
+
+
+def to_dict(config: Any, sections: Sections) -> dict[str, Any]:
+    """Returns every setting of a config under its flag name, as plain values."""
+    values: dict[str, Any] = {}
+    for part in sections.values():
+        values |= dataclasses.asdict(getattr(config, part))
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[str, Any]:
+    """Builds the sections of a config from values under their flag names.
+
+    Args:
+        values: settings; those that are missing keep their defaults.
+        sections: of the config.
+
+    Returns:
+        The built sections under the names of the config's attributes.
+
+    Raises:
+        ValueError: an unknown name, or a value that is refused.
+    """
+    remaining = dict(values)
+    parts: dict[str, Any] = {}
+    for section, part in sections.items():
+        names = [f.name for f in dataclasses.fields(section)]
+        given = {n: remaining.pop(n) for n in names if n in remaining}
+        parts[part] = section(
+            **{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+        )
+    if remaining:
+        raise ValueError(f"unknown settings: {', '.join(sorted(remaining))}")
+    return parts
