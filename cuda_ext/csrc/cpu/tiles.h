@@ -28,8 +28,8 @@ struct StridedRows {
   T* operator[](int k) const { return first + static_cast<int64_t>(k) * stride; }
 };
 
-// A product to compute: result[r][c] = sum over k < depth of left[k][r] * right[k][c], in the order
-// of k. Right is StridedRows<const T> or an array of pointers to rows.
+// A product to compute: result[r][c] = sum over k < depth of left[k][r] * right[k][c]. Right is
+// StridedRows<const T> or an array of pointers to rows.
 template <typename T, typename Right>
 struct Product {
   StridedRows<const T> left;
@@ -39,31 +39,41 @@ struct Product {
   PrefetchQueue& queue;  // of what is to be prefetched meanwhile
 };
 
+// Sums of this many products are made before they are added up: a sum of 256 squares in one go errs
+// several times as much.
+constexpr int kSumBlock = 64;
+
 // Computes kRows rows and kColumns vectors of kBytes, from `column` on.
 template <int kRows, int kColumns, int kBytes, typename T, typename Right>
 void multiply_tile(const Product<T, Right>& product, int column) {
   using Sums = typename VectorOfBytes<T, kBytes>::type;
   constexpr int kWidth = kBytes / sizeof(T);
   const StridedRows<const T> left = product.left;
-  const int depth = product.depth;
-  Sums sums[kRows][kColumns];
-  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
-    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] = Sums{};
-  }
-  for (int k = 0; k < depth; ++k) {
-    if (k % 2 == 0) product.queue.step();
-    Sums operands[kColumns];
-    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
-      memcpy(&operands[c], product.right[k] + column + c * kWidth, kBytes);
+  for (int begin = 0; begin < product.depth; begin += kSumBlock) {
+    const int end = product.depth < begin + kSumBlock ? product.depth : begin + kSumBlock;
+    Sums sums[kRows][kColumns];
+    RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] = Sums{};
+    }
+    for (int k = begin; k < end; ++k) {
+      if (k % 2 == 0) product.queue.step();
+      Sums operands[kColumns];
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+        memcpy(&operands[c], product.right[k] + column + c * kWidth, kBytes);
+      }
+      RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+        const Sums factor = left[k][r] - Sums{};
+        RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] += factor * operands[c];
+      }
     }
     RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
-      const Sums factor = left[k][r] - Sums{};
-      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] += factor * operands[c];
-    }
-  }
-  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
-    RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
-      memcpy(product.result[r] + column + c * kWidth, &sums[r][c], kBytes);
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+        T* const result = product.result[r] + column + c * kWidth;
+        Sums before = {};
+        if (begin > 0) memcpy(&before, result, kBytes);
+        sums[r][c] += before;
+        memcpy(result, &sums[r][c], kBytes);
+      }
     }
   }
 }

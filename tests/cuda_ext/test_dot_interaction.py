@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dot interaction kernels against their definition, on every backend."""
+
+import pytest
+import torch
+
+from cuda_ext import ops, reference
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+SHAPES = [  # batch, vectors, dim: around the edges of tiles and vectors of every instruction set
+    (0, 27, 128),
+    (1, 1, 1),
+    (7, 1, 128),
+    (33, 2, 3),
+    (7, 5, 7),
+    (2, 5, 256),
+    (33, 11, 8),
+    (7, 14, 12),
+    (2, 14, 160),
+    (1, 15, 16),
+    (7, 15, 100),
+    (33, 16, 48),
+    (7, 17, 1),
+    (2, 17, 64),
+    (33, 27, 16),
+    (33, 27, 128),
+    (1, 32, 128),
+    (7, 32, 12),
+    (2, 33, 100),
+    (7, 33, 48),
+    (2, 64, 256),
+    (1, 64, 3),
+]
+NVIDIA_FAILS = {  # reference: NVIDIA's DLRM kernels read or write out of bounds, or refuse these
+    "fifteen categorical features or fewer": (33, 8, 128),
+    "no categorical feature": (33, 1, 128),
+    "dim 16": (33, 27, 16),
+    "dim 48": (33, 27, 48),
+    "dim that is no multiple of 8": (33, 27, 12),
+    "dim above 128": (33, 27, 160),
+}
+
+
+def samples(shape, dtype, self_interaction=False):
+    """Returns vectors 1..N-1, vector 0, and a gradient of the output."""
+    batch, vectors, dim = shape
+    generator = torch.Generator().manual_seed(1000 * vectors + dim)
+    width = reference.interaction_width(vectors, dim, self_interaction)
+    sizes = [(batch, vectors - 1, dim), (batch, dim), (batch, width)]
+    return [torch.randn(size, generator=generator).to(dtype) for size in sizes]
+
+
+def plain(features, bottom, gradient, self_interaction, dtype):
+    """Returns output and gradients of the definition, computed in a type."""
+    features, bottom = (t.detach().clone().to(dtype).requires_grad_() for t in (features, bottom))
+    output = reference.dot_interaction(features, bottom, self_interaction=self_interaction)
+    output.backward(gradient.to(dtype))
+    return output.detach(), features.grad, bottom.grad
+
+
+def found_by(backend, features, bottom, gradient, self_interaction):
+    """Returns output and gradients of the kernels."""
+    output = backend.run("dot_interaction", features, bottom, self_interaction, False)
+    gradients = backend.run(
+        "dot_interaction_backward", gradient, features, bottom, self_interaction, False
+    )
+    return output, *gradients
+
+
+def check_like_plain(backend, check_accuracy, shape, dtype, self_interaction):
+    given = samples(shape, dtype, self_interaction)
+    found = found_by(backend, *given, self_interaction)
+    usual = plain(*given, self_interaction, dtype)
+    truth = plain(*given, self_interaction, torch.float64)
+    for ours, theirs, exact in zip(found, usual, truth, strict=True):
+        assert ours.dtype == dtype
+        check_accuracy(ours, theirs, exact)
+    dim, output = shape[2], found[0]
+    products = shape[1] * (shape[1] + (1 if self_interaction else -1)) // 2
+    assert torch.equal(output[:, :dim], given[1])
+    assert not output[:, dim + products :].any()
+
+
+@pytest.mark.parametrize("self_interaction", [False, True], ids=["pairs", "with itself"])
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_forward_and_backward_are_as_exact_as_plain_pytorch(
+    backend, check_accuracy, shape, dtype, self_interaction
+):
+    check_like_plain(backend, check_accuracy, shape, dtype, self_interaction)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("case", NVIDIA_FAILS)
+def test_sizes_at_which_nvidia_kernels_fail(backend, check_accuracy, case, dtype):
+    check_like_plain(backend, check_accuracy, NVIDIA_FAILS[case], dtype, self_interaction=False)
+
+
+@pytest.mark.parametrize("self_interaction", [False, True], ids=["pairs", "with itself"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_float64_is_exact_to_the_bound_of_a_sum(backend, shape, self_interaction):
+    """Plain PyTorch is no truth here: both sides err.
+
+    A sum of n products in any order errs by at most n * eps/2 / (1 - n * eps/2) times the sum of
+    their absolute values (Higham 2002, equation 3.5); two sides, so n * eps and a little slack.
+    Backward adds the copied columns and, with itself, doubles the diagonal: n = 2N + 1.
+    """
+    given = samples(shape, torch.float64, self_interaction)
+    found = found_by(backend, *given, self_interaction)
+    usual = plain(*given, self_interaction, torch.float64)
+    absolute = plain(*(tensor.abs() for tensor in given), self_interaction, torch.float64)
+    terms = (shape[2], 2 * shape[1] + 1, 2 * shape[1] + 1)
+    for ours, theirs, size, count in zip(found, usual, absolute, terms, strict=True):
+        bound = 1.01 * count * torch.finfo(torch.float64).eps * size
+        assert ((ours - theirs).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (1, 1, 5), (1, 9, 10)], ids=str)
+@pytest.mark.parametrize("self_interaction", [False, True], ids=["pairs", "with itself"])
+def test_gradient(shape, self_interaction):
+    features, bottom, _ = samples(shape, torch.float64)
+
+    def interaction(features, bottom):
+        return ops.dot_interaction(features, bottom, self_interaction=self_interaction)
+
+    assert torch.autograd.gradcheck(
+        interaction, (features.requires_grad_(), bottom.requires_grad_())
+    )
+
+
+def test_gradient_of_gathered_rows():
+    table = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    bottom = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor([[0, 3, 3], [5, 0, 1]])
+    assert torch.autograd.gradcheck(
+        lambda table, bottom: ops.gather_dot_interaction(table, rows, bottom), (table, bottom)
+    )
+
+
+@pytest.mark.parametrize("row_dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("shape", [(33, 27, 128), (33, 27, 16), (7, 12, 20), (1, 2, 1)], ids=str)
+def test_gathered_rows_give_the_bits_of_a_lookup_first(
+    backend, shape, dtype, table_dtype, row_dtype
+):
+    check_gathered(backend, shape, dtype, table_dtype, row_dtype)
+
+
+def test_gathered_float64_rows_give_the_bits_of_a_lookup_first(backend):
+    check_gathered(backend, (7, 12, 20), torch.float64, torch.float64, torch.int64)
+
+
+def check_gathered(backend, shape, dtype, table_dtype, row_dtype):
+    batch, vectors, dim = shape
+    _, bottom, gradient = samples(shape, dtype)
+    generator = torch.Generator().manual_seed(5)
+    table = torch.randn(100, dim, generator=generator).to(table_dtype)
+    rows = torch.randint(100, (batch, vectors - 1), generator=generator).to(row_dtype)
+    rows[0, 0], rows[-1, -1] = 99, 0
+    features = table[rows.long()].to(dtype)
+    fused = [
+        backend.run("gather_dot_interaction", table, rows, bottom, None, False, False),
+        *backend.run(
+            "gather_dot_interaction_backward", gradient, table, rows, bottom, False, False
+        ),
+    ]
+    apart = found_by(backend, features, bottom, gradient, self_interaction=False)
+    for ours, theirs in zip(fused, apart, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("row", [-1, 100])
+def test_gathered_rows_outside_the_table_are_refused(cpu_backend, row):
+    rows = torch.zeros(3, 4, dtype=torch.int64)
+    rows[2, 1] = row
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        cpu_backend.ops.gather_dot_interaction(
+            torch.zeros(100, 8), rows, torch.zeros(3, 8), None, False, False
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_vector_0_among_the_others_gives_the_same_bits(backend, dtype):
+    features, bottom, gradient = samples((7, 27, 20), dtype)
+    together = torch.cat([bottom.unsqueeze(1), features], dim=1)
+    output, to_features, to_bottom = found_by(backend, features, bottom, gradient, False)
+    found = found_by(backend, together, None, gradient, False)
+    assert torch.equal(found[0], output)
+    assert torch.equal(found[1], torch.cat([to_bottom.unsqueeze(1), to_features], dim=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_views_at_odd_addresses_give_the_same_bits(backend, dtype):
+    features, bottom, gradient = samples((7, 11, 16), dtype)
+    shifted = torch.cat([features.new_zeros(1), features.flatten()])[1:].view_as(features)
+    strided = torch.cat([bottom, bottom[:, :3]], dim=1)[:, :16]
+    usual = found_by(backend, features, bottom, gradient, False)
+    found = found_by(backend, shifted, strided, gradient, False)
+    for ours, theirs in zip(found, usual, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_same_bits_on_every_run_and_for_every_thread_count(cpu_backend, each_thread_count, dtype):
+    given = samples((1001, 27, 16), dtype)
+    runs = each_thread_count(
+        lambda: torch.cat([t.flatten() for t in found_by(cpu_backend, *given, False)])
+    )
+    for run in runs[1:]:
+        assert torch.equal(run, runs[0])
+
+
+def test_a_batch_larger_than_the_caches_gives_the_bits_of_its_parts(backend):
+    """Large results are written past the caches, by other instructions."""
+    given = samples((12_000, 27, 16), torch.float32)
+    whole = found_by(backend, *given, False)
+    parts = [
+        found_by(backend, *given_part, False)
+        for given_part in zip(*(t.split(5000) for t in given), strict=True)
+    ]
+    for ours, theirs in zip(whole, zip(*parts, strict=True), strict=True):
+        assert torch.equal(ours, torch.cat(theirs))
+
+
+def test_a_nan_stays_within_its_products(backend):
+    features, bottom, _ = samples((3, 6, 10), torch.float32)
+    features[1, 2] = float("nan")  # vector 3 of sample 1
+    output = backend.run("dot_interaction", features, bottom, False, False)
+    expected = reference.dot_interaction(features, bottom)
+    assert torch.equal(output.isnan(), expected.isnan())
