@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,9 @@ class Block {
     swapcontext(&thread.context, &scheduler_);
   }
 
+  // The thread does not go on: after a fault it would only do damage.
+  void stop_thread() { wait(State::kDone, ""); }
+
   Thread& current() { return *threads_[place_.thread]; }
   Thread& lane(int lane) { return *threads_[place_.thread / kWarp * kWarp + lane]; }
   int warp_end(int begin) const { return std::min(begin + kWarp, count_); }
@@ -70,13 +74,12 @@ class Block {
   void record(const void* address, size_t bytes, bool is_write) {
     const size_t offset = static_cast<const char*>(address) - shared_;
     if (offset + bytes > shared_bytes_) {
-      fail("thread " + std::to_string(place_.thread) + " leaves dynamic shared memory at byte " +
-           std::to_string(offset));
-      return;
+      emulator::fail("thread " + std::to_string(place_.thread) +
+                     " leaves dynamic shared memory at byte " + std::to_string(offset));
     }
     const std::string race = clocks_.access(place_.thread, offset, bytes, is_write);
     if (!race.empty()) {
-      fail(race);
+      emulator::fail(race);
     }
   }
 
@@ -288,7 +291,11 @@ void record_shared_access(const void* address, size_t bytes, bool is_write) {
   running->record(address, bytes, is_write);
 }
 
-void fail(const std::string& message) { running->fail(message); }
+void fail(const std::string& message) {
+  running->fail(message);
+  running->stop_thread();
+  std::abort();  // nobody resumes a stopped thread
+}
 
 }  // namespace recsys::emulator
 

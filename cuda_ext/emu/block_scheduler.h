@@ -53,7 +53,7 @@ char* dynamic_shared_memory();
 // Tells of an access to shared memory, so that two that no barrier separates are found.
 void record_shared_access(const void* address, size_t bytes, bool is_write);
 
-// Makes the launch fail; the first message is kept.
-void fail(const std::string& message);
+// Makes the launch fail and ends this thread; the first message is kept.
+[[noreturn]] void fail(const std::string& message);
 
 }  // namespace recsys::emulator

@@ -21,6 +21,7 @@ from cuda_ext import registration
 NAMESPACE = "cuda_ext_emulated"
 
 PACKAGE = Path(__file__).resolve().parents[1]
+FOLDER = PACKAGE.parent / "build" / "emulator"
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-DRECSYS_EMULATOR")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
@@ -59,45 +60,51 @@ def compiler() -> str:
     return found
 
 
-def link(
-    sources: Sequence[Path],
-    folder: Path,
-    name: str,
-    *,
-    package: Path = PACKAGE,
-    compile_flags: Sequence[str] = (),
-    link_flags: Sequence[str] = (),
-) -> Path:
-    """Compiles and links sources, or returns the file of an earlier call with the same ones.
+def compile_sources(
+    sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), *, package: Path = PACKAGE
+) -> list[Path]:
+    """Compiles sources for the emulator, or returns the objects of an earlier call.
 
     Args:
-        sources: C++ and CUDA sources; CUDA is compiled as C++ for the emulator.
-        folder: for the objects and the result.
-        name: begins the result's file name.
-        package: folder with `csrc` and `emu`.
-        compile_flags: in addition.
-        link_flags: in addition.
+        sources: C++ and CUDA; CUDA is compiled as C++.
+        folder: for the objects.
+        flags: in addition.
+        package: folder with the `csrc` and `emu` whose headers are included.
+
+    Returns:
+        An object for each source.
+    """
+    headers = sorted([*package.glob("csrc/**/*.h"), *package.glob("emu/*.h")])
+    all_flags = [*_FLAGS, *_WARNINGS, f"-I{package / 'csrc'}", *flags]
+    folder.mkdir(parents=True, exist_ok=True)
+    objects = []
+    for source in sources:
+        target = folder / f"{source.stem}-{_digest([source, *headers], all_flags)}.o"
+        objects.append(target)
+        if not target.exists():
+            unfinished = target.with_suffix(f".{os.getpid()}")
+            _run([compiler(), *all_flags, "-x", "c++", "-c", str(source), "-o", str(unfinished)])
+            unfinished.replace(target)
+    return objects
+
+
+def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Path:
+    """Links objects into a library or program, or returns the file of an earlier call.
+
+    Args:
+        objects: from `compile_sources`.
+        target: begins the path of the result.
+        flags: in addition.
 
     Returns:
         The library or program.
     """
-    headers = sorted([*package.glob("csrc/**/*.h"), *package.glob("emu/*.h")])
-    flags = [*_FLAGS, *_WARNINGS, f"-I{package / 'csrc'}", *compile_flags]
-    folder.mkdir(parents=True, exist_ok=True)
-    objects = []
-    for source in sources:
-        target = folder / f"{source.stem}-{_digest([source, *headers], flags)}.o"
-        objects.append(str(target))
-        if not target.exists():
-            unfinished = target.with_suffix(f".{os.getpid()}")
-            _run([compiler(), *flags, "-x", "c++", "-c", str(source), "-o", str(unfinished)])
-            unfinished.replace(target)
-    target = folder / f"{name}-{_digest(map(Path, objects), link_flags)}"
-    if not target.exists():
-        unfinished = target.with_suffix(f".{os.getpid()}")
-        _run([compiler(), *objects, "-o", str(unfinished), *link_flags])
-        unfinished.replace(target)
-    return target
+    result = target.with_name(f"{target.name}-{_digest(objects, flags)}")
+    if not result.exists():
+        unfinished = result.with_suffix(f".{os.getpid()}")
+        _run([compiler(), *map(str, objects), "-o", str(unfinished), *flags])
+        unfinished.replace(result)
+    return result
 
 
 @functools.cache
@@ -108,15 +115,12 @@ def load() -> ctypes.CDLL:
         The library, for `set_seed` and `last_error`.
     """
     root = Path(torch.__file__).parent
+    ops = sorted((PACKAGE / "csrc").glob("*.cpp"))
+    flags = ("-DTORCH_TARGET_VERSION=0x020b000000000000", f"-isystem{root / 'include'}")
     library = link(
-        [*sorted((PACKAGE / "csrc").glob("*.cpp")), *kernel_sources()],
-        PACKAGE.parent / "build" / "emulator",
-        "ops",
-        compile_flags=(
-            "-DTORCH_TARGET_VERSION=0x020b000000000000",
-            f"-isystem{root / 'include'}",
-        ),
-        link_flags=("-shared", f"-L{root / 'lib'}", "-ltorch", "-ltorch_cpu"),
+        [*compile_sources(ops, FOLDER, flags), *compile_sources(kernel_sources(), FOLDER)],
+        FOLDER / "ops",
+        ("-shared", f"-L{root / 'lib'}", "-ltorch", "-ltorch_cpu"),
     )
     torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     registration.register(NAMESPACE)

@@ -60,7 +60,6 @@ void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
   for (int lane = 0; lane < kWarp; ++lane) {
     if (!took_part(lane)) {
       fail("multiply_add without lane " + std::to_string(lane));
-      return;
     }
     std::memcpy(&lanes[lane], shown_by(lane), sizeof(Fragments));
   }
