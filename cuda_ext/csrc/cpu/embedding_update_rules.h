@@ -84,7 +84,7 @@ struct Rule<UpdateRule::kSgd> {
 template <>
 struct Rule<UpdateRule::kRowwiseAdagrad> {
   static void prefetch_state(const UpdateArguments& arguments, int64_t row) {
-    __builtin_prefetch(arguments.first_state + row);
+    prefetch(arguments.first_state + row, sizeof(float));
   }
 
   template <typename Row>

@@ -266,6 +266,8 @@ inline void prefetch(const void* from, int64_t bytes) {
   for (int64_t k = 0; k < bytes; k += kCacheLine) {
     __builtin_prefetch(static_cast<const char*>(from) + k);
   }
+  // GCC drops calls of functions that do nothing but prefetch: it takes them to have no effect.
+  asm volatile("");
 }
 
 // ---- Lanes --------------------------------------------------------------------------------------
