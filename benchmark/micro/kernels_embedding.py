@@ -61,7 +61,7 @@ def embedding_cases(
 
 def _step(tables: Tables, batches: Rotation[IdBatch], gradient: Tensor) -> Work:
     def run() -> None:
-        tables.look_up(batches()).backward(gradient)  # type: ignore[no-untyped-call]
+        tables.backward(tables.look_up(batches()), gradient)
         tables.update()
 
     return run
@@ -85,7 +85,7 @@ def _check(
         reference.update_rows(rule, truth, state, rows, flat, lr=lr, step=step)
     for tables in implementations.values():
         for batch, gradient in zip(batches, gradients, strict=True):
-            tables.look_up(batch).backward(gradient)  # type: ignore[no-untyped-call]
+            tables.backward(tables.look_up(batch), gradient)
             tables.update()
     ours = touched.of(implementations[OURS])
     for name, tables in implementations.items():

@@ -41,13 +41,16 @@ class IdBatch:
 
 
 class Tables(Protocol):
-    """One implementation: look up, let autograd run backward, update."""
+    """One implementation: look up, run backward, update."""
 
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table."""
 
     def look_up(self, batch: IdBatch) -> Tensor:
         """Returns [B, F, D], whose backward pass leaves what `update` needs."""
+
+    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
+        """Runs the backward pass of looked-up vectors alone."""
 
     def update(self) -> None:
         """Applies the gradients of the last backward pass."""
@@ -91,6 +94,16 @@ class OurTables:
         """Returns [B, F, D]."""
         rows, anchor = self._rows_and_anchor(batch)
         return ops.embedding_gather(self.table, rows, torch.float32, anchor=anchor)
+
+    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
+        """Hands over the gradient of the vectors.
+
+        A gradient that a caller still holds would be copied into `anchor.grad`; in a model nobody
+        holds that of the interaction, and it moves there.
+        """
+        assert self._pending is not None
+        _, anchor = self._pending
+        (anchor.grad,) = torch.autograd.grad(vectors, [anchor], gradient)
 
     def look_up_and_interact(self, batch: IdBatch, bottom: Tensor) -> Tensor:
         """Returns the dot interaction of the rows and `bottom` [B, D] in one pass."""
@@ -136,6 +149,10 @@ class FbgemmTables:
         """Returns [B, F, D]."""
         return self._module(batch.values, batch.offsets).view(self._shape)
 
+    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
+        """Runs the backward pass, which updates the tables."""
+        vectors.backward(gradient)  # type: ignore[no-untyped-call]
+
     def update(self) -> None:
         """Does nothing: backward did it."""
 
@@ -171,6 +188,10 @@ class EmbeddingBagTables:
             for bag, column in zip(self._bags, batch.columns, strict=True)
         ]
         return torch.stack(found, dim=1)
+
+    def backward(self, vectors: Tensor, gradient: Tensor) -> None:
+        """Runs the backward pass."""
+        vectors.backward(gradient)  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         """Applies the gradients of the last backward pass."""
