@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the CUDA kernels for the emulator: as torch ops, or with a driver program of a test.
 
-The ops are those of the real library under another namespace, `torch.ops.cuda_ext_emulated`, for CPU
-tensors. Only sources that changed are compiled again.
+The ops are those of the real library under another namespace, `torch.ops.cuda_ext_emulated`, for
+CPU tensors. Only sources that changed are compiled again.
 """
 
 import ctypes

@@ -35,11 +35,12 @@ struct Numbers {
   Dtype dtype;
   std::unique_ptr<char[]> bytes;
 
-  Numbers(Dtype type, int64_t count)
-      : dtype(type),
-        bytes(new char[count * (type == Dtype::kFloat32   ? 4
-                                : type == Dtype::kFloat64 ? 8
-                                                          : 2)]()) {}
+  // 0xFF is NaN of every type: a number that is not written shows.
+  Numbers(Dtype type, int64_t count) : dtype(type) {
+    const int64_t size = type == Dtype::kFloat64 ? 8 : type == Dtype::kFloat32 ? 4 : 2;
+    bytes.reset(new char[count * size]);
+    std::memset(bytes.get(), 0xFF, count * size);
+  }
 
   double get(int64_t i) const {
     switch (dtype) {

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that the emulator's tests must notice: a changed line of a kernel each."""
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """A planted fault."""
+
+    name: str
+    file: str
+    """Below cuda_ext/csrc."""
+    text: str
+    replacement: str
+    launches: str
+    """The .cu file that compiles the kernel."""
+    driver: str
+
+
+def _interaction(name: str, file: str, text: str, replacement: str) -> Mutation:
+    path = f"kernels/interaction_{file}.h"
+    return Mutation(name, path, text, replacement, "launch_interaction", "interaction_driver")
+
+
+def _update(name: str, file: str, text: str, replacement: str) -> Mutation:
+    path = f"kernels/embedding_{file}.h"
+    return Mutation(name, path, text, replacement, "launch_update", "embedding_driver")
+
+
+MUTATIONS = (
+    _interaction(
+        "no barrier before the output row is read",
+        "forward",
+        "    sync_warp();\n    Element* output",
+        "    Element* output",
+    ),
+    _interaction(
+        "no barrier before the next sample",
+        "forward",
+        "    sync_warp();  // the next sample writes the row anew\n",
+        "",
+    ),
+    _interaction(
+        "no barrier after the gradients are staged",
+        "backward",
+        "    sync_warp();\n    for (int strip",
+        "    for (int strip",
+    ),
+    _interaction(
+        "rows g and g + 8 of the right operand swapped",
+        "forward",
+        "operands[tile / 2][tile % 2]",
+        "operands[tile / 2][1 - tile % 2]",
+    ),
+    _interaction(
+        "gradients of a vector with itself",
+        "backward",
+        "(row == column && !arguments.self_interaction)",
+        "false",
+    ),
+    _interaction("pairs one place too far", "vectors", "/ 2 + column;", "/ 2 + column + 1;"),
+    _interaction(
+        "store beyond the last column",
+        "backward",
+        "vector < arguments.num_vectors && column < arguments.dim",
+        "vector < arguments.num_vectors",
+    ),
+    _interaction(
+        "rows are not checked",
+        "vectors",
+        "row >= 0 && row < arguments.num_table_rows ? row : -1",
+        "row",
+    ),
+    _interaction(
+        "no barrier between chunks",
+        "any_size",
+        "base, weights, values);\n      sync_block();",
+        "base, weights, values);",
+    ),
+    _interaction(
+        "padding is not written",
+        "any_size",
+        "i < arguments.width; i += block_size()) {",
+        "i < 0; i += block_size()) {",
+    ),
+    _update(
+        "overflow is not looked at",
+        "update",
+        "arguments.overflow != nullptr && *arguments.overflow",
+        "false",
+    ),
+    _update(
+        "the sum of a crossing segment begins one chunk late",
+        "fix_up",
+        "add_heads<Width>(chunk_sums.heads, segment.first_chunk + 1,",
+        "add_heads<Width>(chunk_sums.heads, segment.first_chunk + 2,",
+    ),
+    _update(
+        "chunk sums in the place of the next chunk",
+        "update",
+        "chunk * dim + column, part",
+        "(chunk + 1) * dim + column, part",
+    ),
+)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulator itself: barriers, exchanges, races, the layout of the tensor cores, conversions."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuda_ext.emu import build
+
+from . import device_words
+
+DRIVERS = Path(__file__).with_name("drivers")
+
+FAULTS = {
+    "pass_in_warp": "race on shared memory",
+    "pass_in_block": "race on shared memory",
+    "overwrite_in_warp": "race on shared memory",
+    "diverge_at_block_barrier": "deadlock, not all threads reach the same barrier",
+    "diverge_in_operation": "shuffle_xor [from thread 16] ballot",
+    "shuffle_from_left_lane": "shuffle reads lane 31, which has left the kernel",
+    "leave_shared_memory": "thread 63 leaves dynamic shared memory at byte 256",
+    "misalign_vector": "misaligned address of a vector",
+    "read_unwritten": "NaN",
+}
+
+
+@pytest.fixture(scope="module")
+def _needs_compiler():
+    try:
+        build.compiler()
+    except FileNotFoundError:
+        pytest.skip("no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def verdicts(_needs_compiler) -> dict[str, str]:
+    sources = [DRIVERS / "faulty_kernels.cpp", build.PACKAGE / "emu" / "block_scheduler.cpp"]
+    program = build.link(build.compile_sources(sources, build.FOLDER), build.FOLDER / "faulty")
+    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("kernel", FAULTS)
+def test_fault_is_named_and_the_right_form_runs(verdicts, kernel):
+    assert FAULTS[kernel] in verdicts[f"wrong {kernel}"]
+    assert verdicts[f"right {kernel}"].lstrip("-").isdigit()
+
+
+def test_exchanges(verdicts):
+    """Each of 64 threads counts the 32 lanes of its warp and sees the votes of the even ones."""
+    assert verdicts["right count_lanes"] == str(64 * 33)
+
+
+def recorded() -> dict[str, device_words.Words]:
+    return {
+        path.stem: device_words.parse(path.read_text())
+        for path in sorted(device_words.GOLDEN.glob("*.txt"))
+    }
+
+
+def test_words_of_the_emulator_are_those_computed_and_recorded(_needs_compiler):
+    found = device_words.parse(device_words.emulated())
+    device_words.check_same(found, device_words.computed())
+    for words in recorded().values():
+        device_words.check_same(found, words)
+
+
+@pytest.mark.gpu
+def test_words_of_the_device():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    device_words.check_same(device_words.parse(device_words.on_device()), device_words.computed())
