@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo_input import InputFile
 from preproc.criteo_job import CriteoJob
 from preproc.criteo_schema import NUM_CATEGORICAL, RejectReason, Split
+from preproc.input_file import InputFile
 from preproc.progress import ProgressReporter
 from preproc.workspace import Workspace
 

@@ -5,13 +5,13 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from dataspec.feature_spec import SPEC_FILE
-from dataspec.manifest import MANIFEST_FILE
-from preproc.criteo_input import InputFile, find_inputs
+from preproc.criteo_input import find_inputs
 from preproc.criteo_job import CriteoJob, format_bytes
 from preproc.criteo_reference import reject_reason
 from preproc.criteo_schema import NUM_COLUMNS, NUM_NUMERICAL
 from preproc.errors import PreprocError
+from preproc.input_file import InputFile
+from preproc.output_folder import check_output, existing_folder
 from preproc.quarantine import escape_row
 from preproc.workspace import Workspace
 
@@ -29,7 +29,7 @@ def check(job: CriteoJob) -> tuple[InputFile, ...]:
     Raises:
         PreprocError: it cannot; the message names the file, what was found and what to do.
     """
-    check_output(job)
+    check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
     inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
     samples = [_sample(file) for file in inputs]
     for file, rows in zip(inputs, samples, strict=True):
@@ -38,36 +38,6 @@ def check(job: CriteoJob) -> tuple[InputFile, ...]:
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
     check_disk(job, sum(f.text_bytes for f in inputs) / row_bytes)
     return inputs
-
-
-def check_output(job: CriteoJob) -> None:
-    """Refuses an output that must not be written."""
-    output, source = job.output.resolve(), job.input.resolve()
-    if output.exists() and not output.is_dir():
-        raise PreprocError(f"--output {job.output}: is a file; name a folder that does not exist")
-    folders = {"--output": output}
-    if job.work_dir is not None:
-        folders["--work_dir"] = job.work_dir.resolve()
-    for flag, folder in folders.items():
-        if folder == source or source in folder.parents:
-            raise PreprocError(f"{flag} {folder}: lies inside --input {source}; choose another")
-    if output in source.parents:
-        raise PreprocError(f"--output {output}: contains --input {source}; choose another")
-    work_dir = folders.get("--work_dir")
-    if work_dir is not None and (work_dir == output or output in work_dir.parents):
-        raise PreprocError(f"--work_dir {work_dir}: lies inside --output; choose another")
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    if not job.overwrite:
-        raise PreprocError(
-            f"--output {job.output}: already exists; add --overwrite to replace it when the new "
-            "dataset is complete, or choose another folder"
-        )
-    if not any((output / name).is_file() for name in (MANIFEST_FILE, SPEC_FILE)):
-        raise PreprocError(
-            f"--output {job.output}: is not a dataset (no {MANIFEST_FILE}, no {SPEC_FILE}), so "
-            "--overwrite will not remove it; choose another folder"
-        )
 
 
 def _sample(file: InputFile) -> list[bytes]:
@@ -145,8 +115,8 @@ def check_disk(job: CriteoJob, rows: float) -> None:
     output_bytes = rows * _SPLIT_ROW_BYTES
     if "parquet" in job.format:
         output_bytes += rows * _PARQUET_ROW_BYTES
-    needs = [(_existing(workspace.staging), output_bytes)]
-    needs.append((_existing(workspace.root), rows * _RUNS_ROW_BYTES))
+    needs = [(existing_folder(workspace.staging), output_bytes)]
+    needs.append((existing_folder(workspace.root), rows * _RUNS_ROW_BYTES))
     by_device: dict[int, list[tuple[Path, float]]] = {}
     for folder, need in needs:
         by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
@@ -159,10 +129,3 @@ def check_disk(job: CriteoJob, rows: float) -> None:
                 f"{format_bytes(free)} are free; make room, choose --output or --work_dir on "
                 "another disk, or write one --format only"
             )
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.resolve()
-    while not folder.exists():
-        folder = folder.parent
-    return folder

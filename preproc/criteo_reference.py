@@ -17,7 +17,7 @@ from dataspec.click_columns import ClickColumns
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
 from preproc.criteo_engine import EngineJob, EngineResult, FileRows, write_dictionaries
-from preproc.criteo_input import MAX_LINE_BYTES, InputFile, long_line_message
+from preproc.criteo_input import MAX_LINE_BYTES, long_line_message
 from preproc.criteo_schema import (
     INT32_MAX,
     INT32_MIN,
@@ -34,6 +34,7 @@ from preproc.criteo_schema import (
     transform_numerical,
 )
 from preproc.errors import PreprocError
+from preproc.input_file import InputFile
 from preproc.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
 
 _GRAMMAR = row_grammar()

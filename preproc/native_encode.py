@@ -12,9 +12,9 @@ from typing import Any
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
 from preproc.criteo_engine import DICTIONARY_FOLDER, EngineJob, dictionary_path
-from preproc.criteo_input import open_fd
 from preproc.criteo_schema import NUM_NUMERICAL, SPLITS, Split, split_bounds
 from preproc.errors import PreprocError
+from preproc.input_file import open_fd
 from preproc.native import binding
 from preproc.native_merge import REMEDIES, Dictionaries, rows_per_file
 from preproc.native_scan import ScannedInput, ScannedUnit

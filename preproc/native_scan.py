@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from preproc.criteo_engine import EngineJob
-from preproc.criteo_input import open_fd
 from preproc.criteo_schema import REJECT_REASONS, RejectReason
 from preproc.errors import PreprocError
+from preproc.input_file import open_fd
 from preproc.native import binding
 from preproc.native_units import (
     STREAM_BYTES,

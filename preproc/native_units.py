@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from preproc.criteo_input import InputFile, align_to_line, long_line_message, open_fd
+from preproc.criteo_input import align_to_line, long_line_message
 from preproc.criteo_job import format_bytes
 from preproc.errors import PreprocError
+from preproc.input_file import InputFile, open_fd
 from preproc.native import binding
 
 Unit = TypeVar("Unit")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from preproc.criteo_schema import RejectReason
 from preproc.errors import TooManyBadRowsError
 from preproc.workspace import atomic_file
 
@@ -25,14 +24,14 @@ class BadRow:
         file: name of its file.
         byte_offset: of its first byte, in the (unpacked) text.
         line_number: from 1.
-        reason: see `criteo_schema.RejectReason`.
+        reason: a name that the row grammar of its format knows.
         row: its bytes without the line end.
     """
 
     file: str
     byte_offset: int
     line_number: int
-    reason: RejectReason
+    reason: str
     row: bytes
 
 

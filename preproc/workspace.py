@@ -157,15 +157,14 @@ def _folder_lock(folder: Path) -> Iterator[None]:
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise PreprocError(
-            f"{folder}: cannot be made or written ({error.strerror}); choose another --output or "
-            "--work_dir, or change its permissions"
+            f"{folder}: cannot be made or written ({error.strerror}); choose another "
+            "folder, or change its permissions"
         ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise PreprocError(
-            f"{folder}: another run is working here; wait for it, or choose another --output and "
-            "--work_dir"
+            f"{folder}: another run is working here; wait for it, or choose another folder"
         ) from error
     else:
         yield

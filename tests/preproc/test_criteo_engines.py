@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from dataspec.parquet import ParquetReader
 from dataspec.split_binary import SplitBinaryReader
 from preproc.criteo_engine import dictionary_path
-from preproc.criteo_input import InputFile
 from preproc.criteo_reference import read_rows
 from preproc.criteo_schema import PRESETS, SPLITS, CriteoSemantics
 from preproc.errors import PreprocError
+from preproc.input_file import InputFile
 from preproc.native import binding
 from preproc.native_units import NativeSettings
 from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text, run, write_days

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc import criteo_reference
-from preproc.criteo_input import InputFile
 from preproc.criteo_schema import (
     NUM_CATEGORICAL,
     PRESETS,
@@ -20,6 +19,7 @@ from preproc.criteo_schema import (
     CriteoSemantics,
     transform_numerical,
 )
+from preproc.input_file import InputFile
 from preproc.native import binding
 from tests.preproc.criteo_rows import SEMANTICS, TEXTS, good_text
 
