@@ -43,9 +43,10 @@ struct PartialColumns {
   }
 };
 
-// Calls body with each vector of `dim` columns, from `begin` on.
+// Calls body with each vector of `dim` columns, from `begin` on. Left to itself, GCC calls this for
+// every row: a quarter of the time of short rows.
 template <int kWidth, typename Body>
-inline void for_each_columns(int begin, int dim, const Body& body) {
+__attribute__((always_inline)) inline void for_each_columns(int begin, int dim, const Body& body) {
   int column = begin;
   for (; column + kWidth <= dim; column += kWidth) {
     body(FullColumns{column});
