@@ -39,7 +39,7 @@ def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels):
     """The tests of lookups and updates, in a process that was told to use these kernels."""
     code = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
     assert run_with(kernels, "-c", code).stdout.strip() == kernels
-    options = ("-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider")
+    options = ("-m", "pytest", "-q", "-k", "cpu", "-p", "no:cacheprovider")
     done = run_with(kernels, *options, *(str(HERE / name) for name in MODULES))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert " passed" in done.stdout

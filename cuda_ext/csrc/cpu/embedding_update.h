@@ -7,6 +7,8 @@
 // rows are shared by all threads, and the order of the sums is that of the lookups.
 #pragma once
 
+#include <type_traits>
+
 #include "embedding_kernels_table.h"
 #include "embedding_rows.h"
 #include "embedding_sum.h"
