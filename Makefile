@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup build demo test test-gpu bench check lint format clean
+PEERS := .venv-peers/bin
+PEERS_STAMP := .venv-peers/.installed
+
+.PHONY: help setup build demo test test-gpu cuda-compile bench peers bench-peers check lint format
+.PHONY: clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -48,6 +52,25 @@ bench: setup  ## measure everything, fill README's tables (about ten minutes, no
 	$(BIN)/python -m benchmark.inference
 	$(BIN)/python -m benchmark.micro.loader
 	$(BIN)/python -m benchmark.report README.md
+
+# torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
+$(PEERS_STAMP): requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	$(PEERS)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+		$$($(PEERS)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'])")
+	$(PEERS)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
+	@touch $@
+
+peers: setup $(PEERS_STAMP)  ## environment with TorchRec and FBGEMM, for benchmarks beside them
+
+bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about ten minutes)
+	$(PEERS)/python -m benchmark.micro.kernels
+	$(PEERS)/python -m benchmark.micro.train_step
+	$(PEERS)/python -m benchmark.micro.train_step --inference
+	$(BIN)/python -m benchmark.report README.md
+
+cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
+	$(BIN)/python -m cuda_ext.compile_report
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -48,7 +48,8 @@ def _fits_interaction(num_vectors: int, dim: int) -> bool:
 
 
 def _allow_tf32(tensor: Tensor) -> bool:
-    return tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32
+    # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
+    return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def dot_interaction(
