@@ -170,6 +170,14 @@ def test_bag_scale_gradient(backend, check_accuracy, dim, table_dtype, gradient_
     check_accuracy(found, dots(torch.float32), dots(torch.float64))
 
 
+def test_rows_without_columns(cpu_backend):
+    table, rows = torch.zeros(3, 0), torch.tensor([2, 0])
+    source = torch.zeros(2, dtype=torch.int32)
+    assert cpu_backend.embedding_gather(table, rows, torch.float32).shape == (2, 0)
+    found = cpu_backend.embedding_bag_scale_backward(torch.zeros(1, 0), table, rows, source)
+    assert found.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("lookup", ["gather", "bag"])
 def test_lookups_have_the_same_bits_for_every_number_of_threads(backend, each_thread_count, lookup):
     table = random(500, 24)

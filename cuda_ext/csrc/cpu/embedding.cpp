@@ -29,7 +29,9 @@ int64_t bytes_of(Dtype dtype) {
 }
 
 // Lookups worth a thread of their own.
-int64_t lookups_per_task(int64_t dim) { return std::max<int64_t>(1, kBytesPerTask / (4 * dim)); }
+int64_t lookups_per_task(int64_t dim) {
+  return kBytesPerTask / (4 * std::clamp<int64_t>(dim, 1, 4096));
+}
 
 void lower(int64_t* smallest, int64_t found) {
   int64_t current = __atomic_load_n(smallest, __ATOMIC_RELAXED);

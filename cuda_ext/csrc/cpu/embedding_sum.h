@@ -9,7 +9,7 @@ namespace recsys::cpu::RECSYS_ISA {
 
 // About as many rows ahead as memory needs to answer: 4 KB of long rows, 32 short ones.
 inline int64_t prefetch_distance(int64_t row_bytes) {
-  const int64_t rows = 4096 / row_bytes;
+  const int64_t rows = row_bytes > 0 ? 4096 / row_bytes : 0;
   return rows < 4 ? 4 : (rows > 32 ? 32 : rows);
 }
 
