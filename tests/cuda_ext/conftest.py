@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import library
+from cuda_ext.emu import build
 from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer
 
 
@@ -106,9 +107,12 @@ def _compiled(device: str) -> Backend:
     return Backend(device, library.NAMESPACE, device)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each implementation of the ops."""
+    """Each implementation of the ops; `emulated` runs the CUDA kernels on the CPU."""
+    if request.param == "emulated":
+        build.load()
+        return Backend("emulated", build.NAMESPACE, "cpu")
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return _compiled(request.param)

@@ -101,4 +101,30 @@ MUTATIONS = (
         "chunk * dim + column, part",
         "(chunk + 1) * dim + column, part",
     ),
+    _update(
+        "no barrier before the slices of a long segment are added",
+        "fix_up",
+        "arguments.dim, team);\n  sync_block();\n  target",
+        "arguments.dim, team);\n  target",
+    ),
+    _update(
+        "a segment that began in an earlier chunk is taken for a whole one",
+        "segments",
+        "return starts_inside && (ends",
+        "return false && (ends",
+    ),
+    _update(
+        "idle lanes store beyond the row",
+        "update",
+        "has_columns = column < arguments.dim",
+        "has_columns = true",
+    ),
+    Mutation(
+        "a row beyond the table is read",
+        "kernels/embedding_lookup.h",
+        "!is_row(row, arguments.num_table_rows)",
+        "row < 0",
+        "launch_lookup",
+        "embedding_driver",
+    ),
 )
