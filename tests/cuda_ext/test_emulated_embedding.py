@@ -24,7 +24,10 @@ DIMS = (3, 4, 16, 100, 128, 130, 256)
 @pytest.fixture
 def emulated() -> Any:
     """The ops, run by the CUDA kernels in the emulator."""
-    build.load()
+    try:
+        build.load()
+    except FileNotFoundError:
+        pytest.skip("no C++ compiler")
     return getattr(torch.ops, build.NAMESPACE)
 
 
