@@ -28,6 +28,8 @@ CSRC = Path("cuda_ext/csrc")
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
 # PyTorch 2.11, the oldest version that the binary has to load into.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
+# GCC would make calls of memcpy out of loops that copy a few vectors.
+KERNEL_FLAGS = ["-fno-tree-loop-distribute-patterns"]
 X86_FLAGS = {
     "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
     "kernels_avx512.cpp": [
@@ -124,9 +126,10 @@ class BuildSharedLibrary(build_ext):
 
     @staticmethod
     def flags_of(name):
-        """Returns the instruction-set flags of a source."""
+        """Returns the flags that one source has and others have not."""
         on_x86 = platform.machine() in ("x86_64", "AMD64")
-        return X86_FLAGS.get(name, []) if on_x86 else []
+        instruction_set = X86_FLAGS.get(name, []) if on_x86 else []
+        return [*instruction_set, *(KERNEL_FLAGS if name.startswith("kernels_") else [])]
 
     @staticmethod
     def require_toolkit():

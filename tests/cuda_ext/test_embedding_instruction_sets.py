@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedding kernels of the instruction sets that this CPU has, but would not choose."""
+"""The CPU kernels of the instruction sets that this CPU has, but would not choose."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-MODULES = ["test_embedding_lookup.py", "test_embedding_update.py"]
+MODULES = ["test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"]
 BEST_LAST = ["portable", "avx2", "avx512"]
 NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 
@@ -36,7 +36,7 @@ def run_with(kernels, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", other_instruction_sets())
 def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels):
-    """The tests of lookups and updates, in a process that was told to use these kernels."""
+    """The kernel tests, in a process that was told to use these kernels."""
     code = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
     assert run_with(kernels, "-c", code).stdout.strip() == kernels
     options = ("-m", "pytest", "-q", "-k", "cpu", "-p", "no:cacheprovider")

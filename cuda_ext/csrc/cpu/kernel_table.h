@@ -5,9 +5,7 @@
 #include <cstdint>
 
 #include "../op_arguments.h"
-#if __has_include("embedding_kernels_table.h")
 #include "embedding_kernels_table.h"
-#endif
 
 namespace recsys::cpu {
 
@@ -20,9 +18,7 @@ struct InteractionKernels {
 struct KernelTable {
   const char* name;
   InteractionKernels interaction;
-#if __has_include("embedding_kernels_table.h")
   EmbeddingKernels embedding;
-#endif
 };
 
 // Built from kernels_<name>.cpp, each with the compiler flags of its instruction set.

@@ -7,9 +7,7 @@
 
 #define RECSYS_ISA avx2
 #define RECSYS_VECTOR_BYTES 32
-#if __has_include("embedding_kernels.h")
 #include "embedding_kernels.h"
-#endif
 #include "interaction_kernels.h"
 
 namespace recsys::cpu {
@@ -17,9 +15,7 @@ namespace recsys::cpu {
 const KernelTable avx2_kernels = {
     "avx2",
     avx2::kInteractionKernels,
-#if __has_include("embedding_kernels.h")
     avx2::kEmbeddingKernels,
-#endif
 };
 
 }  // namespace recsys::cpu

@@ -7,9 +7,7 @@
 
 #define RECSYS_ISA avx512
 #define RECSYS_VECTOR_BYTES 64
-#if __has_include("embedding_kernels.h")
 #include "embedding_kernels.h"
-#endif
 #include "interaction_kernels.h"
 
 namespace recsys::cpu {
@@ -17,9 +15,7 @@ namespace recsys::cpu {
 const KernelTable avx512_kernels = {
     "avx512",
     avx512::kInteractionKernels,
-#if __has_include("embedding_kernels.h")
     avx512::kEmbeddingKernels,
-#endif
 };
 
 }  // namespace recsys::cpu
