@@ -8,6 +8,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -184,6 +185,28 @@ class CheckpointFolder:
         """Returns the folder of the checkpoint with the best evaluation."""
         name = self._pointers().get("best")
         return self.folder / name if name else None
+
+    def check_writable(self, flag: str) -> None:
+        """Finds out before the training whether a checkpoint can be written.
+
+        Raises:
+            ValueError: it cannot; names the flag.
+        """
+        parent = next(p for p in (self.folder, *self.folder.parents) if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise ValueError(f"{flag}: {self.folder} cannot be written ({parent})")
+
+    def check_unused(self, flag: str) -> None:
+        """Refuses a folder that an earlier run saved in.
+
+        Raises:
+            ValueError: there is such a run; names the flag and how to continue it.
+        """
+        if self.latest() is not None:
+            raise ValueError(
+                f"{flag}: {self.folder} holds a run already ({self.latest()}); add --resume to "
+                "continue it, or name another folder"
+            )
 
     def save(
         self,

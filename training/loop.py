@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 from training.divergence import LossMonitor
 from training.interruption import StopRequest
 from training.run_log import RunLog
-from training.schedule import WarmupPolynomialDecay
+from training.schedule import Schedule
 from training.timing import ThroughputWindow
 
-BatchT = TypeVar("BatchT")
+BatchT = TypeVar("BatchT", bound=Sized)
 BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -39,11 +39,6 @@ class BatchSource(Protocol[BatchT_co]):
     @property
     def num_batches(self) -> int:
         """Batches in an epoch."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in a batch."""
         ...
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchT_co]:
@@ -116,7 +111,7 @@ class Loop(Generic[BatchT]):
         config: cadences.
         schedule: learning rate of each step.
         step: trains on one batch.
-        source: batches.
+        source: batches; the length of one is its number of samples.
         evaluate: evaluates the model after (epoch) complete epochs; None never does.
         save: saves a checkpoint of the state, saying whether it is the best so far.
         log: of the run.
@@ -127,7 +122,7 @@ class Loop(Generic[BatchT]):
     """
 
     config: LoopConfig
-    schedule: WarmupPolynomialDecay
+    schedule: Schedule
     step: TrainStep[BatchT]
     source: BatchSource[BatchT]
     evaluate: Callable[[int], Evaluation] | None
@@ -188,7 +183,7 @@ class Loop(Generic[BatchT]):
                 lr = self.schedule.lr(state.step)
                 self._losses.append(self.step(batch, lr).detach())
                 self._window_steps += 1
-                throughput.step(self.source.batch_size)
+                throughput.step(len(batch))
                 if len(self._losses) >= _LOSS_BUFFER:
                     self._collect_losses()
                 if state.step % config.print_freq == 0:

@@ -3,6 +3,15 @@
 
 import dataclasses
 import math
+from typing import Protocol
+
+
+class Schedule(Protocol):
+    """A learning rate for every step."""
+
+    def lr(self, step: int) -> float:
+        """Returns the rate of a step, counted from 1."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,3 +57,52 @@ class WarmupPolynomialDecay:
             return self.base_lr
         remaining = max(start + self.decay_steps - step, 0) / self.decay_steps
         return max(self.base_lr * math.pow(remaining, self.decay_power), self.decay_end_lr)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WarmupCosine:
+    """Linear warm-up, then a fall to zero along half a cosine.
+
+    Attributes:
+        base_lr: the rate at the end of the warm-up.
+        warmup_steps: steps of the warm-up; 0 starts at base_lr.
+        total_steps: the rate reaches zero after this step.
+
+    Source: Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts.
+    """
+
+    base_lr: float
+    warmup_steps: int
+    total_steps: int
+
+    def lr(self, step: int) -> float:
+        """Returns the rate of a step, counted from 1."""
+        if step <= self.warmup_steps:
+            return self.base_lr * step / self.warmup_steps
+        done = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+        return self.base_lr * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WarmupStepDecay:
+    """Linear warm-up, then a rate that is multiplied at regular intervals.
+
+    Attributes:
+        base_lr: the rate at the end of the warm-up.
+        warmup_steps: steps of the warm-up; 0 starts at base_lr.
+        interval: steps between the falls.
+        factor: of each fall.
+
+    Source: torch.optim.lr_scheduler.StepLR.
+    """
+
+    base_lr: float
+    warmup_steps: int
+    interval: int
+    factor: float
+
+    def lr(self, step: int) -> float:
+        """Returns the rate of a step, counted from 1."""
+        if step <= self.warmup_steps:
+            return self.base_lr * step / self.warmup_steps
+        return float(self.base_lr * self.factor ** ((step - 1) // self.interval))

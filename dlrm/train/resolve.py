@@ -12,27 +12,12 @@ from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.nn.mlp import has_apex
 from dlrm.train.checkpoint import model_settings
 from dlrm.train.step import check_graphable
+from training.device import resolve_device
 
 logger = logging.getLogger(__name__)
 
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that say how to compute, not what: a checkpoint does not bring them along."""
-
-
-def resolve_device(base_device: str) -> torch.device:
-    """Returns the device of a run.
-
-    Raises:
-        ValueError: CUDA was asked for and is not there.
-    """
-    if base_device == "auto":
-        base_device = "cuda" if torch.cuda.is_available() else "cpu"
-    if base_device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "--base_device cuda: this machine (or this build of torch) has no CUDA device; "
-            "use --base_device auto or cpu"
-        )
-    return torch.device(base_device)
 
 
 def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:

@@ -4,7 +4,6 @@
 import dataclasses
 import logging
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
 from dlrm.train.checkpoint import load_weights, resume_run, save_run
 from dlrm.train.evaluate import InferenceFigures, SplitScores, measure_inference, score_split
-from dlrm.train.resolve import resolve, resolve_device, take_model_from_checkpoint
+from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from training.allocator import keep_freed_memory
 from training.checkpoint import CheckpointFolder
+from training.device import resolve_device
 from training.divergence import check_auc
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.precision import Precision, resolve_precision
@@ -219,21 +219,11 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
 
 def _check_destination(config: DlrmConfig, folder: CheckpointFolder) -> None:
     """Refuses to replace an earlier run, or anything else that is in the folder."""
-    _probe(folder.folder)
+    folder.check_writable("--save_checkpoint_path")
     if config.run.checkpoint_format == "nvidia":
         nvidia_checkpoint.check_destination(folder.folder)
-    elif not config.run.resume and folder.latest() is not None:
-        raise ValueError(
-            f"--save_checkpoint_path: {folder.folder} holds a run already ({folder.latest()}); "
-            "add --resume to continue it, or name another folder"
-        )
-
-
-def _probe(folder: Path) -> None:
-    """Finds out before the training whether a checkpoint can be written."""
-    parent = next(p for p in (folder, *folder.parents) if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(f"--save_checkpoint_path: {folder} cannot be written ({parent})")
+    elif not config.run.resume:
+        folder.check_unused("--save_checkpoint_path")
 
 
 def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
