@@ -54,6 +54,7 @@ class Manifest:
         cardinalities: rows of each embedding table.
         files: path relative to the dataset -> {"bytes", "xxh3_128"}.
         fingerprint: one checksum over all of `files`.
+        statistics: figures of `sequences`; empty, and not written, for other kinds.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Manifest:
     cardinalities: list[int]
     files: dict[str, dict[str, Any]]
     fingerprint: str
+    statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def describe_files(root: Path) -> dict[str, dict[str, Any]]:
@@ -81,6 +83,8 @@ class Manifest:
     def save(self, root: Path) -> None:
         """Writes manifest.json into `root` by rename."""
         document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
+        if not self.statistics:
+            del document["statistics"]
         temporary = root / (MANIFEST_FILE + ".tmp")
         temporary.write_text(json.dumps(document, indent=1) + "\n")
         temporary.replace(root / MANIFEST_FILE)
@@ -111,14 +115,14 @@ class Manifest:
                 "update the code or prepare the dataset again"
             )
         names = {f.name for f in dataclasses.fields(cls)}
-        if names != document.keys():
-            wrong = sorted(names ^ document.keys())
+        wrong = sorted((names ^ document.keys()) - {"statistics"})
+        if wrong:
             raise DatasetError(
                 f"{path}: missing or unknown keys: {', '.join(map(str, wrong))}; prepare the "
                 "dataset again"
             )
         for key, check in _CHECKS.items():
-            if not check(document[key]):
+            if key in document and not check(document[key]):
                 raise DatasetError(
                     f"{path}: {key} is malformed: {spec_document.show(document[key])}; prepare the "
                     "dataset again"
@@ -155,6 +159,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "cardinalities": lambda v: isinstance(v, list) and all(_is_count(c) for c in v),
     "files": _is_files,
     "fingerprint": lambda v: isinstance(v, str),
+    "statistics": lambda v: isinstance(v, dict),
 }
 
 

@@ -14,9 +14,11 @@ from dataspec.errors import DatasetError
 from dataspec.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from dataspec.manifest import Manifest
 from dataspec.parquet import ParquetReader
+from dataspec.sequences import FOLDER
 from dataspec.split_layout import SPLIT_FOLDERS
 from dataspec.verify_files import check_files, check_spec, load_manifest, load_spec
 from dataspec.verify_report import Findings
+from dataspec.verify_sequences import SEQUENCES_KIND, check_sequences
 from dataspec.verify_splits import check_splits
 
 _CLICK_KINDS = ("criteo", "synthetic")
@@ -40,10 +42,12 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
     if manifest is not None:
         check_files(root, manifest, quick, findings)
     tables: list[str] = []
-    if manifest is None or manifest.kind in _CLICK_KINDS:
+    if (manifest.kind == SEQUENCES_KIND) if manifest else (root / FOLDER).is_dir():
+        check_sequences(root, manifest, findings)
+    elif manifest is None or manifest.kind in _CLICK_KINDS:
         tables = _check_clicks(root, manifest, quick, num_numerical, findings)
     else:
-        findings.fact("rows", f"not looked into: kind {manifest.kind} has a reader of its own")
+        findings.problems.append(f"{root}: kind {manifest.kind} is unknown; update the code")
     return findings, _format(findings, tables, time.monotonic() - start)
 
 

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a ratings file to columns: the grammar judges each row first, then Arrow reads the good.
+
+No CSV or JSON reader is trusted to find malformed rows: each accepts some of them silently.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from preproc.ratings_format import (
+    JSON_KEYS,
+    RATING_LIMIT,
+    TIMESTAMP_LIMIT,
+    TOKEN_ID,
+    Column,
+    RatingsFormat,
+)
+from preproc.ratings_input import Chunk
+
+BoolArray = npt.NDArray[np.bool_]
+
+_IDS = pa.dictionary(pa.int32(), pa.string())
+_COLUMN_TYPES: dict[Column, pa.DataType] = {
+    "user": _IDS,
+    "item": _IDS,
+    "rating": pa.float64(),
+    "timestamp": pa.int64(),
+}
+_JSON_SCHEMA = pa.schema(
+    [
+        (key, pa.string() if column in ("user", "item") else _COLUMN_TYPES[column])
+        for key, column in JSON_KEYS.items()
+    ]
+)
+_JSON_BLOCK_BYTES = 4 * 2**20  # longer than any line that is let through
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interactions:
+    """The good rows of a chunk, in file order.
+
+    Attributes:
+        users: chunked dictionary of raw ids.
+        items: chunked dictionary of raw ids.
+        ratings: float64, None where the format has none.
+        timestamps: int64, None where the format has none.
+    """
+
+    users: pa.ChunkedArray
+    items: pa.ChunkedArray
+    ratings: npt.NDArray[np.float64] | None
+    timestamps: npt.NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+def parse_chunk(
+    chunk: Chunk, layout: RatingsFormat, *, skip_header: bool
+) -> tuple[Interactions, npt.NDArray[np.int64]]:
+    """Returns the good rows of a chunk, and the places of its bad lines.
+
+    Args:
+        chunk: the lines.
+        layout: how they are written.
+        skip_header: the first line is a header: neither good nor bad.
+    """
+    good = _follows_grammar(chunk, layout)
+    bad = ~good
+    if skip_header:
+        good[0] = bad[0] = False
+    if layout.is_json:
+        refused = _refused_objects(chunk, np.flatnonzero(good))
+        good[refused], bad[refused] = False, True
+        table = _read_json(_text_of(chunk, good))
+        table = table.rename_columns(list(JSON_KEYS.values()))
+    else:
+        table = _read_fields(_text_of(chunk, good), layout)
+
+    def numbers(column: Column) -> npt.NDArray[np.generic] | None:
+        return table.column(column).to_numpy() if column in table.column_names else None
+
+    users, items = (table.column(c) for c in ("user", "item"))
+    if layout.is_json:
+        users, items = users.dictionary_encode(), items.dictionary_encode()
+    return (
+        Interactions(users, items, numbers("rating"), numbers("timestamp")),  # type: ignore[arg-type]
+        np.flatnonzero(bad),
+    )
+
+
+def _follows_grammar(chunk: Chunk, layout: RatingsFormat) -> BoolArray:
+    """Returns which lines follow the grammar."""
+    # A view of the text: lines are the items of a binary array, line ends included.
+    buffers = [None, pa.py_buffer(chunk.starts), pa.py_buffer(chunk.text)]
+    lines = pa.Array.from_buffers(pa.binary(), chunk.num_lines, buffers)
+    matches = pc.match_substring_regex(lines, rf"\A{layout.grammar()}\r?\n\z")
+    return np.array(matches)
+
+
+def _text_of(chunk: Chunk, chosen: BoolArray) -> bytes:
+    """Returns the text of the chosen lines."""
+    if chosen.all():
+        return chunk.text
+    keep = np.repeat(chosen, np.diff(chunk.starts))
+    return np.frombuffer(chunk.text, np.uint8)[keep].tobytes()
+
+
+def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
+    types = {c: _COLUMN_TYPES[c] for c in layout.columns}
+    if not text:
+        return pa.table({c: pa.array([], t) for c, t in types.items()})
+    # Arrow knows separators of one byte; with "::" every second field is empty, and not read.
+    names: list[str] = []
+    for column in layout.columns:
+        names += [column, *(f"{column}{i}" for i in range(1, len(layout.separator)))]
+    names = names[: len(names) - len(layout.separator) + 1]
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pyarrow.csv.ReadOptions(column_names=names),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter=layout.separator[0],
+            quote_char=False,
+            double_quote=False,
+            escape_char=False,
+            ignore_empty_lines=False,
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(layout.columns),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _read_json(text: bytes) -> pa.Table:
+    if not text:
+        return _JSON_SCHEMA.empty_table()
+    return pyarrow.json.read_json(
+        pa.BufferReader(text),
+        read_options=pyarrow.json.ReadOptions(block_size=_JSON_BLOCK_BYTES),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=_JSON_SCHEMA, unexpected_field_behavior="ignore"
+        ),
+    )
+
+
+def _refused_objects(chunk: Chunk, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns those of some lines that hold no good row.
+
+    Arrow refuses a text as a whole, so it is halved until the lines at fault are found: the verdict
+    on a line does not depend on its neighbours.
+    """
+    refused: list[int] = []
+    pending = [places]
+    while pending:
+        part = pending.pop()
+        if not len(part):
+            continue
+        chosen = np.zeros(chunk.num_lines, np.bool_)
+        chosen[part] = True
+        faults = _faults(_text_of(chunk, chosen), len(part))
+        if faults is not None:
+            refused += part[faults].tolist()
+        elif len(part) == 1:
+            refused.append(int(part[0]))
+        else:
+            pending += [part[: len(part) // 2], part[len(part) // 2 :]]
+    return np.array(sorted(refused), np.int64)
+
+
+def _faults(text: bytes, num_lines: int) -> BoolArray | None:
+    """Returns which objects lack a field or hold a bad one, None if the text cannot be read."""
+    try:
+        table = _read_json(text)
+    except pa.ArrowInvalid:
+        return None
+    if len(table) != num_lines:  # two objects in one line
+        return None
+    fine = np.ones(num_lines, np.bool_)
+    for key, column in JSON_KEYS.items():
+        values = table.column(key)
+        if column in ("user", "item"):
+            checked = pc.match_substring_regex(values, rf"\A{TOKEN_ID}\z")
+        elif column == "rating":
+            checked = pc.and_(pc.greater_equal(values, 0), pc.less(values, RATING_LIMIT))
+        else:
+            checked = pc.less(pc.abs(values), TIMESTAMP_LIMIT)
+        fine &= np.array(pc.fill_null(checked, False))
+    return ~fine
