@@ -42,7 +42,4 @@ size_t update_workspace_bytes(const UpdateArguments& arguments);
 int update_rows(const UpdateArguments& arguments, void* stream);
 int sgd_rows_atomic(const AtomicSgdArguments& arguments, void* stream);
 
-// Whether tensor-core kernels take these sizes and types; the caller uses reference math if not.
-bool supports_interaction(const InteractionArguments& arguments);
-
 }  // namespace recsys::device

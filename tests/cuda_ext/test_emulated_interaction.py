@@ -77,7 +77,12 @@ def test_against_float64(
         gradient, vectors, None, self_interaction, False
     )
     for found, peer, truth in zip((output, to_vectors), plain, truths, strict=True):
-        check_accuracy(found, peer, truth)
+        if dtype == torch.float64:
+            # The truth is rounded as often: a sum of 256 products of some 10 each is off by 256
+            # units of the last place of the sum at most.
+            torch.testing.assert_close(found, truth, rtol=0, atol=256 * 256 * 10 * 2**-53)
+        else:
+            check_accuracy(found, peer, truth)
 
 
 @pytest.mark.parametrize("self_interaction", [False, True])

@@ -27,15 +27,15 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def _needs_compiler():
+def compiler() -> str:
     try:
-        build.compiler()
+        return build.compiler()
     except FileNotFoundError:
         pytest.skip("no C++ compiler")
 
 
 @pytest.fixture(scope="module")
-def verdicts(_needs_compiler) -> dict[str, str]:
+def verdicts(compiler) -> dict[str, str]:
     sources = [DRIVERS / "faulty_kernels.cpp", build.PACKAGE / "emu" / "block_scheduler.cpp"]
     program = build.link(build.compile_sources(sources, build.FOLDER), build.FOLDER / "faulty")
     done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
@@ -60,7 +60,7 @@ def recorded() -> dict[str, device_words.Words]:
     }
 
 
-def test_words_of_the_emulator_are_those_computed_and_recorded(_needs_compiler):
+def test_words_of_the_emulator_are_those_computed_and_recorded(compiler):
     found = device_words.parse(device_words.emulated())
     device_words.check_same(found, device_words.computed())
     for words in recorded().values():

@@ -118,12 +118,11 @@ struct BackwardShape {
   static constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
   static constexpr int kParts = 2 * kPerRegister<Element>;
   static constexpr int kColumns = 8 * kPerVector<Element>;
+  // The result is made in strips: the weights of more blocks would not find room in registers.
+  static constexpr int kStripBlocks = kBlocks <= 2 ? 2 : 1;
 };
 
-// The result is made in strips of two blocks: more would not find room in registers.
-constexpr int kStripBlocks = 2;
-
-template <typename Element, int kSteps>
+template <typename Element, int kStripBlocks, int kSteps>
 RECSYS_DEVICE void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
                                 SharedPointer<Element> gradient,
                                 const InteractionArguments& arguments, int strip, int lane) {
@@ -137,7 +136,7 @@ RECSYS_DEVICE void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
 }
 
 // Makes a strip's columns [base, base + kColumns) from what a lane has of them.
-template <typename Element, int kSteps, int kParts>
+template <typename Element, int kStripBlocks, int kSteps, int kParts>
 RECSYS_DEVICE void make_columns(const Vector (&rows)[kSteps][kParts],
                                 const uint32_t (&weights)[kStripBlocks][kSteps][4],
                                 SharedPointer<Element> gradient,
@@ -164,6 +163,7 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
   using Shape = BackwardShape<Element, kBlocks>;
   constexpr int kSteps = Shape::kSteps;
   constexpr int kParts = Shape::kParts;
+  constexpr int kStripBlocks = Shape::kStripBlocks;
   const int warp = thread_index() / kWarpSize;
   const int lane = thread_index() % kWarpSize;
   const SharedPointer<Element> gradient = dynamic_shared<Element>() + warp * arguments.width;
@@ -179,12 +179,15 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
 #pragma unroll
     for (int i = 0; i < kSteps * kParts; ++i) {
       const int vector = vector_of<Element>(i / kParts, i % kParts, lane);
-      sources[i / kParts][i % kParts] = find_vector<Element, Table>(arguments, sample, vector);
+      sources[i / kParts][i % kParts] =
+          find_vector<Element, Table>(arguments, sample, vector, i == 0);
     }
     sync_warp();
+#pragma unroll 1
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];
-      find_weights(weights, gradient, arguments, strip, lane);
+      find_weights<Element, kStripBlocks>(weights, gradient, arguments, strip, lane);
+#pragma unroll 1
       for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
         const int column = base + lane / 4 * kPerVector<Element>;
         Vector rows[kSteps][kParts];
@@ -193,8 +196,14 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
           const VectorSource& source = sources[i / kParts][i % kParts];
           rows[i / kParts][i % kParts] = to_elements(
               load_stored_part<Element, Table>(source, column, arguments.dim), source.is_first);
+          if constexpr (sizeof(Table) > sizeof(Element) && kBlocks > 2) {
+            if (i % 8 == 7) {
+              sync_warp();  // no more loads are under way than registers hold
+            }
+          }
         }
-        make_columns<Element>(rows, weights, gradient, arguments, sample, strip, base, lane);
+        make_columns<Element, kStripBlocks>(rows, weights, gradient, arguments, sample, strip, base,
+                                            lane);
       }
     }
     sync_warp();  // the next sample overwrites the gradients

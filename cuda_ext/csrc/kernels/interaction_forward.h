@@ -80,9 +80,11 @@ RECSYS_KERNEL(interact_vectors)(InteractionArguments arguments) {
     VectorSource sources[kBlocks][2];
 #pragma unroll
     for (int i = 0; i < kBlocks * 2; ++i) {
-      sources[i / 2][i % 2] = find_vector<Element, Table>(arguments, sample, 8 * i + lane / 4);
+      sources[i / 2][i % 2] =
+          find_vector<Element, Table>(arguments, sample, 8 * i + lane / 4, i == 0);
     }
     float products[kTriangleTiles<kBlocks>][4] = {};
+#pragma unroll 1
     for (int base = 0; base < dim; base += kInFlight * kColumns) {
       Part parts[kInFlight][kBlocks][2];
 #pragma unroll

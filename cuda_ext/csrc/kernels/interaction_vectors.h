@@ -43,10 +43,11 @@ struct VectorSource {
   bool is_first;
 };
 
+// `may_be_first` is known when compiling: the other places of a lane need no code for vector 0.
 template <typename Element, typename Table>
 RECSYS_DEVICE VectorSource find_vector(const InteractionArguments& arguments, int64_t sample,
-                                       int vector) {
-  if (vector == 0) {
+                                       int vector, bool may_be_first) {
+  if (may_be_first && vector == 0) {
     const auto* first = static_cast<const Element*>(arguments.first);
     return {reinterpret_cast<const char*>(first + sample * arguments.first_stride), true};
   }

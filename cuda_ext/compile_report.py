@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the CUDA kernels for every architecture and holds them to their registers.
+
+    python -m cuda_ext.compile_report [architecture ...]
+
+Prints a Markdown table of registers and shared memory per kernel. Exit status 1: a kernel spills
+registers to memory, or needs more of them than `REGISTER_LIMITS` allows; 2: it does not compile.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+CSRC = Path(__file__).with_name("csrc")
+ARCHITECTURES = ("80", "90", "100", "120")
+KERNELS = "recsys::kernels::"
+
+REGISTER_LIMITS = (
+    # Up to 64 vectors a sample: two blocks of four warps on a multiprocessor.
+    (r"interact_vectors<.*, 4> ", 232),
+    (r"interact_vectors_backward<.*, 4> ", 255),
+    # Up to 32 vectors: three such blocks; in the backward pass two, three on Hopper.
+    (r"interact_vectors<", 136),
+    (r"interact_vectors_backward<.* sm_90", 168),
+    (r"interact_vectors_backward<", 208),
+    (r"interact_vectors_of_any_size<double> ", 144),
+    (r"", 128),
+)
+"""Pattern of "kernel sm_architecture", and what it may use; the first that fits counts."""
+
+
+class Usage(NamedTuple):
+    """What a kernel needs on an architecture."""
+
+    kernel: str
+    architecture: str
+    registers: int
+    shared_bytes: int
+    spilled_bytes: int
+
+
+def nvcc() -> str:
+    """Returns the compiler, of CUDA_HOME or on the path.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    home = os.environ.get("CUDA_HOME")
+    found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
+    if found is None:
+        raise FileNotFoundError("no nvcc: set CUDA_HOME to the folder of the CUDA toolkit")
+    return found
+
+
+def compile_source(source: Path, architectures: Sequence[str]) -> str:
+    """Compiles a source; returns what ptxas says about its kernels, with readable names.
+
+    Raises:
+        RuntimeError: it does not compile.
+    """
+    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc(), "-std=c++17", "-O3", "-Xptxas=-v", *flags]
+        command += ["-c", str(source), "-o", f"{folder}/kernels.o"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{source.name}: {done.stderr}")
+    return subprocess.run(
+        ["c++filt"], input=done.stderr, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def parse_usage(text: str) -> list[Usage]:
+    """Reads ptxas's output; kernels that are not the project's own (CUB's) are left out."""
+    found = []
+    for part in text.split("Compiling entry function '")[1:]:
+        name, _, rest = part.partition("' for 'sm_")
+        if KERNELS not in name:
+            continue
+        kernel = name.partition(KERNELS)[2].rpartition("(")[0].replace("recsys::", "")
+        registers = re.search(r"Used (\d+) registers", rest)
+        assert registers is not None
+        shared = re.search(r"(\d+) bytes smem", rest)
+        spilled = re.findall(r"(\d+) bytes spill", rest)
+        found.append(
+            Usage(
+                kernel.replace("(UpdateRule)", "rule ").replace("kernels::", ""),
+                rest.partition("'")[0],
+                int(registers[1]),
+                int(shared[1]) if shared else 0,
+                sum(map(int, spilled)),
+            )
+        )
+    return found
+
+
+def register_limit(kernel: str, architecture: str) -> int:
+    """Returns how many registers a kernel may use."""
+    name = f"{kernel} sm_{architecture}"
+    return next(limit for pattern, limit in REGISTER_LIMITS if re.match(pattern, name))
+
+
+def violations(usages: Iterable[Usage]) -> list[str]:
+    """Returns a line for each kernel that spills or passes its limit."""
+    lines = []
+    for usage in usages:
+        where = f"{usage.kernel}, sm_{usage.architecture}"
+        if usage.spilled_bytes:
+            lines.append(f"{where}: spills {usage.spilled_bytes} bytes of registers")
+        limit = register_limit(usage.kernel, usage.architecture)
+        if usage.registers > limit:
+            lines.append(f"{where}: {usage.registers} registers, the limit is {limit}")
+    return lines
+
+
+def table(usages: Sequence[Usage]) -> str:
+    """Returns registers per kernel and architecture as a Markdown table."""
+    architectures = sorted({usage.architecture for usage in usages}, key=int)
+    lines = [
+        "| kernel | static shared memory, bytes | "
+        + " | ".join(f"registers, sm_{arch}" for arch in architectures)
+        + " |",
+        "|---|---|" + "---|" * len(architectures),
+    ]
+    for kernel in sorted({usage.kernel for usage in usages}):
+        of_kernel = {usage.architecture: usage for usage in usages if usage.kernel == kernel}
+        shared = max(usage.shared_bytes for usage in of_kernel.values())
+        registers = [str(of_kernel[arch].registers) for arch in architectures]
+        lines.append(f"| `{kernel}` | {shared} | {' | '.join(registers)} |")
+    return "\n".join(lines)
+
+
+def main(architectures: Sequence[str]) -> int:
+    """Compiles, prints the table, and returns the exit status."""
+    usages = []
+    try:
+        for source in sorted(CSRC.glob("*.cu")):
+            usages += parse_usage(compile_source(source, architectures))
+    except (FileNotFoundError, RuntimeError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(table(usages) + "\n")
+    found = violations(usages)
+    sys.stderr.write("".join(f"{line}\n" for line in found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ARCHITECTURES))
