@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of packed sequences, the same for a seed on every run and after every resume.
+
+Letters: B sequences of a batch, N tokens.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.config import Objective, WindowKind
+from bert4rec.data.masking import MaskingRule, draw_counts
+from bert4rec.data.split import Split, known_lengths
+from bert4rec.data.windows import Windows, make_windows
+from bert4rec.nn.layout import SequenceLayout
+from dataspec.sequences import Sequences
+
+_BUCKETED_BATCHES = 64
+"""Sequences are sorted by length among this many batches: enough for batches of like length."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """Sequences to train on, with what the host has to draw for them.
+
+    Attributes:
+        items: [N] int64, on the device.
+        layout: of the items.
+        causal: ask for the next item of each instead of hidden ones.
+        mask_counts: [B] int64, tokens to hide in each sequence, on the host.
+        last_only: [B] bool: hide the last token alone, on the host.
+        seed: of what the device draws.
+    """
+
+    items: Tensor
+    layout: SequenceLayout
+    causal: bool
+    mask_counts: npt.NDArray[np.int64]
+    last_only: npt.NDArray[np.bool_]
+    seed: int
+
+    def __len__(self) -> int:
+        return self.layout.batch_size
+
+
+class TrainBatches:
+    """The training batches of each epoch.
+
+    Args:
+        sequences: of all users.
+        kind: of the windows.
+        max_len: longest window.
+        dupe_factor: times each window is seen in an epoch.
+        batch_size: B; the last batch of an epoch may be smaller.
+        objective: `hybrid` takes turns, batch by batch.
+        masking: of the cloze objective.
+        length_buckets: put sequences of like length into a batch.
+        seed: of everything that is drawn.
+        device: of the batches.
+        rank: of this process; each takes every world_size-th batch.
+        world_size: number of processes.
+    """
+
+    def __init__(
+        self,
+        *,
+        sequences: Sequences,
+        kind: WindowKind,
+        max_len: int,
+        dupe_factor: int,
+        batch_size: int,
+        objective: Objective,
+        masking: MaskingRule,
+        length_buckets: bool,
+        seed: int,
+        device: torch.device,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._sequences = sequences
+        self._kind = kind
+        self._max_len = max_len
+        self._dupe_factor = dupe_factor
+        self.batch_size = batch_size
+        self._objective = objective
+        self._masking = masking
+        self._length_buckets = length_buckets
+        self._seed = seed
+        self._device = device
+        self._rank = rank
+        self._world_size = world_size
+        self._known = known_lengths(sequences, "train")
+        count = len(self._windows(np.random.default_rng(0)))
+        if not count:
+            raise ValueError("no user has an item to train on: three interactions each are needed")
+        self.num_batches = -(-count // (batch_size * world_size))
+        self._count = count
+
+    def _windows(self, generator: np.random.Generator) -> Windows:
+        return make_windows(self._kind, self._known, self._max_len, generator, self._dupe_factor)
+
+    def batches(self, epoch: int, start: int) -> Iterator[TrainBatch]:
+        """Yields the batches of an epoch from `start` on.
+
+        Args:
+            epoch: number of the epoch: windows, order and masks are drawn anew for each.
+            start: batches to leave out.
+        """
+        generator = np.random.default_rng((self._seed, epoch))
+        windows = self._windows(generator)
+        order = self._order(windows, generator)
+        for number in range(start, self.num_batches):
+            mine = number * self._world_size + self._rank
+            # Ranks beyond the end of the epoch repeat its first batches: all take as many steps.
+            chosen = order[mine % len(order)]
+            yield self._load(windows.take(chosen), epoch, mine)
+
+    def _order(
+        self, windows: Windows, generator: np.random.Generator
+    ) -> list[npt.NDArray[np.int64]]:
+        """Returns the windows of each batch."""
+        shuffled = generator.permutation(len(windows))
+        if self._length_buckets:
+            group = self.batch_size * _BUCKETED_BATCHES
+            number = np.arange(len(windows)) // group
+            shuffled = shuffled[np.lexsort((windows.lengths[shuffled], number))]
+        batches = np.split(shuffled, range(self.batch_size, len(windows), self.batch_size))
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+    def _load(self, windows: Windows, epoch: int, number: int) -> TrainBatch:
+        generator = np.random.default_rng((self._seed, epoch, number))
+        counts, last_only = draw_counts(windows.lengths, self._masking, generator)
+        items, layout = pack(self._sequences, windows, self._device)
+        causal = self._objective == "causal" or (self._objective == "hybrid" and number % 2 == 1)
+        seed = int(generator.integers(2**63))
+        return TrainBatch(items, layout, causal, counts, last_only, seed)
+
+
+def pack(
+    sequences: Sequences, windows: Windows, device: torch.device, append: int | None = None
+) -> tuple[Tensor, SequenceLayout]:
+    """Copies windows of the sequences into one packed tensor.
+
+    Args:
+        sequences: of all users.
+        windows: B parts of them.
+        device: of the result.
+        append: an item to put behind each window.
+
+    Returns:
+        ([N] int64, its layout).
+    """
+    lengths = windows.lengths + (append is not None)
+    ends = lengths.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    first = sequences.offsets[windows.users] + windows.starts
+    place = np.arange(total) - np.repeat(ends - lengths, lengths)
+    if append is None:
+        items = sequences.items[np.repeat(first, lengths) + place]
+    else:
+        is_end = place == np.repeat(lengths - 1, lengths)
+        source = np.repeat(first, lengths) + place - is_end
+        items = np.where(is_end, append, sequences.items[np.maximum(source, 0)])
+    packed = torch.from_numpy(items.astype(np.int64)).to(device, non_blocking=True)
+    layout = SequenceLayout.of_lengths(
+        torch.from_numpy(lengths).to(device, non_blocking=True),
+        int(lengths.max()) if len(lengths) else 0,
+        total,
+    )
+    return packed, layout
+
+
+def known_windows(
+    sequences: Sequences, split: Split, users: npt.NDArray[np.int64], max_len: int
+) -> Windows:
+    """Returns, for some users, the end of what precedes the item that a split asks for."""
+    known = known_lengths(sequences, split)[users]
+    lengths = np.minimum(known, max_len)
+    return Windows(users, known - lengths, lengths)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of the histories an epoch trains on. Letters: U users, W windows."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.config import WindowKind
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
+    """Parts of histories.
+
+    Attributes:
+        users: [W] int64.
+        starts: [W] int64, place of the first item in the user's history.
+        lengths: [W] int64.
+    """
+
+    users: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def take(self, index: npt.NDArray[np.int64]) -> "Windows":
+        """Returns some of the windows, in the order of `index`."""
+        return Windows(self.users[index], self.starts[index], self.lengths[index])
+
+
+def make_windows(
+    kind: WindowKind,
+    known_lengths: npt.NDArray[np.int64],
+    max_len: int,
+    generator: np.random.Generator,
+    dupe_factor: int = 1,
+) -> Windows:
+    """Chooses the windows of an epoch.
+
+    Args:
+        kind: `recent`: the last max_len items of each user; `random`: max_len consecutive items of
+            each user, anywhere; `sliding`: windows that overlap by nine tenths over the whole
+            history (TorchRec's example); `prefix`: what precedes each item but the first, so the
+            last item is in no window (RecBole).
+        known_lengths: [U], items of each user to train on.
+        max_len: longest window.
+        generator: of the random starts.
+        dupe_factor: copies of each window; with masks drawn anew for each they differ.
+
+    Returns:
+        The windows, user by user; users with nothing to train on have none.
+    """
+    users = np.flatnonzero(known_lengths >= 1)
+    known = known_lengths[users]
+    lengths = np.minimum(known, max_len)
+    if kind == "recent":
+        found = Windows(users, known - lengths, lengths)
+    elif kind == "random":
+        starts = generator.integers(0, known - lengths, endpoint=True)
+        found = Windows(users, starts, lengths)
+    elif kind == "sliding":
+        step = max(max_len // 10, 1)
+        # From the end backwards by the step, and the beginning.
+        spare = known - lengths
+        counts = -(-spare // step) + 1
+        place = _counted(counts)
+        owner = np.repeat(np.arange(len(users)), counts)
+        starts = np.maximum(spare[owner] - step * place, 0)
+        found = Windows(users[owner], starts, lengths[owner])
+    else:
+        counts = known - 1
+        owner = np.repeat(np.arange(len(users)), counts)
+        ends = _counted(counts) + 1
+        starts = np.maximum(ends - max_len, 0)
+        found = Windows(users[owner], starts, ends - starts)
+    if dupe_factor > 1:
+        found = found.take(np.repeat(np.arange(len(found)), dupe_factor))
+    return found
+
+
+def _counted(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns 0 .. count - 1 for each count, one after the other."""
+    ends = counts.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - counts, counts)

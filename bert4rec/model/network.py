@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The BERT4Rec network. Source: Sun et al. 2019 (arXiv:1904.06690)."""
+
+import torch
+from torch import Tensor, nn
+
+from bert4rec.config import ModelConfig
+from bert4rec.nn.block import Block, Targets
+from bert4rec.nn.item_head import ItemHead
+from bert4rec.nn.item_table import TokenEmbedding
+from bert4rec.nn.layout import SequenceLayout
+
+
+class Bert4Rec(nn.Module):
+    """Embedding, transformer blocks and the head that scores items.
+
+    Args:
+        config: sizes and kinds of the parts.
+        num_items: items of the catalogue, I.
+
+    Attributes:
+        embedding, blocks, final_norm, head: the parts.
+    """
+
+    def __init__(self, config: ModelConfig, num_items: int) -> None:
+        super().__init__()
+        self.num_items = num_items
+        self.max_len = config.max_len
+        dim = config.emb_dim
+        self.embedding = TokenEmbedding(
+            num_items,
+            dim,
+            config.max_len,
+            config.positions_from,
+            config.embedding_norm,
+            config.dropout,
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                dim,
+                config.nhead,
+                config.ffn_dim or 4 * dim,
+                config.activation,
+                config.norm,
+                config.dropout,
+                config.attention_dropout,
+            )
+            for _ in range(config.num_layers)
+        )
+        self.final_norm = nn.LayerNorm(dim) if config.norm == "pre" else nn.Identity()
+        self.head = ItemHead(dim, num_items, config.head == "tied", config.head_transform)
+        self.reset_parameters(config.init_std)
+
+    @torch.no_grad()
+    def reset_parameters(self, std: float) -> None:
+        """Draws weights from N(0, std), biases 0, norms 1.
+
+        Source: Devlin et al. 2018 (BERT), which draws from a truncated normal; tails past two
+        deviations are rare enough to make no difference here.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+            elif isinstance(module, nn.Linear):
+                module.weight.normal_(0, std)
+                module.bias.zero_()
+        self.embedding.items.normal_(0, std)
+        self.embedding.positions.normal_(0, std)
+        if self.head.weight is not None:
+            self.head.weight.normal_(0, std)
+        self.head.bias.zero_()
+
+    def forward(
+        self, items: Tensor, layout: SequenceLayout, targets: Targets, *, causal: bool = False
+    ) -> Tensor:
+        """Gives what the head compares with the items, at the targets alone.
+
+        Args:
+            items: [N] int64, packed sequences.
+            layout: of the items.
+            targets: M of the tokens.
+            causal: let no token see a later one.
+
+        Returns:
+            [M, D]. The last block computes queries and its feed-forward part at the targets only.
+        """
+        tokens = self.embedding(items, layout)
+        last = len(self.blocks) - 1
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens, layout, targets=targets if i == last else None, causal=causal)
+        return self.head.query(self.final_norm(tokens))
+
+    def item_vectors(self) -> Tensor:
+        """Returns [I, D]: row i scores item i + 1."""
+        return self.head.item_vectors(self.embedding.items)

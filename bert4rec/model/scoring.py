@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of items for histories: the one path of evaluation, recommendation and export.
+
+No matrix of more than a stated number of scores is ever made, however many items there are.
+Letters: B histories, I items, D columns, P pairs of a history and an item it holds.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bert4rec.model.network import Bert4Rec
+from bert4rec.nn.block import Targets
+from bert4rec.nn.layout import SequenceLayout
+
+MAX_SCORES = 1 << 24
+"""Scores kept at a time: 64 MiB of float32."""
+
+
+def last_tokens(layout: SequenceLayout) -> Targets:
+    """Returns the last token of each sequence as targets."""
+    ones = torch.ones_like(layout.offsets[1:])
+    ends = layout.offsets[1:] - 1
+    per_sequence = SequenceLayout.of_lengths(ones, 1, layout.batch_size)
+    return Targets(ends, per_sequence, ends - layout.offsets[:-1])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queries:
+    """What is compared with the items, one vector per history.
+
+    Attributes:
+        vectors: [B, D].
+        items: [I, D], row i for item i + 1.
+        bias: [I].
+    """
+
+    vectors: Tensor
+    items: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of_histories(
+        cls, model: Bert4Rec, items: Tensor, layout: SequenceLayout, *, causal: bool
+    ) -> "Queries":
+        """Asks a model for the next item of each history.
+
+        Args:
+            model: the network.
+            items: [N] int64, packed histories; each ends with the mask item, unless `causal`.
+            layout: of the items.
+            causal: the last item itself asks for the next one.
+        """
+        vectors = model(items, layout, last_tokens(layout), causal=causal)
+        return cls(vectors, model.item_vectors(), model.head.bias)
+
+    def _blocks(self, max_scores: int) -> Iterator[tuple[int, Tensor]]:
+        """Yields (first item row, [B, rows] scores)."""
+        size = max(max_scores // max(self.vectors.shape[0], 1), 1)
+        for start in range(0, self.items.shape[0], size):
+            part = slice(start, start + size)
+            scores = torch.addmm(self.bias[part], self.vectors, self.items[part].t())
+            yield start, scores.to(torch.float32)
+
+    def scores_of(self, items: Tensor) -> Tensor:
+        """Scores some items of each history.
+
+        Args:
+            items: [B, S] int64, item numbers from 1.
+
+        Returns:
+            [B, S] float32.
+        """
+        vectors = self.items[items - 1]
+        scores = torch.einsum("bd,bsd->bs", self.vectors, vectors) + self.bias[items - 1]
+        return scores.to(torch.float32)
+
+    def ranks(
+        self, truth: Tensor, seen_row: Tensor, seen_item: Tensor, max_scores: int = MAX_SCORES
+    ) -> tuple[Tensor, Tensor]:
+        """Ranks the true item of each history among all items.
+
+        An item is ahead if its score is higher, or equal and its number smaller.
+
+        Args:
+            truth: [B] int64, item numbers from 1.
+            seen_row: [P] int64, history of each pair.
+            seen_item: [P] int64, item of each pair, no pair twice, none the truth of its history.
+            max_scores: bound on the scores kept at a time.
+
+        Returns:
+            ([B] int64 rank from 0 among all items, [B] the same without the seen items).
+        """
+        rows = torch.arange(len(truth), device=truth.device)
+        column = truth - 1
+        true = self.vectors.new_empty(len(truth), dtype=torch.float32)
+        # The truth's score is taken from the same product as the others', to the bit.
+        blocks = list(self._blocks(max_scores)) if self._is_one_block(max_scores) else None
+        for start, scores in blocks or self._blocks(max_scores):
+            inside = (column >= start) & (column < start + scores.shape[1])
+            true[inside] = scores[rows[inside], column[inside] - start]
+        ahead = torch.zeros_like(truth)
+        seen_ahead = torch.zeros_like(truth)
+        for start, scores in blocks or self._blocks(max_scores):
+            numbers = torch.arange(start, start + scores.shape[1], device=truth.device)
+            before = _is_ahead(scores, numbers, true.unsqueeze(1), column.unsqueeze(1))
+            ahead += before.sum(1)
+            inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
+            row, item = seen_row[inside], seen_item[inside] - 1 - start
+            seen_ahead.index_add_(0, row, before[row, item].to(torch.int64))
+        return ahead, ahead - seen_ahead
+
+    def _is_one_block(self, max_scores: int) -> bool:
+        return self.vectors.shape[0] * self.items.shape[0] <= max_scores
+
+    def top(
+        self, count: int, seen_row: Tensor, seen_item: Tensor, max_scores: int = MAX_SCORES
+    ) -> tuple[Tensor, Tensor]:
+        """Finds the best unseen items of each history.
+
+        Args:
+            count: items to find.
+            seen_row: [P] int64, history of each pair.
+            seen_item: [P] int64, item that is left out there.
+            max_scores: bound on the scores kept at a time.
+
+        Returns:
+            ([B, count] item numbers, best first, [B, count] scores).
+        """
+        best_scores = self.vectors.new_empty(self.vectors.shape[0], 0, dtype=torch.float32)
+        best_items = torch.empty_like(best_scores, dtype=torch.int64)
+        for start, scores in self._blocks(max_scores):
+            inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
+            scores[seen_row[inside], seen_item[inside] - 1 - start] = float("-inf")
+            found, place = scores.topk(min(count, scores.shape[1]), dim=1)
+            best_scores = torch.cat([best_scores, found], dim=1)
+            best_items = torch.cat([best_items, place + start + 1], dim=1)
+            best_scores, order = best_scores.topk(min(count, best_scores.shape[1]), dim=1)
+            best_items = best_items.gather(1, order)
+        return best_items, best_scores
+
+
+def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:
+    """Returns where a score is ahead of the true one: higher, or equal with a smaller number."""
+    return (scores > true) | ((scores == true) & (numbers < true_number))
+
+
+def rank_among(scores: Tensor) -> Tensor:
+    """Ranks the first column among the others; a tie is decided for the others.
+
+    Args:
+        scores: [B, 1 + S]: the true item, then its negatives.
+
+    Returns:
+        [B] int64, from 0.
+    """
+    return (scores[:, 1:] >= scores[:, :1]).sum(1)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention over packed sequences, with queries at all or at some tokens.
+
+Letters: N tokens, Q queries, H heads, E columns of a head, B sequences, T tokens of the longest.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bert4rec.nn.dropout import dropout
+from bert4rec.nn.layout import SequenceLayout
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before PyTorch 2.13
+    varlen_attn = None  # type: ignore[assignment]
+
+
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    *,
+    query_places: Tensor | None = None,
+    causal: bool = False,
+    dropout_probability: float = 0.0,
+) -> Tensor:
+    """Attends from each query to the tokens of its own sequence.
+
+    Args:
+        queries: [Q, H, E], packed by `query_layout`.
+        keys: [N, H, E], packed by `key_layout`, which has the same sequences.
+        values: [N, H, E].
+        query_layout: of the queries.
+        key_layout: of keys and values.
+        query_places: [Q] int64, place of each query in its sequence; without, queries are tokens.
+        causal: look at no later place than the query's own.
+        dropout_probability: of the attention weights; pass 0 outside training.
+
+    Returns:
+        [Q, H, E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
+    """
+    if _takes_packed(queries, dropout_probability) and not (causal and query_places is not None):
+        window = (-1, 0) if causal else (-1, -1)
+        found = varlen_attn(
+            *(queries, keys, values),
+            *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
+            *(query_layout.max_length, key_layout.max_length),
+            window_size=window,
+        )
+        assert isinstance(found, Tensor)
+        return found
+    q, k, v = (
+        layout.padded(x).transpose(1, 2)
+        for layout, x in ((query_layout, queries), (key_layout, keys), (key_layout, values))
+    )
+    mask = _mask(query_layout, key_layout, query_places, causal)
+    if dropout_probability:
+        weights = _weights(q, k, mask, causal and mask is None)
+        mixed = dropout(weights, dropout_probability, training=True) @ v
+    else:
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and mask is None
+        )
+    return query_layout.packed(mixed.transpose(1, 2))
+
+
+def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
+    half = queries.dtype in (torch.float16, torch.bfloat16)
+    return varlen_attn is not None and queries.is_cuda and half and not dropout_probability
+
+
+def _mask(
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    query_places: Tensor | None,
+    causal: bool,
+) -> Tensor | None:
+    """Returns [B, 1, 1 or Tq, Tk] bool, True where a key counts; None where all do."""
+    if causal and query_places is not None:
+        places = query_layout.padded(query_places)
+        keys = torch.arange(key_layout.max_length, device=places.device)
+        return (keys <= places.unsqueeze(2)).unsqueeze(1)
+    # Padding lies behind each sequence: no causal query that is a token sees it.
+    return None if causal or key_layout.is_dense else key_layout.is_token()[:, None, None, :]
+
+
+def _weights(q: Tensor, k: Tensor, mask: Tensor | None, triangle: bool) -> Tensor:
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    if triangle:
+        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(3)

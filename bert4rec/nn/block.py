@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformer block over packed tokens, computed at all tokens or only where it is needed.
+
+Letters: N tokens, M targets, D columns, H heads.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert4rec.config import Activation, Norm
+from bert4rec.nn.attention import attend
+from bert4rec.nn.dropout import Dropout
+from bert4rec.nn.layout import SequenceLayout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Targets:
+    """The tokens whose output is wanted.
+
+    Attributes:
+        index: [M] int64, number of each token among the packed ones, ascending.
+        layout: of the targets, sequence by sequence.
+        places: [M] int64, place of each in its sequence.
+    """
+
+    index: Tensor
+    layout: SequenceLayout
+    places: Tensor
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each with a residual connection and a normalisation.
+
+    Args:
+        dim: D.
+        num_heads: H, a divisor of D.
+        hidden_dim: columns of the feed-forward network.
+        activation: of the feed-forward network.
+        norm: before each part (`pre`) or after its residual sum (`post`).
+        dropout: on the output of each part.
+        attention_dropout: on the attention weights.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        activation: Activation,
+        norm: Norm,
+        dropout: float,
+        attention_dropout: float,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.pre_norm = norm == "pre"
+        self.attention_dropout = attention_dropout
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attention_out = nn.Linear(dim, dim)
+        self.expand = nn.Linear(dim, hidden_dim)
+        self.contract = nn.Linear(hidden_dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+        self._activation = F.gelu if activation == "gelu" else F.relu
+
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: SequenceLayout,
+        *,
+        targets: Targets | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Transforms tokens.
+
+        Args:
+            tokens: [N, D], packed by `layout`.
+            layout: of the tokens.
+            targets: compute the output of these tokens alone; keys and values are those of all.
+            causal: attend to no later token.
+
+        Returns:
+            [N, D], or [M, D] with `targets`: the same values, less work.
+        """
+        source = self.attention_norm(tokens) if self.pre_norm else tokens
+        kept = tokens if targets is None else tokens.index_select(0, targets.index)
+        mixed = self.dropout(self.attention_out(self._attend(source, layout, targets, causal)))
+        if self.pre_norm:
+            kept = kept + mixed
+            found: Tensor = kept + self._feed_forward(self.feed_forward_norm(kept))
+        else:
+            kept = self.attention_norm(kept + mixed)
+            found = self.feed_forward_norm(kept + self._feed_forward(kept))
+        return found
+
+    def _feed_forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.dropout(self.contract(self._activation(self.expand(tokens))))
+        return found
+
+    def _attend(
+        self, source: Tensor, layout: SequenceLayout, targets: Targets | None, causal: bool
+    ) -> Tensor:
+        dim = source.shape[1]
+        if targets is None:
+            queries, keys, values = self._heads(self.qkv(source))
+            query_layout, places = layout, None
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            chosen = source.index_select(0, targets.index)
+            (queries,) = self._heads(F.linear(chosen, weight[:dim], bias[:dim]))
+            keys, values = self._heads(F.linear(source, weight[dim:], bias[dim:]))
+            query_layout, places = targets.layout, targets.places
+        probability = self.attention_dropout if self.training else 0.0
+        mixed = attend(
+            queries,
+            keys,
+            values,
+            query_layout,
+            layout,
+            query_places=places,
+            causal=causal,
+            dropout_probability=probability,
+        )
+        return mixed.flatten(1)
+
+    def _heads(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """Maps [N, k D] to k tensors [N, H, D / H]."""
+        dim = self.qkv.in_features
+        return torch.unbind(
+            projected.view(projected.shape[0], -1, self.num_heads, dim // self.num_heads), dim=1
+        )

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From hidden vectors to scores of items. Letters: M targets, D columns, I items."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ItemHead(nn.Module):
+    """What a hidden vector is compared with to score items.
+
+    Args:
+        dim: D.
+        num_items: I.
+        tied: take the vectors of the items from the embedding table; otherwise they are of the
+            head's own.
+        transform: a linear layer, GELU and normalisation before the comparison.
+
+    Attributes:
+        weight: [I, D], None where tied.
+        bias: [I].
+    """
+
+    def __init__(self, dim: int, num_items: int, tied: bool, transform: bool) -> None:
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(num_items, dim))
+        self.bias = nn.Parameter(torch.empty(num_items))
+        self.transform = nn.Linear(dim, dim) if transform else None
+        self.norm = nn.LayerNorm(dim) if transform else None
+
+    def query(self, hidden: Tensor) -> Tensor:
+        """Maps [M, D] to the [M, D] that is multiplied with the items."""
+        if self.transform is None or self.norm is None:
+            return hidden
+        found: Tensor = self.norm(F.gelu(self.transform(hidden)))
+        return found
+
+    def item_vectors(self, table: Tensor) -> Tensor:
+        """Returns [I, D]: row i scores item i + 1.
+
+        Args:
+            table: [I + 2, D], the embedding table.
+        """
+        return table[1:-1] if self.weight is None else self.weight

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Item embeddings and positions of packed tokens. Letters: N tokens, D columns, I items."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert4rec.config import PositionsFrom
+from bert4rec.nn.dropout import Dropout
+from bert4rec.nn.layout import SequenceLayout
+
+
+class TokenEmbedding(nn.Module):
+    """Sums an embedding of the item and one of its place.
+
+    Args:
+        num_items: I; rows 0 (nothing) and I + 1 (the mask) come on top.
+        dim: D.
+        max_len: places.
+        positions_from: count places from the end of a sequence, as left padding does, or from its
+            start.
+        normalise: normalise the sum.
+        dropout: on the result.
+
+    Attributes:
+        items: [I + 2, D].
+        positions: [max_len, D].
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        dim: int,
+        max_len: int,
+        positions_from: PositionsFrom,
+        normalise: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.max_len = max_len
+        self.from_end = positions_from == "end"
+        self.items = nn.Parameter(torch.empty(num_items + 2, dim))
+        self.positions = nn.Parameter(torch.empty(max_len, dim))
+        self.norm = nn.LayerNorm(dim) if normalise else nn.Identity()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, items: Tensor, layout: SequenceLayout) -> Tensor:
+        """Embeds tokens.
+
+        Args:
+            items: [N] int64 in [0, I + 1].
+            layout: of the items; no sequence longer than max_len.
+
+        Returns:
+            [N, D].
+        """
+        places = layout.place_of_token()
+        if self.from_end:
+            places = places + (self.max_len - layout.lengths())[layout.sequence_of_token()]
+        found: Tensor = self.dropout(
+            self.norm(F.embedding(items, self.items) + F.embedding(places, self.positions))
+        )
+        return found

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the sequences of a batch lie in tensors that hold no padding.
+
+Every layer but attention works on single tokens, so a batch is kept packed: [N, D] for the N real
+tokens of B sequences, one sequence after the other. Attention alone needs to know where each
+begins. Letters: B sequences, N tokens in all, T tokens of the longest, D columns.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SequenceLayout:
+    """Beginnings of packed sequences.
+
+    Attributes:
+        offsets: [B + 1] int64, where each sequence begins, then N.
+        max_length: T.
+        num_tokens: N.
+    """
+
+    offsets: Tensor
+    max_length: int
+    num_tokens: int
+
+    @classmethod
+    def of_lengths(cls, lengths: Tensor, max_length: int, num_tokens: int) -> "SequenceLayout":
+        """Lays out sequences one after the other.
+
+        Args:
+            lengths: [B] int64.
+            max_length: the largest of them, or more; a number of the host, so nothing waits.
+            num_tokens: their sum, likewise.
+        """
+        return cls(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), max_length, num_tokens)
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.offsets.shape[0] - 1
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every sequence has T tokens, so that a view is enough to pad."""
+        return self.num_tokens == self.batch_size * self.max_length
+
+    def lengths(self) -> Tensor:
+        """Returns [B] int64."""
+        return self.offsets.diff()
+
+    def sequence_of_token(self) -> Tensor:
+        """Returns [N] int64."""
+        sequences = torch.arange(self.batch_size, device=self.offsets.device)
+        return torch.repeat_interleave(sequences, self.lengths(), output_size=self.num_tokens)
+
+    def place_of_token(self) -> Tensor:
+        """Returns [N] int64, the place of each token in its sequence, from 0."""
+        tokens = torch.arange(self.num_tokens, device=self.offsets.device)
+        return tokens - self.offsets[self.sequence_of_token()]
+
+    def _padded_index(self) -> Tensor:
+        return self.sequence_of_token() * self.max_length + self.place_of_token()
+
+    def padded(self, packed: Tensor) -> Tensor:
+        """Maps [N, ...] to [B, T, ...], zeros behind each sequence."""
+        shape = (self.batch_size, self.max_length, *packed.shape[1:])
+        if self.is_dense:
+            return packed.reshape(shape)
+        flat = packed.new_zeros(self.batch_size * self.max_length, *packed.shape[1:])
+        return flat.index_copy(0, self._padded_index(), packed).view(shape)
+
+    def packed(self, padded: Tensor) -> Tensor:
+        """Maps [B, T, ...] to [N, ...], leaving the padding out."""
+        flat = padded.flatten(0, 1)
+        return flat if self.is_dense else flat.index_select(0, self._padded_index())
+
+    def is_token(self) -> Tensor:
+        """Returns [B, T] bool: a token, not padding."""
+        places = torch.arange(self.max_length, device=self.offsets.device)
+        return places < self.lengths().unsqueeze(1)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of a target among all items, or among a sample of them.
+
+Letters: M targets, I items, D columns, S sampled negatives. Labels are item numbers from 0.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MAX_LOGITS = 1 << 24
+"""Logits kept at a time, 64 MiB of float32: above it the loss goes through the items in blocks."""
+
+
+def softmax_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    max_logits: int = MAX_LOGITS,
+) -> Tensor:
+    """Cross entropy of linear logits over all items, without more than `max_logits` in memory.
+
+    Args:
+        hidden: [M, D].
+        weight: [I, D].
+        bias: [I] or None.
+        labels: [M] int64.
+        max_logits: bound on the elements of a block of logits.
+
+    Returns:
+        Mean over the targets, a float32 scalar; 0 where there are none.
+    """
+    if hidden.shape[0] == 0:
+        return (hidden.sum() + weight[:0].sum()).to(torch.float32)
+    if hidden.shape[0] * weight.shape[0] <= max_logits:
+        return F.cross_entropy(F.linear(hidden, weight, bias).to(torch.float32), labels)
+    block = max(max_logits // hidden.shape[0], 1)
+    found: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _BlockedCrossEntropy(torch.autograd.Function):
+    """Goes twice through blocks of items: for the normaliser, then for the gradients.
+
+    The logits are computed twice, so that each block of the weight's gradient is written once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        block: int,
+    ) -> Tensor:
+        normaliser = hidden.new_full((hidden.shape[0],), -math.inf, dtype=torch.float32)
+        for start in range(0, weight.shape[0], block):
+            logits = _logits(hidden, weight, bias, slice(start, start + block))
+            normaliser = torch.logaddexp(normaliser, logits.logsumexp(1))
+        true = (hidden * weight.index_select(0, labels)).sum(1).to(torch.float32)
+        if bias is not None:
+            true = true + bias.index_select(0, labels)
+        ctx.save_for_backward(hidden, weight, bias, labels, normaliser)  # type: ignore[arg-type]
+        ctx.block = block  # type: ignore[attr-defined]
+        return (normaliser - true).mean()
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        hidden, weight, bias, labels, normaliser = ctx.saved_tensors  # type: ignore[attr-defined]
+        block = ctx.block  # type: ignore[attr-defined]
+        scale = gradient / hidden.shape[0]
+        to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        to_weight = torch.empty_like(weight)
+        to_bias = None if bias is None else torch.empty_like(bias)
+        rows = torch.arange(hidden.shape[0], device=hidden.device)
+        for start in range(0, weight.shape[0], block):
+            part = slice(start, start + block)
+            shares = torch.exp(_logits(hidden, weight, bias, part) - normaliser.unsqueeze(1))
+            size = shares.shape[1]
+            here = (labels >= start) & (labels < start + size)
+            columns = (labels - start).clamp(0, size - 1)
+            shares[rows, columns] -= here.to(shares.dtype)
+            shares = (shares * scale).to(hidden.dtype)
+            to_hidden += shares @ weight[part]
+            to_weight[part] = shares.t() @ hidden
+            if to_bias is not None:
+                to_bias[part] = shares.sum(0)
+        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice) -> Tensor:
+    return F.linear(hidden, weight[part], None if bias is None else bias[part]).to(torch.float32)
+
+
+def sampled_softmax(
+    true_logits: Tensor,
+    negative_logits: Tensor,
+    labels: Tensor,
+    negatives: Tensor,
+    log_q_true: Tensor | None = None,
+    log_q_negative: Tensor | None = None,
+) -> Tensor:
+    """Cross entropy among the true item and negatives that all targets share.
+
+    Args:
+        true_logits: [M].
+        negative_logits: [M, S].
+        labels: [M] int64, the true items.
+        negatives: [S] int64; a negative that is a target's own item does not count there.
+        log_q_true: [M], log probability with which the sampler draws the true item; with both
+            given, logits are corrected so that the loss approaches the full softmax.
+        log_q_negative: [S], of the negatives.
+
+    Returns:
+        Mean over the targets, float32. Source: Bengio and Senecal 2008; Yi et al. 2019.
+    """
+    true_logits = true_logits.to(torch.float32)
+    negative_logits = negative_logits.to(torch.float32)
+    if log_q_true is not None and log_q_negative is not None:
+        true_logits = true_logits - log_q_true
+        negative_logits = negative_logits - log_q_negative
+    collides = labels.unsqueeze(1) == negatives
+    negative_logits = negative_logits.masked_fill(collides, -math.inf)
+    logits = torch.cat([true_logits.unsqueeze(1), negative_logits], dim=1)
+    return (logits.logsumexp(1) - true_logits).mean()
+
+
+def generalised_bce(
+    true_logits: Tensor,
+    negative_logits: Tensor,
+    labels: Tensor,
+    negatives: Tensor,
+    num_items: int,
+    calibration: float,
+) -> Tensor:
+    """gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
+
+    Args:
+        true_logits: [M].
+        negative_logits: [M, S].
+        labels: [M] int64.
+        negatives: [S] int64, drawn uniformly.
+        num_items: I.
+        calibration: t in [0, 1]; 0 is plain binary cross entropy.
+
+    Returns:
+        Mean over the targets, float32. Source: Petrov and Macdonald 2023 (arXiv:2308.07192).
+    """
+    rate = negatives.shape[0] / (num_items - 1)
+    beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
+    # log sigmoid(s)^beta is beta * log sigmoid(s): no transform of the logit is needed.
+    positive = -beta * F.logsigmoid(true_logits.to(torch.float32))
+    collides = labels.unsqueeze(1) == negatives
+    negative = F.softplus(negative_logits.to(torch.float32)).masked_fill(collides, 0.0)
+    return (positive + negative.sum(1)).mean()

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modes of a run, from its settings to its figures."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import TrainBatches
+from bert4rec.data.negatives import draw_negatives
+from bert4rec.data.sources import open_sequences
+from bert4rec.data.split import Split
+from bert4rec.model.network import Bert4Rec
+from bert4rec.train.checkpoint import load_weights, resume_run, save_run
+from bert4rec.train.evaluate import SplitRanks, rank_split
+from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from bert4rec.train.step import Bert4RecTrainStep, masking_rule
+from dataspec.sequences import Sequences
+from training.allocator import keep_freed_memory
+from training.checkpoint import CheckpointFolder
+from training.device import resolve_device
+from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
+from training.precision import Precision, resolve_precision
+from training.run_log import RunLog
+from training.schedule import Schedule, WarmupCosine, WarmupStepDecay
+
+logger = logging.getLogger(__name__)
+
+Announce = Callable[[str], None]
+
+_CHOSEN_METRIC = "ndcg@10"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """A run that is set up: its settings, its data, and the model on its device."""
+
+    config: Bert4RecConfig
+    device: torch.device
+    precision: Precision
+    sequences: Sequences
+    negatives: Mapping[str, npt.NDArray[np.int32]]
+    model: Bert4Rec
+    log: RunLog
+    announce: Announce
+
+    @classmethod
+    def start(cls, config: Bert4RecConfig, announce: Announce) -> "Session":
+        """Opens the data and the log, and builds the model.
+
+        Raises:
+            ValueError: a setting, the dataset or the checkpoint is refused.
+        """
+        run = config.run
+        if run.num_threads is not None:
+            torch.set_num_threads(run.num_threads)
+        keep_freed_memory()
+        device = resolve_device(run.base_device)
+        precision = resolve_precision(device, config.precision.amp, config.precision.amp_dtype, 1.0)
+        sequences = open_sequences(config.data, run.seed)
+        negatives = _draw_all_negatives(sequences, config, announce)
+        torch.manual_seed(run.seed)
+        with device:
+            model = Bert4Rec(config.model, sequences.num_items)
+        if run.load_checkpoint_path is not None:
+            load_weights(Path(run.load_checkpoint_path), model)
+        log = RunLog(Path(run.log_path), append=run.resume)
+        log.parameters(config.to_dict())
+        announce(
+            f"{sequences.num_users} users, {sequences.num_items} items, {len(sequences.items)} "
+            f"interactions; {sum(p.numel() for p in model.parameters())} parameters on "
+            f"{device.type}"
+        )
+        return cls(
+            config=config,
+            device=device,
+            precision=precision,
+            sequences=sequences,
+            negatives=negatives,
+            model=model,
+            log=log,
+            announce=announce,
+        )
+
+    @property
+    def predicts_causally(self) -> bool:
+        """Whether the model predicts from the last item, without a mask behind it."""
+        return self.config.objective.objective == "causal"
+
+    def rank(self, split: Split) -> SplitRanks:
+        """Ranks what a split asks of every user."""
+        data = self.config.data
+        return rank_split(
+            self.model,
+            self.sequences,
+            split,
+            dict(self.negatives),
+            batch_size=data.test_batch_size if split == "test" else data.val_batch_size,
+            causal=self.predicts_causally,
+            precision=self.precision,
+            device=self.device,
+        )
+
+
+def _draw_all_negatives(
+    sequences: Sequences, config: Bert4RecConfig, announce: Announce
+) -> dict[str, npt.NDArray[np.int32]]:
+    count = config.evaluation.num_eval_negatives
+    try:
+        return {
+            name: draw_negatives(
+                sequences, count, by_popularity=name == "popular", seed=config.run.seed
+            )
+            for name in ("popular", "uniform")
+        }
+    except ValueError as error:
+        if "num_eval_negatives" in config.explicit or config.evaluation.choose_by != "full":
+            raise
+        announce(f"no sampled rankings: {error}")
+        return {}
+
+
+def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
+    """Trains, validating and saving at the cadences of the settings, then tests.
+
+    Raises:
+        ValueError: a setting, the dataset or the checkpoint is refused.
+        DivergenceError: the loss is not finite or constant.
+    """
+    session = Session.start(config, announce)
+    run, data = config.run, config.data
+    batches = TrainBatches(
+        sequences=session.sequences,
+        kind=data.windows,
+        max_len=config.model.max_len,
+        dupe_factor=data.dupe_factor,
+        batch_size=data.train_batch_size,
+        objective=config.objective.objective,
+        masking=masking_rule(config.objective),
+        length_buckets=data.length_buckets,
+        seed=run.seed,
+        device=session.device,
+    )
+    step = Bert4RecTrainStep(
+        session.model, session.model, config.objective, config.optimizer, session.precision
+    )
+    folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
+    state = LoopState()
+    if folder is not None:
+        folder.check_writable("--export_root")
+        if not run.resume:
+            folder.check_unused("--export_root")
+        elif (found := resume_run(folder, config, session.model, step)) is not None:
+            state = found
+            announce(f"Resumed from {folder.latest()} at step {state.step}")
+    announce(f"Training on {batches.num_batches} batches of {batches.batch_size} per epoch")
+    result = Loop(
+        config=LoopConfig(
+            epochs=run.num_epochs,
+            max_steps=run.max_steps,
+            test_freq=run.test_freq,
+            print_freq=run.print_freq,
+            save_freq=run.save_freq,
+            benchmark_warmup_steps=run.benchmark_warmup_steps,
+        ),
+        schedule=_schedule(config, batches.num_batches),
+        step=step,
+        source=batches,
+        evaluate=lambda _epochs: _validate(session),
+        save=None if folder is None else _saver(session, step, folder),
+        log=session.log,
+        device=session.device,
+        announce=announce,
+        metric_name=f"{config.evaluation.choose_by} {_CHOSEN_METRIC}",
+        state=state,
+    ).fit()
+    announce(f"Finished training: {result.train_samples_per_s:,.1f} rec/s")
+    session.log.record(
+        (),
+        {
+            "average_train_throughput": result.train_samples_per_s,
+            "best_metric": result.state.best_metric,
+            "best_epoch": result.state.best_epoch,
+        },
+    )
+    if result.reason == "done":
+        best = None if folder is None else folder.best()
+        if best is not None:
+            load_weights(best, session.model)
+        _report_test(session)
+    return result
+
+
+def test(config: Bert4RecConfig, announce: Announce) -> dict[str, float]:
+    """Ranks the test items with a loaded model.
+
+    Raises:
+        ValueError: a setting, the dataset or the checkpoint is refused.
+    """
+    return _report_test(Session.start(config, announce))
+
+
+def _schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
+    optimizer = config.optimizer
+    if optimizer.lr_schedule == "cosine":
+        total = config.run.num_epochs * steps_per_epoch
+        return WarmupCosine(
+            base_lr=optimizer.lr,
+            warmup_steps=optimizer.warmup_steps,
+            total_steps=total if config.run.max_steps is None else config.run.max_steps,
+        )
+    return WarmupStepDecay(
+        base_lr=optimizer.lr,
+        warmup_steps=optimizer.warmup_steps,
+        interval=optimizer.decay_step * steps_per_epoch,
+        factor=optimizer.gamma,
+    )
+
+
+def _figures(session: Session, ranked: SplitRanks) -> dict[str, float]:
+    return {
+        f"{name}_{metric}": value
+        for name, ranks in ranked.ranks.items()
+        for metric, value in ranking_metrics(ranks, session.config.evaluation.metric_ks).items()
+    }
+
+
+def _validate(session: Session) -> Evaluation:
+    ranked = session.rank("validation")
+    chosen = ranking_metrics(ranked.ranks[session.config.evaluation.choose_by], (10,))
+    return Evaluation(chosen[_CHOSEN_METRIC], _figures(session, ranked), ranked.users_per_s)
+
+
+def _report_test(session: Session) -> dict[str, float]:
+    ranked = session.rank("test")
+    evaluation = session.config.evaluation
+    figures = _figures(session, ranked)
+    session.announce(f"Test on {session.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
+    for name, ranks in ranked.ranks.items():
+        intervals = bootstrap_intervals(
+            ranks, evaluation.metric_ks, evaluation.bootstrap_samples, session.config.run.seed
+        )
+        found = ranking_metrics(ranks, evaluation.metric_ks)
+        parts = []
+        for metric, value in found.items():
+            low, high = intervals.get(metric, (float("nan"), float("nan")))
+            parts.append(f"{metric} {value:.4f} [{low:.4f}, {high:.4f}]")
+            figures |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
+        session.announce(f"{name}: " + ", ".join(parts))
+    session.log.record((), {f"test_{name}": value for name, value in figures.items()})
+    return figures
+
+
+def _saver(
+    session: Session, step: Bert4RecTrainStep, folder: CheckpointFolder
+) -> Callable[[LoopState, bool], None]:
+    def save(state: LoopState, is_best: bool) -> None:
+        save_run(
+            folder,
+            session.config,
+            session.sequences.num_items,
+            session.model,
+            step,
+            state,
+            is_best,
+        )
+
+    return save
