@@ -256,12 +256,6 @@ inline void stream_fence() {
 #endif
 }
 
-// Whether stream() may write from here on.
-template <typename Stored>
-inline bool is_streamable(const Stored* to) {
-  return reinterpret_cast<uintptr_t>(to) % sizeof(Packed<Stored>) == 0;
-}
-
 inline void prefetch(const void* from, int64_t bytes) {
   for (int64_t k = 0; k < bytes; k += kCacheLine) {
     __builtin_prefetch(static_cast<const char*>(from) + k);
