@@ -120,8 +120,10 @@ RECSYS_DEVICE void add_slice_sums(const ChunkSums& chunk_sums, const Slices& sli
   }
 }
 
+// Most blocks find that nothing crosses and leave at once: three of them share a multiprocessor.
 template <int Width>
-RECSYS_KERNEL(apply_crossing_segments)(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
+RECSYS_BOUNDED_KERNEL(apply_crossing_segments, kBlockThreads, 3)(UpdateArguments arguments,
+                                                                 ChunkSums chunk_sums, int lanes) {
   RECSYS_SHARED CrossingSegment shared_segment;
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;

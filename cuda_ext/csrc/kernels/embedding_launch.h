@@ -9,7 +9,6 @@
 namespace recsys::kernels {
 
 constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
-constexpr int kBlockThreads = 256;
 
 // Stands for a type in the arguments of a generic function.
 template <typename T>

@@ -11,6 +11,7 @@
 namespace recsys::kernels {
 
 constexpr int kWarpLanes = 32;
+constexpr int kBlockThreads = 256;
 
 // Width neighbouring elements of a row, moved by loads and stores of up to 16 bytes.
 template <typename T, int Width>
