@@ -10,7 +10,7 @@ import grimp
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("benchmark", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
+PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
 USES_TORCH = ("benchmark", "cuda_ext", "dlrm", "training")
 
 NO_TRITON = """

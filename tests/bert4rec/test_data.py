@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.data.batches import TrainBatches, known_windows, pack
+from bert4rec.data.masking import MaskingRule, draw_counts, mask_tokens
+from bert4rec.data.negatives import draw_negatives
+from bert4rec.data.random_sequences import random_sequences
+from bert4rec.data.split import known_lengths, true_items
+from bert4rec.data.windows import make_windows
+from bert4rec.nn.layout import SequenceLayout
+from dataspec.sequences import Sequences
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def sequences():
+    lengths = np.array([3, 7, 4, 12, 30])
+    items = np.concatenate([np.arange(1, n + 1) + 40 * u for u, n in enumerate(lengths)])
+    return Sequences(items.astype(np.int32), np.concatenate([[0], lengths.cumsum()]), 200)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def test_the_split_holds_out_the_last_two(sequences):
+    assert known_lengths(sequences, "train").tolist() == [1, 5, 2, 10, 28]
+    assert known_lengths(sequences, "test").tolist() == [2, 6, 3, 11, 29]
+    assert true_items(sequences, "validation").tolist() == [2, 46, 83, 131, 189]
+    assert true_items(sequences, "test").tolist() == [3, 47, 84, 132, 190]
+
+
+def expected_windows(kind, known, max_len):
+    found = []
+    for user, n in enumerate(known):
+        if kind == "recent":
+            found.append((user, max(n - max_len, 0), min(n, max_len)))
+        elif kind == "sliding":
+            begin = max(n - max_len, 0)
+            starts = [*range(begin, 0, -max(max_len // 10, 1)), 0]
+            found += [(user, s, min(n, max_len)) for s in starts]
+        else:
+            found += [(user, max(0, k - max_len), min(k, max_len)) for k in range(1, n)]
+    return found
+
+
+@pytest.mark.parametrize("max_len", [1, 4, 10, 25, 100])
+@pytest.mark.parametrize("kind", ["recent", "sliding", "prefix"])
+def test_windows_equal_a_plain_loop(sequences, kind, max_len):
+    known = known_lengths(sequences, "train")
+    found = make_windows(kind, known, max_len, rng())
+    triples = sorted(zip(found.users, found.starts, found.lengths, strict=True))
+    assert triples == sorted(expected_windows(kind, known.tolist(), max_len))
+
+
+def test_random_windows_reach_every_start(sequences):
+    known = known_lengths(sequences, "train")
+    drawn = [make_windows("random", known, 4, rng(seed)).starts for seed in range(400)]
+    assert {int(s[4]) for s in drawn} == set(range(25))
+    assert {int(s[0]) for s in drawn} == {0}
+
+
+@pytest.mark.parametrize("append", [None, 201])
+def test_packing_equals_slicing(sequences, append):
+    users = np.array([4, 0, 3])
+    windows = known_windows(sequences, "test", users, 9)
+    items, layout = pack(sequences, windows, CPU, append)
+    expected = []
+    for user in users:
+        part = sequences[user][:-1][-9:].tolist()
+        expected.append(part + ([append] if append else []))
+    assert [p.tolist() for p in items.split(layout.lengths().tolist())] == expected
+    assert layout.max_length == max(map(len, expected))
+
+
+def make_batches(sequences, **changes):
+    values = {
+        "kind": "random", "max_len": 10, "dupe_factor": 2, "batch_size": 3, "objective": "hybrid",
+        "masking": MaskingRule(), "length_buckets": True, "seed": 5, "device": CPU,
+    }  # fmt: skip
+    return TrainBatches(sequences=sequences, **(values | changes))
+
+
+def seen(batches):
+    return [
+        (b.items.tolist(), b.layout.offsets.tolist(), b.causal, b.mask_counts.tolist(), b.seed)
+        for b in batches
+    ]
+
+
+def test_batches_are_the_same_after_a_resume_and_new_each_epoch(sequences):
+    source = make_batches(sequences)
+    whole = seen(source.batches(1, 0))
+    assert len(whole) == source.num_batches == 4
+    assert seen(source.batches(1, 2)) == whole[2:]
+    assert seen(source.batches(2, 0)) != whole
+    assert {causal for _, _, causal, _, _ in whole} == {True, False}
+
+
+@pytest.mark.parametrize("length_buckets", [True, False])
+def test_an_epoch_holds_every_window_once(sequences, length_buckets):
+    source = make_batches(
+        sequences, kind="prefix", dupe_factor=1, objective="cloze", length_buckets=length_buckets
+    )
+    parts = []
+    for batch in source.batches(0, 0):
+        parts += [p.tolist() for p in batch.items.split(batch.layout.lengths().tolist())]
+    expected = [
+        sequences[u][s : s + n].tolist()
+        for u, s, n in expected_windows("prefix", known_lengths(sequences, "train").tolist(), 10)
+    ]
+    assert sorted(parts) == sorted(expected)
+
+
+def test_ranks_share_an_epoch(sequences):
+    alone = seen(make_batches(sequences).batches(0, 0))
+    ranks = [
+        list(seen(make_batches(sequences, rank=r, world_size=2).batches(0, 0))) for r in (0, 1)
+    ]
+    assert len(ranks[0]) == len(ranks[1])
+    together = [batch for pair in zip(*ranks, strict=True) for batch in pair]
+    assert together[: len(alone)] == alone
+
+
+def test_a_training_token_is_never_held_out(sequences):
+    held_out = {*true_items(sequences, "validation"), *true_items(sequences, "test")}
+    for kind in ("recent", "random", "sliding", "prefix"):
+        for batch in make_batches(sequences, kind=kind).batches(0, 0):
+            assert not held_out & set(batch.items.tolist())
+
+
+def mask(lengths, rule, seed=0, num_items=50):
+    lengths = np.asarray(lengths)
+    total = int(lengths.sum())
+    items = torch.arange(total) % num_items + 1
+    layout = SequenceLayout.of_lengths(torch.from_numpy(lengths), int(lengths.max()), total)
+    counts, last_only = draw_counts(lengths, rule, rng(seed))
+    generator = torch.Generator().manual_seed(seed)
+    before = items.clone()
+    found = mask_tokens(items, layout, counts, last_only, rule, num_items, generator)
+    assert torch.equal(items, before)
+    return items, layout, counts, last_only, found
+
+
+def test_masks_hide_the_drawn_number_of_tokens_of_each_sequence():
+    rule = MaskingRule(mask_prob=0.4, mask_last_prob=0.3, mask_replace=1.0, random_replace=0.0)
+    items, layout, counts, last_only, found = mask([5, 1, 30, 7, 2] * 20, rule)
+    hidden = found.items == 51
+    per_sequence = torch.bincount(layout.sequence_of_token()[hidden], minlength=100)
+    assert per_sequence.tolist() == counts.tolist()
+    assert torch.equal(hidden.nonzero()[:, 0], found.targets.index)
+    assert torch.equal(items[found.targets.index], found.labels)
+    assert torch.equal(layout.place_of_token()[found.targets.index], found.targets.places)
+    ends = layout.offsets[1:] - 1
+    assert hidden[ends[torch.from_numpy(last_only)]].all()
+    assert torch.equal(found.targets.layout.lengths(), per_sequence)
+
+
+def test_every_token_is_masked_with_the_stated_probability():
+    rule = MaskingRule(mask_prob=0.3, mask_replace=1.0, random_replace=0.0)
+    hits = torch.zeros(8)
+    draws = 3000
+    for seed in range(draws // 100):
+        *_, found = mask([8] * 100, rule, seed)
+        hits += (found.items == 51).view(100, 8).sum(0)
+    # One target at least: the share is a little above 0.3.
+    share = 0.3 + 0.7**8 / 8
+    assert ((hits / draws - share).abs() < 5 * (share * (1 - share) / draws) ** 0.5).all()
+
+
+def test_replacement_shares():
+    rule = MaskingRule(mask_prob=0.5, mask_replace=0.6, random_replace=0.3)
+    items, *_, found = mask([100] * 100, rule, num_items=1000)
+    shown = found.items[found.targets.index]
+    masked, kept = (shown == 1001).double().mean(), (shown == found.labels).double().mean()
+    assert float(masked) == pytest.approx(0.6, abs=0.04)
+    assert float(kept) == pytest.approx(0.1, abs=0.03)
+    others = torch.ones(len(items), dtype=torch.bool)
+    others[found.targets.index] = False
+    assert torch.equal(found.items[others], items[others])
+
+
+@pytest.mark.parametrize("by_popularity", [True, False])
+def test_negatives_are_distinct_unseen_and_follow_their_law(by_popularity):
+    sequences = random_sequences(300, 60, 6000, 3, 0)
+    folded = np.minimum(sequences.items, 61 - sequences.items)  # items 1 to 30
+    seldom = np.arange(len(sequences.items)) % 3 == 0
+    items = np.where(seldom, sequences.items, folded).astype(np.int32)
+    sequences = Sequences(items, sequences.offsets, 60)
+    found = draw_negatives(sequences, 8, by_popularity=by_popularity, seed=4)
+    assert np.array_equal(found, draw_negatives(sequences, 8, by_popularity=by_popularity, seed=4))
+    for user, negatives in enumerate(found):
+        assert len(set(negatives.tolist())) == 8
+        assert not set(negatives.tolist()) & set(sequences[user].tolist())
+    frequent = np.mean(found <= 30)
+    unseen = [set(range(1, 61)) - set(sequences[u].tolist()) for u in range(sequences.num_users)]
+    chance = np.mean([np.mean([item <= 30 for item in items]) for items in unseen])
+    assert (frequent > chance + 0.1) == by_popularity
+
+
+def test_too_few_items_for_negatives_are_refused(sequences):
+    small = Sequences(np.array([1, 2, 3, 1], np.int32), np.array([0, 4]), 5)
+    with pytest.raises(ValueError, match="all but 2 of 5 items, yet --num_eval_negatives asks"):
+        draw_negatives(small, 3, by_popularity=False, seed=0)
+
+
+def test_random_sequences_are_seeded_and_filtered():
+    found = random_sequences(100, 30, 900, 9, 1)
+    assert (found.lengths >= 9).all()
+    assert found.items.min() >= 1
+    assert found.items.max() <= 30
+    assert np.array_equal(found.items, random_sequences(100, 30, 900, 9, 1).items)
+    with pytest.raises(ValueError, match="no user of 10 got --min_user_count 50"):
+        random_sequences(10, 30, 100, 50, 1)

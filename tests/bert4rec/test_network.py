@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each lever of speed changes nothing but the speed: against a plain padded transformer."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bert4rec.config import ModelConfig
+from bert4rec.model.network import Bert4Rec
+from bert4rec.nn.block import Targets
+from bert4rec.nn.layout import SequenceLayout
+
+NUM_ITEMS = 23
+LENGTHS = torch.tensor([5, 1, 7, 3])
+
+
+def config(**changes):
+    values = {"max_len": 9, "emb_dim": 12, "nhead": 3, "num_layers": 3, "dropout": 0.0,
+              "attention_dropout": 0.0, "init_std": 0.5}  # fmt: skip
+    return ModelConfig(**(values | changes))
+
+
+def build(seed=0, **changes):
+    torch.manual_seed(seed)
+    return Bert4Rec(config(**changes), NUM_ITEMS).double()
+
+
+def batch(lengths=LENGTHS, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    total = int(lengths.sum())
+    items = torch.randint(1, NUM_ITEMS + 2, (total,), generator=generator)
+    return items, SequenceLayout.of_lengths(lengths, int(lengths.max()), total)
+
+
+def targets_at(layout, index):
+    index = torch.as_tensor(index)
+    rows = layout.sequence_of_token()[index]
+    counts = torch.bincount(rows, minlength=layout.batch_size)
+    return Targets(
+        index,
+        SequenceLayout.of_lengths(counts, int(counts.max()), len(index)),
+        layout.place_of_token()[index],
+    )
+
+
+def naive(model, settings, items, causal):
+    """One sequence, one head and one token at a time; no code of the package but the weights."""
+    dim, heads = settings.emb_dim, settings.nhead
+    table, places = model.embedding.items, model.embedding.positions
+    first = settings.max_len - len(items) if settings.positions_from == "end" else 0
+    x = table[items] + places[first : first + len(items)]
+    if settings.embedding_norm:
+        x = model.embedding.norm(x)
+    act = F.gelu if settings.activation == "gelu" else F.relu
+    for block in model.blocks:
+        source = block.attention_norm(x) if settings.norm == "pre" else x
+        q, k, v = (source @ block.qkv.weight.T + block.qkv.bias).split(dim, 1)
+        mixed = []
+        size = dim // heads
+        for h in range(heads):
+            part = slice(h * size, (h + 1) * size)
+            scores = q[:, part] @ k[:, part].T / math.sqrt(size)
+            if causal:
+                scores = scores + torch.full_like(scores, -math.inf).triu(1)
+            mixed.append(scores.softmax(1) @ v[:, part])
+        mixed = torch.cat(mixed, 1) @ block.attention_out.weight.T + block.attention_out.bias
+        x = x + mixed
+        if settings.norm == "post":
+            x = block.attention_norm(x)
+        source = block.feed_forward_norm(x) if settings.norm == "pre" else x
+        hidden = act(source @ block.expand.weight.T + block.expand.bias)
+        x = x + hidden @ block.contract.weight.T + block.contract.bias
+        if settings.norm == "post":
+            x = block.feed_forward_norm(x)
+    if settings.norm == "pre":
+        x = model.final_norm(x)
+    if settings.head_transform:
+        head = model.head
+        x = head.norm(F.gelu(x @ head.transform.weight.T + head.transform.bias))
+    return x
+
+
+VARIANTS = [
+    {},
+    {"norm": "post", "activation": "gelu", "head": "tied", "head_transform": True},
+    {"positions_from": "start", "embedding_norm": False, "num_layers": 1},
+]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("lengths", [LENGTHS, torch.tensor([4, 4, 4])])
+def test_packed_pruned_forward_equals_the_naive_network(changes, causal, lengths):
+    model = build(**changes)
+    items, layout = batch(lengths)
+    wanted = [0, 2, 5, *range(layout.num_tokens - 3, layout.num_tokens)]
+    found = model(items, layout, targets_at(layout, wanted), causal=causal)
+    expected = torch.cat(
+        [naive(model, config(**changes), part, causal) for part in items.split(lengths.tolist())]
+    )[wanted]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_equal_those_of_the_naive_network(causal):
+    model, twin = build(), build()
+    items, layout = batch()
+    wanted = [1, 4, 9, 15]
+    weights = torch.randn(len(wanted), 12, dtype=torch.float64)
+    (model(items, layout, targets_at(layout, wanted), causal=causal) * weights).sum().backward()
+    parts = items.split(LENGTHS.tolist())
+    plain = torch.cat([naive(twin, config(), part, causal) for part in parts])[wanted]
+    (plain * weights).sum().backward()
+    for (name, mine), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-9, msg=name)
+
+
+def test_sequences_do_not_see_each_other():
+    model = build()
+    items, layout = batch()
+    alone, alone_layout = items[:5], SequenceLayout.of_lengths(LENGTHS[:1], 5, 5)
+    together = model(items, layout, targets_at(layout, [3]))
+    single = model(alone, alone_layout, targets_at(alone_layout, [3]))
+    torch.testing.assert_close(together, single, rtol=1e-9, atol=1e-9)
+
+
+def test_a_causal_model_does_not_see_what_follows():
+    model = build()
+    items, layout = batch()
+    before = model(items, layout, targets_at(layout, [1, 2]), causal=True)
+    items[3:5] = 7
+    torch.testing.assert_close(
+        model(items, layout, targets_at(layout, [1, 2]), causal=True), before, rtol=0, atol=0
+    )
+
+
+def test_attention_dropout_is_unbiased_and_masks_padding():
+    settings = dataclasses.replace(config(), attention_dropout=0.3, num_layers=1)
+    torch.manual_seed(0)
+    model = Bert4Rec(settings, NUM_ITEMS).double()
+    items, layout = batch()
+    wanted = targets_at(layout, [2, 14])
+    block = model.blocks[0]
+    tokens = model.embedding(items, layout)
+    source = block.attention_norm(tokens)
+    block.train()
+    drawn = torch.stack([block._attend(source, layout, wanted, False) for _ in range(4000)])
+    block.eval()
+    exact = block._attend(source, layout, wanted, False)
+    sigma = drawn.std(0) / len(drawn) ** 0.5
+    assert ((drawn.mean(0) - exact).abs() < 5 * sigma + 1e-9).all()
+
+
+def test_heads_that_do_not_divide_the_columns_are_refused():
+    with pytest.raises(ValueError, match="--emb_dim 10 cannot be divided among --nhead 3"):
+        ModelConfig(emb_dim=10, nhead=3)

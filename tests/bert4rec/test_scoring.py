@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.config import ModelConfig
+from bert4rec.data.negatives import draw_negatives
+from bert4rec.data.random_sequences import random_sequences
+from bert4rec.data.split import true_items
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.scoring import Queries, rank_among
+from bert4rec.train.evaluate import rank_split, seen_pairs
+from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from training.precision import Precision
+
+CPU = torch.device("cpu")
+
+
+def queries(batch=4, items=11, dim=3, seed=0, levels=None):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    found = Queries(draw(batch, dim), draw(items, dim), draw(items))
+    if levels:  # many equal scores
+        found = Queries(torch.ones(batch, 1), (found.items[:, :1] * levels).round(), found.bias * 0)
+    return found
+
+
+def plain_scores(q):
+    return q.vectors @ q.items.T + q.bias
+
+
+SEEN = (torch.tensor([0, 0, 2, 3]), torch.tensor([1, 7, 11, 4]))
+TRUTH = torch.tensor([3, 11, 5, 1])
+
+
+@pytest.mark.parametrize("levels", [None, 1])
+@pytest.mark.parametrize("max_scores", [1, 8, 12, 1000])
+def test_ranks_equal_sorting_whatever_the_blocks(max_scores, levels):
+    q = queries(levels=levels)
+    everything, unseen = q.ranks(TRUTH, *SEEN, max_scores)
+    scores = plain_scores(q)
+    for row in range(4):
+        # Best first; equal scores by item number.
+        order = sorted(range(1, 12), key=lambda i, row=row: (-float(scores[row, i - 1]), i))
+        seen = {int(i) for r, i in zip(*SEEN, strict=True) if r == row}
+        assert int(everything[row]) == order.index(int(TRUTH[row]))
+        assert int(unseen[row]) == [i for i in order if i not in seen].index(int(TRUTH[row]))
+
+
+@pytest.mark.parametrize("max_scores", [1, 12, 1000])
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_top_equals_sorting_whatever_the_blocks(max_scores, count):
+    q = queries()
+    items, scores = q.top(count, *SEEN, max_scores)
+    expected = plain_scores(q)
+    expected[SEEN[0], SEEN[1] - 1] = -math.inf
+    best, place = expected.topk(count)
+    torch.testing.assert_close(scores, best)
+    assert torch.equal(items, place + 1)
+
+
+def test_scores_of_are_the_same_scores():
+    q = queries()
+    items = torch.tensor([[1, 5], [11, 2], [3, 3], [4, 9]])
+    torch.testing.assert_close(q.scores_of(items), plain_scores(q).gather(1, items - 1))
+
+
+def test_a_tie_among_negatives_is_decided_against_the_model():
+    assert rank_among(torch.zeros(2, 5)).tolist() == [4, 4]
+    assert rank_among(torch.tensor([[1.0, 0.5, 2.0]])).tolist() == [1]
+
+
+def test_metrics_equal_their_definitions():
+    ranks = np.array([0, 3, 9, 10, 250])
+    found = ranking_metrics(ranks, (1, 5, 10))
+    assert found["hr@1"] == pytest.approx(1 / 5)
+    assert found["hr@10"] == pytest.approx(3 / 5)
+    assert found["ndcg@5"] == pytest.approx((1 + 1 / math.log2(5)) / 5)
+    assert found["mrr"] == pytest.approx(sum(1 / (r + 1) for r in ranks) / 5)
+
+
+def test_intervals_cover_the_mean_at_their_level():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for seed in range(100):
+        ranks = np.where(generator.random(400) < 0.3, 0, 99)
+        low, high = bootstrap_intervals(ranks, (10,), 200, seed)["hr@10"]
+        covered += low <= 0.3 <= high
+    assert 86 <= covered <= 100
+    assert bootstrap_intervals(np.zeros(3, int), (1,), 0, 0) == {}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_ranking_a_split_equals_one_user_at_a_time(causal):
+    sequences = random_sequences(40, 25, 400, 3, 0)
+    torch.manual_seed(0)
+    config = ModelConfig(max_len=8, emb_dim=8, num_layers=2, init_std=0.5)
+    model = Bert4Rec(config, 25).double()
+    negatives = draw_negatives(sequences, 4, by_popularity=False, seed=0)
+    options = {"causal": causal, "precision": Precision(device_type="cpu"), "device": CPU}
+    for split in ("validation", "test"):
+        together = rank_split(
+            model, sequences, split, {"four": negatives}, batch_size=7, **options
+        ).ranks
+        alone = rank_split(
+            model, sequences, split, {"four": negatives}, batch_size=1, **options
+        ).ranks
+        for name in ("full", "full_with_seen", "four"):
+            assert np.array_equal(together[name], alone[name]), name
+        assert (together["full"] <= together["full_with_seen"]).all()
+
+
+def test_seen_pairs_leave_the_true_item_in():
+    sequences = random_sequences(30, 6, 300, 3, 0)  # few items: histories repeat the truth
+    users = np.arange(sequences.num_users)
+    row, item = (t.numpy() for t in seen_pairs(sequences, "test", users, CPU))
+    for user in users:
+        expected = set(sequences[user][:-1].tolist()) - {int(true_items(sequences, "test")[user])}
+        assert sorted(item[row == user].tolist()) == sorted(expected)
+
+
+def test_labels_drawn_at_random_give_chance_figures():
+    """Nothing of the answer leaks into the question."""
+    sequences = random_sequences(400, 50, 8000, 3, 3)
+    torch.manual_seed(0)
+    model = Bert4Rec(ModelConfig(max_len=20, emb_dim=16, num_layers=1, init_std=0.3), 50)
+    ranks = rank_split(
+        model, sequences, "test", {}, batch_size=64, causal=False,
+        precision=Precision(device_type="cpu"), device=CPU,
+    ).ranks["full_with_seen"]  # fmt: skip
+    assert ranking_metrics(ranks, (10,))["hr@10"] == pytest.approx(0.2, abs=5 * 0.02)
