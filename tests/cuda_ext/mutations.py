@@ -43,8 +43,8 @@ MUTATIONS = (
     _interaction(
         "no barrier after the gradients are staged",
         "backward",
-        "    sync_warp();\n    for (int strip",
-        "    for (int strip",
+        "    sync_warp();\n#pragma unroll 1\n    for (int strip",
+        "#pragma unroll 1\n    for (int strip",
     ),
     _interaction(
         "rows g and g + 8 of the right operand swapped",

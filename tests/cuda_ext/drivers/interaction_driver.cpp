@@ -111,7 +111,13 @@ class Run {
     }
     double worst = 0;
     for (int sample = 0; sample < test_.batch; ++sample) {
-      worst = std::fmax(worst, std::fmax(forward_error(sample), backward_error(sample)));
+      std::vector<double> vectors(test_.num_vectors * test_.dim);
+      for (size_t i = 0; i < vectors.size(); ++i) {
+        vectors[i] =
+            number(sample, static_cast<int>(i) / test_.dim, static_cast<int>(i) % test_.dim);
+      }
+      worst = std::fmax(worst, forward_error(sample, vectors.data()));
+      worst = std::fmax(worst, backward_error(sample, vectors.data()));
     }
     const bool right = worst <= test_.tolerance;
     std::printf("%s: largest error %g%s\n", test_.name, worst, right ? "" : " FAILED");
@@ -147,7 +153,7 @@ class Run {
     return arguments;
   }
 
-  double vector(int sample, int vector, int column) const {
+  double number(int sample, int vector, int column) const {
     if (vector == 0) {
       return first_.get(sample * test_.dim + column);
     }
@@ -170,17 +176,17 @@ class Run {
     return std::isnan(value) ? INFINITY : std::abs(value - truth);
   }
 
-  double forward_error(int sample) const {
+  double forward_error(int sample, const double* vectors) const {
     double worst = 0;
     const int64_t begin = static_cast<int64_t>(sample) * width_;
     for (int i = 0; i < test_.dim; ++i) {
-      worst = std::fmax(worst, distance(output_.get(begin + i), vector(sample, 0, i)));
+      worst = std::fmax(worst, distance(output_.get(begin + i), vectors[i]));
     }
     for (int a = 0; a < test_.num_vectors; ++a) {
       for (int b = 0; b < a + (test_.self ? 1 : 0); ++b) {
         double sum = 0;
         for (int i = 0; i < test_.dim; ++i) {
-          sum += vector(sample, a, i) * vector(sample, b, i);
+          sum += vectors[a * test_.dim + i] * vectors[b * test_.dim + i];
         }
         worst = std::fmax(worst, distance(output_.get(begin + pair(a, b)), sum));
       }
@@ -191,7 +197,7 @@ class Run {
     return worst;
   }
 
-  double backward_error(int sample) const {
+  double backward_error(int sample, const double* vectors) const {
     double worst = 0;
     const int64_t begin = static_cast<int64_t>(sample) * width_;
     for (int a = 0; a < test_.num_vectors; ++a) {
@@ -199,10 +205,10 @@ class Run {
         double sum = a == 0 ? gradient_.get(begin + i) : 0;
         for (int b = 0; b < test_.num_vectors; ++b) {
           if (a != b) {
-            sum +=
-                gradient_.get(begin + pair(std::max(a, b), std::min(a, b))) * vector(sample, b, i);
+            sum += gradient_.get(begin + pair(std::max(a, b), std::min(a, b))) *
+                   vectors[b * test_.dim + i];
           } else if (test_.self) {
-            sum += 2 * gradient_.get(begin + pair(a, a)) * vector(sample, a, i);
+            sum += 2 * gradient_.get(begin + pair(a, a)) * vectors[a * test_.dim + i];
           }
         }
         const double found =
