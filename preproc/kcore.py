@@ -11,6 +11,8 @@ KCORES: tuple[KCore, ...] = get_args(KCore)
 
 Int32Array = npt.NDArray[np.int32]
 
+_SLICE_ROWS = 2**22
+
 
 def kcore(
     users: Int32Array,
@@ -59,6 +61,16 @@ def _has_enough(codes: Int32Array, minimum: int) -> npt.NDArray[np.bool_] | None
     """Returns which places hold a code that occurs often enough, None if all do."""
     if minimum <= 1 or len(codes) == 0:
         return None
-    is_frequent = np.bincount(codes) >= minimum
-    enough: npt.NDArray[np.bool_] = is_frequent[codes]
-    return None if enough.all() else enough
+    num_codes = int(codes.max()) + 1
+    counts = np.zeros(num_codes, np.int64)
+    # NumPy makes int64 of what it counts and looks up: in slices, that stays small.
+    slices = [slice(i, i + _SLICE_ROWS) for i in range(0, len(codes), _SLICE_ROWS)]
+    for part in slices:
+        counts += np.bincount(codes[part], minlength=num_codes)
+    is_frequent = counts >= minimum
+    if is_frequent[counts > 0].all():
+        return None
+    enough = np.empty(len(codes), np.bool_)
+    for part in slices:
+        enough[part] = is_frequent[codes[part]]
+    return enough

@@ -76,9 +76,8 @@ def parse_chunk(
     if skip_header:
         good[0] = bad[0] = False
     if layout.is_json:
-        refused = _refused_objects(chunk, np.flatnonzero(good))
-        good[refused], bad[refused] = False, True
-        table = _read_json(_text_of(chunk, good))
+        table, refused = _sound_objects(chunk, np.flatnonzero(good))
+        bad[refused] = True
         table = table.rename_columns(list(JSON_KEYS.values()))
     else:
         table = _read_fields(_text_of(chunk, good), layout)
@@ -152,39 +151,44 @@ def _read_json(text: bytes) -> pa.Table:
     )
 
 
-def _refused_objects(chunk: Chunk, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns those of some lines that hold no good row.
+def _sound_objects(
+    chunk: Chunk, places: npt.NDArray[np.int64]
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Returns the rows of the lines that hold a good one, and the places of the others.
 
     Arrow refuses a text as a whole, so it is halved until the lines at fault are found: the verdict
     on a line does not depend on its neighbours.
     """
-    refused: list[int] = []
+    tables, refused = [_JSON_SCHEMA.empty_table()], []
     pending = [places]
     while pending:
         part = pending.pop()
-        if not len(part):
-            continue
         chosen = np.zeros(chunk.num_lines, np.bool_)
         chosen[part] = True
-        faults = _faults(_text_of(chunk, chosen), len(part))
-        if faults is not None:
-            refused += part[faults].tolist()
+        table = _read_objects(_text_of(chunk, chosen), len(part))
+        if table is not None:
+            is_sound = _is_sound(table)
+            tables.append(table if is_sound.all() else table.filter(pa.array(is_sound)))
+            refused += part[~is_sound].tolist()
         elif len(part) == 1:
             refused.append(int(part[0]))
         else:
-            pending += [part[: len(part) // 2], part[len(part) // 2 :]]
-    return np.array(sorted(refused), np.int64)
+            pending += [part[len(part) // 2 :], part[: len(part) // 2]]  # the first half next
+    return pa.concat_tables(tables), np.array(refused, np.int64)
 
 
-def _faults(text: bytes, num_lines: int) -> BoolArray | None:
-    """Returns which objects lack a field or hold a bad one, None if the text cannot be read."""
+def _read_objects(text: bytes, num_lines: int) -> pa.Table | None:
+    """Returns one row a line, None if that cannot be had."""
     try:
         table = _read_json(text)
     except pa.ArrowInvalid:
         return None
-    if len(table) != num_lines:  # two objects in one line
-        return None
-    fine = np.ones(num_lines, np.bool_)
+    return table if len(table) == num_lines else None  # two objects may stand in one line
+
+
+def _is_sound(table: pa.Table) -> BoolArray:
+    """Returns which objects have all fields, and good values in them."""
+    sound = np.ones(len(table), np.bool_)
     for key, column in JSON_KEYS.items():
         values = table.column(key)
         if column in ("user", "item"):
@@ -192,6 +196,8 @@ def _faults(text: bytes, num_lines: int) -> BoolArray | None:
         elif column == "rating":
             checked = pc.and_(pc.greater_equal(values, 0), pc.less(values, RATING_LIMIT))
         else:
-            checked = pc.less(pc.abs(values), TIMESTAMP_LIMIT)
-        fine &= np.array(pc.fill_null(checked, False))
-    return ~fine
+            checked = pc.and_(
+                pc.greater(values, -TIMESTAMP_LIMIT), pc.less(values, TIMESTAMP_LIMIT)
+            )
+        sound &= np.array(pc.fill_null(checked, False))
+    return sound
