@@ -67,7 +67,7 @@ bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (ab
 	$(PEERS)/python -m benchmark.micro.kernels
 	$(PEERS)/python -m benchmark.micro.train_step
 	$(PEERS)/python -m benchmark.micro.train_step --inference
-	$(BIN)/python -m benchmark.report README.md
+	$(BIN)/python -m benchmark.report README.md docs/kernels.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report

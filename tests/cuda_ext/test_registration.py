@@ -97,8 +97,9 @@ def op_named(case):
 def dir_of_ops():
     return [
         "dot_interaction", "dot_interaction_backward", "gather_dot_interaction",
-        "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting", "embedding_gather", "embedding_bag",
-        "embedding_bag_scale_backward", "sort_rows", "update_rows",
+        "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
+        "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
+        "update_rows",
     ]  # fmt: skip
 
 
