@@ -5,6 +5,7 @@
 // harmless.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
