@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a ratings run must make, in plain Python from the format page; and a way to run it."""
+
+from collections import Counter
+from pathlib import Path
+
+import xxhash
+
+from dataspec.sequences import read_item_map, read_sequences, read_user_map
+from preproc import ratings_pipeline
+from preproc.ratings_job import MOVIELENS, RatingsJob
+
+Row = tuple[str, str, float, int]
+
+
+def expected(rows: list[Row], *, min_rating=0.0, min_users=3, min_items=0, kcore="iterated"):
+    """Returns histories by raw user, in order; raw items in id order; the fingerprint."""
+    rows = [r for r in rows if r[2] >= min_rating]
+    while True:
+        before = len(rows)
+        items = Counter(r[1] for r in rows)
+        rows = [r for r in rows if items[r[1]] >= min_items]
+        users = Counter(r[0] for r in rows)
+        rows = [r for r in rows if users[r[0]] >= min_users]
+        if kcore == "once" or len(rows) == before:
+            break
+
+    def raw_order(raw: str) -> tuple[int, bytes]:
+        return len(raw), raw.encode()
+
+    histories: dict[str, list[str]] = {}
+    for user in sorted({r[0] for r in rows}, key=raw_order):
+        own = [r for r in rows if r[0] == user]
+        histories[user] = [r[1] for r in sorted(own, key=lambda r: r[3])]
+    counts = Counter(r[1] for r in rows)
+    items = sorted(counts, key=lambda i: (-counts[i], *raw_order(i)))
+    lines = [f"{u}\t{len(h) - 2}\t{h[-2]}\t{h[-1]}\n" for u, h in histories.items()]
+    return histories, items, xxhash.xxh3_128("".join(lines).encode()).hexdigest()
+
+
+def decode(dataset: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns histories by raw user and raw items in id order, from the files."""
+    sequences = read_sequences(dataset)
+    users, items = read_user_map(dataset).raw.to_pylist(), read_item_map(dataset).raw.to_pylist()
+    histories = {u: [items[i - 1] for i in sequences[n]] for n, u in enumerate(users)}
+    return histories, items
+
+
+def run(source: Path, output: Path, *, chunk_bytes: int = 2**20, family=MOVIELENS, **settings):
+    """Prepares a dataset."""
+    job = RatingsJob(source=family, input=source, output=output, **settings)
+    return ratings_pipeline.prepare(job, chunk_bytes)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Returns every file of a folder."""
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}

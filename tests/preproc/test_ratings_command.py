@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines: flags, malformed files, exit statuses, interruption; nothing half-written."""
+
+import bz2
+import csv
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import amazon, movielens, ratings_pipeline, ratings_read
+from preproc.generate_ratings import RatingsConfig, generate
+from tests.preproc.ratings_oracle import decode, tree
+
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = {"movielens": movielens.main, "amazon": amazon.main}
+HEADER = "userId,movieId,rating,timestamp"
+CSV = [HEADER, *(f"{u},{i},4.0,{i}" for u in range(4) for i in range(6))]
+DAT = [line.replace(",", "::") for line in CSV[1:]]
+AMAZON = [f"A{u:013d},B{i:09d},4.0,{i}" for u in range(4) for i in range(6)]
+REVIEW = {"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 7}
+
+
+def call(command: str, source: Path, output: Path, *flags: object) -> int:
+    arguments = [f"--input={source}", f"--output={output}", *map(str, flags)]
+    return COMMANDS[command]([command, *arguments])
+
+
+def write(path: Path, lines, end: str = "\n") -> Path:
+    path.write_bytes("".join(line + end for line in lines).encode("latin-1"))
+    return path
+
+
+def edited(lines, number: int, text: str):
+    """Returns lines in which the one with a number (from 1) is another."""
+    return [*lines[: number - 1], text, *lines[number:]]
+
+
+MALFORMED = {
+    "short row": ("movielens", edited(CSV, 5, "1,2,4.0"), "line 5.*3 fields, needed are 4"),
+    "long row": ("movielens", edited(CSV, 5, "1,2,4.0,5,6"), "line 5.*5 fields, needed are 4"),
+    "blank line": ("movielens", edited(CSV, 5, ""), "line 5.*1 field, needed are 4"),
+    "spaces": ("movielens", edited(CSV, 5, "1, 2,4.0,5"), "line 5.*item ' 2' must be a whole"),
+    "user name": ("movielens", edited(CSV, 5, "x,2,4.0,5"), "line 5.*user 'x' must be a whole"),
+    "negative user": ("movielens", edited(CSV, 5, "-1,2,4.0,5"), "line 5.*user '-1' must be"),
+    "leading zero": ("movielens", edited(CSV, 5, "1,02,4.0,5"), "line 5.*item '02' must be"),
+    "huge id": ("movielens", edited(CSV, 5, f"{10**18},2,4.0,5"), "line 5.*at most 18 digits"),
+    "no rating": ("movielens", edited(CSV, 5, "1,2,,5"), "line 5.*rating '' must be a number"),
+    "comma": ("movielens", edited(CSV, 5, "1,2,nan,5"), "line 5.*rating 'nan' must be a number"),
+    "exponent": ("movielens", edited(CSV, 5, "1,2,4e0,5"), "line 5.*rating '4e0' must be"),
+    "minus": ("movielens", edited(CSV, 5, "1,2,-4,5"), "line 5.*rating '-4' must be"),
+    "real time": ("movielens", edited(CSV, 5, "1,2,4.0,5.0"), "line 5.*timestamp '5.0' must be"),
+    "date": ("movielens", edited(CSV, 5, "1,2,4.0,2001-01-01"), "line 5.*timestamp '2001-01-01'"),
+    "quotes": ("movielens", edited(CSV, 5, '"1",2,4.0,5'), "line 5.*user '\"1\"' must be"),
+    "bytes": ("movielens", edited(CSV, 5, "1,\xff,4.0,5"), r"line 5.*item '\\xff' holds bytes"),
+    "nul": ("movielens", edited(CSV, 5, "1,2\0,4.0,5"), r"line 5.*item '2\\x00' holds bytes"),
+    "second header": ("movielens", edited(CSV, 5, HEADER), "line 5.*user 'userId' must be"),
+    "half colon": ("movielens", edited(DAT, 5, "1::2:4::5"), "line 5.*3 fields, needed are 4"),
+    "dat with tab": ("movielens", edited(DAT, 5, "1\t2\t4\t5"), "line 5.*1 field, needed are 4"),
+    "text": ("movielens", edited(["1 2"] * 9, 5, "1  2"), "line 5.*3 fields, needed are 2"),
+    "cut end": ("movielens", [*CSV, "1,2"], "line 26, byte .*2 fields, needed are 4"),
+    "amazon comma": ("amazon", edited(AMAZON, 5, "A1,B,2,4.0,5"), "line 5.*5 fields"),
+    "amazon space": ("amazon", edited(AMAZON, 5, "A 1,B2,4.0,5"), "line 5.*user 'A 1' must be"),
+    "json cut": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, '{"asin": "B'), r"line 5.*not JSON"),
+    "json key": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, "{}"), "line 5.*user is missing"),
+    "json twice": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, json.dumps(REVIEW) * 2), "line 5"),
+    "json rating": (
+        "amazon",
+        edited([json.dumps(REVIEW)] * 9, 5, json.dumps(REVIEW | {"overall": "5"})),
+        r"line 5.*rating '\"5\"' \(key overall\) must be a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_rows_are_refused_by_file_line_field_and_value(tmp_path, capsys, case):
+    command, lines, message = MALFORMED[case]
+    source = write(tmp_path / "log.txt", lines)
+    assert call(command, source, tmp_path / "made", "--progress=none") == 3
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {source}, line ")
+    assert error.count("\n") == 1
+    assert "--bad_rows quarantine" in error
+    assert re.search(message, error), error
+    assert [p.name for p in tmp_path.iterdir()] == ["log.txt"]
+
+
+UNUSABLE = {
+    "empty": (b"", "is empty"),
+    "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
+    "no header": (b"1,2,4.0,5\n" * 9, "line 1 must be the header userId,movieId"),
+    "web page": (b"<html>\n<body>404</body>\n", "none of the first 2 rows fits a format"),
+    "byte order mark": (b"\xef\xbb\xbf" + HEADER.encode() + b"\n", "byte order mark"),
+    "semicolons": (b"1;2;3;4\n" * 9, "none of the first 9 rows"),
+    "no line end": (b"1" * (2**20 + 9), "is longer than 1 MiB"),
+    "late long line": (b"1::2::3::4\n" * 9 + b"1" * (2**20 + 9), "line at byte 99 is longer"),
+    "bzip2": (bz2.compress(b"1::2::3::4\n"), "is bzip2-compressed"),
+    "zip": (b"PK\x03\x04" + b"0" * 99, r"is zip-compressed.*unzip"),
+    "cut gzip": (gzip.compress(os.urandom(9999))[:-99], "gzip data end early"),
+    "damaged gzip": (b"\x1f\x8b\x08\x00" + b"\xff" * 99, "gzip data are damaged"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_files_end_with_status_2(tmp_path, capsys, case):
+    content, message = UNUSABLE[case]
+    source = tmp_path / "ratings"
+    source.write_bytes(content)
+    assert call("movielens", source, tmp_path / "made", "--progress=none") == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert [p.name for p in tmp_path.iterdir()] == ["ratings"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--min_user_count=2", "--min_user_count must be at least 3"),
+        ("--min_item_count=-1", "--min_item_count must not be negative"),
+        ("--min_rating=nan", "--min_rating must be a number"),
+        ("--min_rating=6", "no interaction is left of 24 after --min_rating 6"),
+        ("--kcore=twice", "--kcore must be one of iterated | once"),
+        ("--bad_rows=skip", "--bad_rows must be one of refuse | quarantine"),
+        ("--max_bad_fraction=2", "--max_bad_fraction must lie in"),
+        ("--format=json", "--format must be one of auto | csv | dat | udata | text"),
+        ("--format=dat", "none of the first 25 rows fits a format of movielens (dat)"),
+        ("--progress=loud", "--progress must be one of"),
+        ("--columns=user,item", "Unknown command line flag 'columns'"),
+        ("stray", "unexpected argument 'stray'"),
+        ("--input=", "--input is needed"),
+        ("--input=/nowhere", "no such file or folder"),
+        ("--input=.", "must name one ratings file, found none of ratings.csv"),
+    ],
+)
+def test_bad_flags_end_with_status_2_and_one_message(tmp_path, monkeypatch, capsys, flag, message):
+    source = write(tmp_path / "ratings.csv", CSV)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert call("movielens", source, tmp_path / "made", "--progress=none", flag) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_folder_with_two_logs_is_ambiguous(tmp_path, capsys):
+    write(tmp_path / "ratings.csv", CSV)
+    write(tmp_path / "ratings.dat", DAT)
+    assert call("movielens", tmp_path, tmp_path.with_name("made_two")) == 2
+    assert "found ratings.csv, ratings.dat" in capsys.readouterr().err
+
+
+def test_a_threshold_needs_ratings(tmp_path, capsys):
+    source = write(tmp_path / "log", ["1 2"] * 9)
+    assert call("movielens", source, tmp_path / "made", "--min_rating=4") == 2
+    assert "holds no ratings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_ends_do_not_matter(tmp_path, end):
+    source = write(tmp_path / "log", CSV, end)
+    source.write_bytes(source.read_bytes().removesuffix(end.encode()))
+    assert call("movielens", source, tmp_path / "made", "--progress=none") == 0
+    histories, _ = decode(tmp_path / "made")
+    assert histories == {str(u): [str(i) for i in range(6)] for u in range(4)}
+
+
+def test_columns_of_amazon_are_told_apart(tmp_path, capsys):
+    swapped = [",".join([i, u, r, t]) for u, i, r, t in (line.split(",") for line in AMAZON)]
+    header = "user_id,parent_asin,rating,timestamp"
+    made = {}
+    for name, lines in {"2014": AMAZON, "2018": swapped, "2023": [header, *AMAZON]}.items():
+        source = write(tmp_path / name, lines)
+        assert call("amazon", source, tmp_path / f"made_{name}", "--min_item_count=0") == 0
+        made[name] = decode(tmp_path / f"made_{name}")
+    assert made["2014"] == made["2018"] == made["2023"]
+    assert Manifest.load(tmp_path / "made_2018").semantics["columns"][:2] == ["item", "user"]
+    assert "columns item, user, rating, timestamp" in capsys.readouterr().err
+    unclear = write(tmp_path / "unclear", [line.replace("B000", "C000") for line in AMAZON])
+    assert call("amazon", unclear, tmp_path / "made") == 2
+    assert "say it with --columns" in capsys.readouterr().err
+    flags = ["--columns=user,item", "--min_item_count=0"]
+    assert call("amazon", unclear, tmp_path / "made", *flags) == 0
+    assert call("amazon", tmp_path / "2023", tmp_path / "no", "--columns=item,user") == 2
+    assert "the header of" in capsys.readouterr().err
+
+
+def test_quarantine_keeps_what_is_left_out(tmp_path, capsys):
+    lines = edited(edited(CSV, 5, "1,2,\xe9,5"), 9, "")
+    source = write(tmp_path / "log.csv", lines)
+    flags = ["--bad_rows=quarantine", "--progress=none"]
+    assert call("movielens", source, tmp_path / "made", *flags) == 3
+    assert "2 bad rows, more than --max_bad_fraction" in capsys.readouterr().err
+    assert call("movielens", source, tmp_path / "made", *flags, "--max_bad_fraction=0.1") == 0
+    assert "2 rows left out" in capsys.readouterr().err
+    with (tmp_path / "made/quarantine.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["line_number"], r["reason"], r["row"]) for r in rows] == [
+        ("5", "encoding", "1,2,\\xe9,5"),
+        ("9", "columns", ""),
+    ]
+    text = source.read_bytes()
+    for row in rows:
+        start = int(row["byte_offset"])
+        assert text[:start].count(b"\n") + 1 == int(row["line_number"])
+    manifest = Manifest.load(tmp_path / "made")
+    assert manifest.rejected == {"columns": 1, "encoding": 1}
+    assert (manifest.source_files[0]["rows"], manifest.source_files[0]["rejected"]) == (22, 2)
+
+
+def test_a_flood_of_bad_rows_stops_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ratings_read, "MAX_QUARANTINED_ROWS", 5)
+    source = write(tmp_path / "log.csv", [*CSV, *["x"] * 6])
+    flags = ["--bad_rows=quarantine", "--max_bad_fraction=1"]
+    assert call("movielens", source, tmp_path / "made", *flags) == 3
+    assert "more than 5 rows are bad, the last at line 31" in capsys.readouterr().err
+
+
+def test_an_earlier_dataset_stays_until_the_new_one_is_done(tmp_path, capsys):
+    source = write(tmp_path / "log.csv", CSV)
+    made = tmp_path / "made"
+    assert call("movielens", source, made) == 0
+    before = tree(made)
+    assert call("movielens", source, made) == 2
+    assert "already exists; add --overwrite" in capsys.readouterr().err
+    write(source, edited(CSV, 5, "x"))
+    assert call("movielens", source, made, "--overwrite") == 3
+    assert tree(made) == before
+    write(source, CSV[:20])
+    assert call("movielens", source, made, "--overwrite") == 0
+    assert tree(made) != before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.csv", "made"]
+
+
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch, capsys):
+    source = write(tmp_path / "log.csv", CSV)
+    read = ratings_pipeline.read_ratings
+
+    def read_and_touch(*arguments):
+        ratings = read(*arguments)
+        write(source, CSV[:-1])
+        return ratings
+
+    monkeypatch.setattr(ratings_pipeline, "read_ratings", read_and_touch)
+    assert call("movielens", source, tmp_path / "made") == 2
+    assert "changed while it was read" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["log.csv"]
+
+
+@pytest.mark.parametrize("stage", ["read_ratings", "order_sequences", "write_sequences"])
+def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys, stage):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ratings_pipeline, stage, interrupted)
+    source = write(tmp_path / "log.csv", CSV)
+    assert call("movielens", source, tmp_path / "made") == 130
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_a_signal_ends_a_real_run_cleanly(tmp_path):
+    config = RatingsConfig(
+        output=tmp_path / "ratings.csv", users=20_000, items=2_000, interactions=1_500_000
+    )
+    generate(config)
+    command = [sys.executable, "-m", "preproc.movielens", f"--input={config.output}"]
+    command += [f"--output={tmp_path / 'made'}", "--progress=json"]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stderr.readline()  # the settings: work has begun
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, "interrupted; nothing was written" in error) == (130, True), error
+    assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
+
+
+def test_progress_for_machines(tmp_path, capsys):
+    source = write(tmp_path / "log.csv", CSV)
+    assert call("movielens", source, tmp_path / "made", "--progress=json") == 0
+    captured = capsys.readouterr()
+    events = [json.loads(line) for line in captured.err.splitlines()]
+    assert [e["rows"] for e in events if e.get("stage") == "read"][-1] == 24
+    assert captured.out == f"{tmp_path / 'made'}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_flag(capsys, command):
+    assert COMMANDS[command]([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag in ("input", "output", "format", "min_rating", "min_user_count", "kcore", "bad_rows"):
+        assert f"--{flag}" in shown or f"--[no]{flag}" in shown
+    assert ("--columns" in shown) == (command == "amazon")

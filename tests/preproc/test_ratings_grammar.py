@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows are good: the code against plain regular expressions, on text made to be nasty."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from preproc import ratings_format
+from preproc.ratings_format import (
+    AMAZON_CSV,
+    AMAZON_ITEM_FIRST_CSV,
+    AMAZON_JSON,
+    MOVIELENS_CSV,
+    MOVIELENS_DAT,
+    MOVIELENS_UDATA,
+    REJECT_REASONS,
+    TEXT,
+)
+from preproc.ratings_input import Chunk
+from preproc.ratings_parse import parse_chunk
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/dataset_format.md").read_text()
+LINE_FORMATS = {
+    "movielens_csv": MOVIELENS_CSV,
+    "movielens_dat": MOVIELENS_DAT,
+    "movielens_udata": MOVIELENS_UDATA,
+    "amazon_csv": AMAZON_CSV,
+    "amazon_item_first_csv": AMAZON_ITEM_FIRST_CSV,
+    "text": TEXT,
+}
+
+NASTY = r"""
+1 0 01 -1 +1 1.5 .5 5. 1e3 nan NULL "1" 1:2 B00X 12345678901234567890 1234.5 0x1 1_0 true 007 -0 -77
+a\b 1.50000 999.9999 -999999999999999999
+"""
+FIELDS = st.one_of(
+    st.sampled_from(NASTY.encode().split()),
+    st.sampled_from([b"", b" 1", b"1 ", b"\xff", b"\x00", b"1\r", b"\xd9\xa1", b"\t"]),
+    st.integers(0, 10**18).map(lambda n: str(n).encode()),
+    st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"")),
+)
+
+
+def chunk_of(text: bytes) -> Chunk:
+    ends = [i + 1 for i, byte in enumerate(text) if byte == 10]
+    return Chunk(text, 0, 1, np.array([0, *ends], np.int32))
+
+
+def parse(text: bytes, layout):
+    """Returns the good rows as tuples of raw values, and the places of the bad ones."""
+    rows, bad = parse_chunk(chunk_of(text), layout, skip_header=False)
+    columns = [rows.users.to_pylist(), rows.items.to_pylist()]
+    columns += [c.tolist() for c in (rows.ratings, rows.timestamps) if c is not None]
+    return list(zip(*columns, strict=True)), bad.tolist()
+
+
+def expected_row(row: bytes, layout):
+    """Returns the values of a good row, None of a bad one; written from the format page."""
+    kinds = dict(re.findall(r"^    (\w+) += (.+)$", PAGE, re.MULTILINE))
+    is_integer = layout in (MOVIELENS_CSV, MOVIELENS_DAT, MOVIELENS_UDATA)
+    patterns = {"rating": kinds["RATING"], "timestamp": kinds["TIME"]}
+    fields = row.split(layout.separator.encode())
+    if len(fields) != len(layout.columns):
+        return None
+    values = {}
+    for column, field in zip(layout.columns, fields, strict=True):
+        pattern = patterns.get(column, kinds["ID" if is_integer else "TOKEN"])
+        if not re.fullmatch(pattern.encode(), field):
+            return None
+        values[column] = field.decode()
+    numbers = [float(values["rating"]), int(values["timestamp"])] if "rating" in values else []
+    return (values["user"], values["item"], *numbers)
+
+
+@pytest.mark.parametrize("name", LINE_FORMATS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_rows_are_judged_as_the_page_says(name, data):
+    layout = LINE_FORMATS[name]
+    separator = layout.separator.encode()
+    good = [b"1", b"2", b"4.5", b"978300760"][: len(layout.columns)]
+    rows = data.draw(
+        st.lists(
+            st.one_of(
+                st.just(good),
+                st.lists(FIELDS, min_size=len(good), max_size=len(good)),
+                st.lists(FIELDS, max_size=6),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    lines = [separator.join(fields) for fields in rows]
+    ends = data.draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=12, max_size=12))
+    text = b"".join(line + end for line, end in zip(lines, ends, strict=False))
+    stripped = [
+        line.removesuffix(b"\r") if e == b"\n" else line
+        for line, e in zip(lines, ends, strict=False)
+    ]
+    wanted = [expected_row(line, layout) for line in stripped]
+    found, bad = parse(text, layout)
+    assert bad == [i for i, row in enumerate(wanted) if row is None]
+    assert found == [row for row in wanted if row is not None]
+    for place in bad:
+        reason, message = layout.diagnose(stripped[place])
+        assert reason in REJECT_REASONS
+        assert message
+    assert [layout.is_good(line) for line in stripped] == [row is not None for row in wanted]
+
+
+GOOD_OBJECT = {"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 7}
+JSON_LINES = st.one_of(
+    st.just(json.dumps(GOOD_OBJECT)),
+    st.builds(
+        lambda key, value: json.dumps(GOOD_OBJECT | {key: value}),
+        st.sampled_from([*GOOD_OBJECT, "vote"]),
+        st.sampled_from([None, "", "x y", "7", 7, 7.5, -1, 1000, True, [], {}, 10**18, "\u00e9"]),
+    ),
+    st.builds(
+        lambda key: json.dumps({k: v for k, v in GOOD_OBJECT.items() if k != key}),
+        st.sampled_from(list(GOOD_OBJECT)),
+    ),
+    st.sampled_from(
+        ["", " ", "{}", "[]", "1", "{", "}", '{"a":1}{"a":2}', "{'reviewerID': 'A'}", "nonsense"]
+    ),
+    st.just(json.dumps(GOOD_OBJECT) * 2),
+    st.just(json.dumps(GOOD_OBJECT)[:-5]),
+    st.just(json.dumps(GOOD_OBJECT) + " x"),
+)
+
+
+@given(st.lists(JSON_LINES, min_size=1, max_size=10))
+@example([json.dumps(GOOD_OBJECT) * 2, ""])
+def test_a_line_of_json_is_judged_alone(lines):
+    text = "".join(line + "\n" for line in lines).encode()
+    found, bad = parse(text, AMAZON_JSON)
+    fine = [AMAZON_JSON.is_good(line.encode()) for line in lines]
+    assert bad == [i for i, is_good in enumerate(fine) if not is_good]
+    objects = [json.loads(line) for line, is_good in zip(lines, fine, strict=True) if is_good]
+    assert found == [
+        (o["reviewerID"], o["asin"], o["overall"], o["unixReviewTime"]) for o in objects
+    ]
+
+
+def test_fields_of_no_interest_are_not_looked_at():
+    lines = [
+        GOOD_OBJECT | {"reviewText": 'a "quoted"\nline \u2603', "vote": "1,234"},
+        GOOD_OBJECT | {"style": {"Color": " red"}, "vote": 3, "image": ["x"], "verified": True},
+    ]
+    found, bad = parse("".join(json.dumps(o) + "\n" for o in lines).encode(), AMAZON_JSON)
+    assert (len(found), bad) == (2, [])
+
+
+def test_the_grammar_of_the_page_is_that_of_the_code():
+    kinds = dict(re.findall(r"^    (\w+) += (.+)$", PAGE, re.MULTILINE))
+    code = {
+        "ID": ratings_format.INTEGER_ID,
+        "TOKEN": ratings_format.TOKEN_ID,
+        "RATING": ratings_format.RATING,
+        "TIME": ratings_format.TIMESTAMP,
+    }
+    assert kinds == {name: pattern.replace("(?:", "(") for name, pattern in code.items()}
+    section = PAGE[PAGE.index("### Raw rows") :]
+    for reason in REJECT_REASONS:
+        assert f"`{reason}`" in section
+    for layout in LINE_FORMATS.values():
+        for header in layout.headers:
+            assert f"`{header.decode()}`" in section
+    for key in ratings_format.JSON_KEYS:
+        assert f"`{key}`" in section

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs against plain Python: filters, ids, time order, split; the same bytes each time."""
+
+import dataclasses
+import gzip
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataspec import verify
+from dataspec.manifest import Manifest, file_checksum
+from preproc import generate_ratings, ratings_ids, ratings_pipeline
+from preproc.errors import PreprocError
+from preproc.generate_ratings import FORMATS, RatingsConfig
+from preproc.ratings_job import AMAZON, MOVIELENS
+from tests.preproc.ratings_oracle import decode, expected, run, tree
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 12).map(str),
+        st.integers(0, 12).map(str),
+        st.sampled_from([1.0, 3.5, 4.0, 5.0]),
+        st.integers(-2, 2),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def write_dat(path: Path, rows) -> Path:
+    path.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in rows))
+    return path
+
+
+@settings(max_examples=80)
+@given(
+    rows=ROWS,
+    min_rating=st.sampled_from([0.0, 3.5, 3.6]),
+    min_users=st.integers(3, 5),
+    min_items=st.integers(0, 4),
+    kcore=st.sampled_from(["once", "iterated"]),
+    chunk_bytes=st.integers(1, 300),
+)
+def test_a_run_makes_what_the_page_says(rows, min_rating, min_users, min_items, kcore, chunk_bytes):
+    histories, items, fingerprint = expected(
+        rows, min_rating=min_rating, min_users=min_users, min_items=min_items, kcore=kcore
+    )
+    limits = {"min_user_count": min_users, "min_item_count": min_items}
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_dat(Path(folder) / "ratings.dat", rows)
+        output = Path(folder) / "made"
+
+        def make() -> None:
+            run(
+                source,
+                output,
+                chunk_bytes=chunk_bytes,
+                min_rating=min_rating,
+                kcore=kcore,
+                **limits,
+            )
+
+        if not histories:
+            with pytest.raises(PreprocError, match="no interaction is left"):
+                make()
+            assert [p.name for p in Path(folder).iterdir()] == ["ratings.dat"]
+            return
+        make()
+        assert decode(output) == (histories, items)
+        manifest = Manifest.load(output)
+        assert manifest.statistics["split_fingerprint"] == fingerprint
+        assert verify.verify(output)[0].problems == []
+
+
+def test_equal_times_keep_the_order_of_the_file(tmp_path):
+    rows = [("1", str(i), 4.0, 7) for i in (5, 3, 9, 1)] + [("1", "2", 4.0, 6)]
+    assert decode(run(write_dat(tmp_path / "r.dat", rows), tmp_path / "made"))[0] == {
+        "1": ["2", "5", "3", "9", "1"]
+    }
+
+
+def test_times_far_apart_are_ordered(tmp_path):
+    times = [10**18 - 1, -(10**18) + 1, 0, 5, -5]
+    rows = [(str(u), str(i), 4.0, t) for i, t in enumerate(times) for u in range(5)]
+    source = write_dat(tmp_path / "r.dat", rows)
+    histories, _ = decode(run(source, tmp_path / "made"))
+    assert histories == {str(u): ["1", "4", "2", "3", "0"] for u in range(5)}
+
+
+def test_ids_are_by_count_then_by_length_then_by_bytes(tmp_path):
+    rows = ["u b", "u a", "u aa", "u b", "u Z", "u 10", "u 9"]
+    source = tmp_path / "r.txt"
+    source.write_text("\n".join(rows))
+    _, items = decode(run(source, tmp_path / "made"))
+    assert items == ["b", "9", "Z", "a", "10", "aa"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_the_same_histories(tmp_path, name):
+    config = RatingsConfig(
+        output=tmp_path / "log.gz", users=60, items=40, interactions=900, format=name, seed=3
+    )
+    generate_ratings.generate(config)
+    family = AMAZON if name.startswith("amazon") else MOVIELENS
+    made = run(config.output, tmp_path / "made", family=family, min_user_count=5, min_item_count=5)
+    text = dataclasses.replace(config, output=tmp_path / "log.txt", format="text")
+    generate_ratings.generate(text)
+    plain = run(text.output, tmp_path / "plain", min_user_count=5, min_item_count=5)
+    histories, _ = decode(made)
+    if family is AMAZON:
+        histories = {str(int(u[1:])): [str(int(i[1:])) for i in h] for u, h in histories.items()}
+    assert histories == decode(plain)[0]
+
+
+@pytest.mark.parametrize("name", ["movielens_csv", "movielens_dat", "amazon_json", "text"])
+def test_bytes_depend_neither_on_chunks_nor_on_packing(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(ratings_ids, "_MIN_PENDING", 20)
+    config = RatingsConfig(
+        output=tmp_path / "log", users=70, items=300, interactions=1500, format=name
+    )
+    generate_ratings.generate(config)
+    lines = config.output.read_bytes().split(b"\n")
+    lines[40:40] = [b"not a row", b"1,2"]
+    config.output.write_bytes(b"\n".join(lines))
+    family = AMAZON if name.startswith("amazon") else MOVIELENS
+    settings = {"family": family, "min_user_count": 5, "min_item_count": 3}
+    settings |= {"bad_rows": "quarantine", "max_bad_fraction": 0.01}
+    whole = tree(run(config.output, tmp_path / "whole", **settings))
+    assert whole["quarantine.csv"].count(b"\n") == 3
+    for chunk_bytes in (1, 777, 30_000):
+        made = run(config.output, tmp_path / f"c{chunk_bytes}", chunk_bytes=chunk_bytes, **settings)
+        assert tree(made) == whole
+    packed = tmp_path / "packed" / "log"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(config.output.read_bytes()))
+    found = tree(run(packed, tmp_path / "from_packed", **settings))
+    assert found.keys() == whole.keys()
+    del found["manifest.json"], whole["manifest.json"]  # it names size and checksum of the source
+    assert found == whole
+
+
+def test_the_manifest_tells_what_was_done(tmp_path):
+    rows = [(str(u), str(i), float(1 + (u + i) % 5), u * i) for u in range(8) for i in range(8)]
+    source = write_dat(tmp_path / "ratings.dat", rows)
+    made = run(tmp_path, tmp_path.with_name("made_elsewhere"), min_rating=2, min_item_count=6)
+    manifest = Manifest.load(made)
+    assert manifest.kind == "sequences"
+    statistics = manifest.statistics
+    assert statistics["dropped_by_min_rating"] == sum(r[2] < 2 for r in rows)
+    left = statistics["interactions"]
+    assert left == 64 - statistics["dropped_by_min_rating"] - statistics["dropped_by_kcore"]
+    users = statistics["users"]
+    assert manifest.rows == {"train": left - 2 * users, "validation": users, "test": users}
+    assert manifest.cardinalities == [statistics["items"] + 1]
+    assert manifest.source_files == [
+        {
+            "name": "ratings.dat",
+            "bytes": source.stat().st_size,
+            "rows": 64,
+            "rejected": 0,
+            "xxh3_128": file_checksum(source),
+        }
+    ]
+    assert manifest.semantics == {
+        "source": "movielens",
+        "format": "dat",
+        "columns": ["user", "item", "rating", "timestamp"],
+        "min_rating": 2,
+        "min_user_count": 5,
+        "min_item_count": 6,
+        "kcore": "iterated",
+        "order": "timestamp, then file order",
+        "split": "leave_one_out",
+    }
+
+
+def test_the_fingerprint_tells_splits_apart(tmp_path):
+    rows = [(str(u), str(i), 4.0, i) for u in range(3) for i in range(5)]
+    prints = []
+    for number, changed in enumerate(
+        [rows, rows[::-1], [*rows[:4], ("0", "9", 4.0, 4), *rows[5:]]]
+    ):
+        source = write_dat(tmp_path / f"{number}.dat", changed)
+        made = Manifest.load(run(source, tmp_path / str(number)))
+        prints.append(made.statistics["split_fingerprint"])
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_keys_sort_by_user_then_time_then_place(number):
+    rng = np.random.default_rng(number)
+    users = rng.integers(0, 9, 200).astype(np.int32)
+    times = rng.integers(-3, 3, 200) * (10**17 if number else 1)
+    order = np.argsort(ratings_pipeline.time_keys(users, times.copy()), kind="stable")
+    np.testing.assert_array_equal(order, np.lexsort((times, users)))
+
+
+def test_json_of_the_manifest_is_stable(tmp_path):
+    source = write_dat(tmp_path / "r.dat", [("1", str(i), 4.0, i) for i in range(5)])
+    first, second = (tree(run(source, tmp_path / n)) for n in ("a", "b"))
+    assert first == second
+    assert json.loads(first["manifest.json"])["engine"]["name"] == "pyarrow"
