@@ -277,7 +277,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
         table.validate(full=True)
     except _DAMAGE as error:
         raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
-    if table.schema.names != schema.names or table.schema.types != schema.types:
+    if _columns(table.schema) != _columns(schema):
         raise DatasetError(
             f"{path}: columns must be {_show(schema)}, found {_show(table.schema)}; {_AGAIN}"
         )
@@ -287,5 +287,13 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
+def _columns(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Returns names and types, without what a writer is free to call the elements of a list."""
+    return [
+        (f.name, f"list<{f.type.value_type}>" if pa.types.is_list(f.type) else str(f.type))
+        for f in schema
+    ]
+
+
 def _show(schema: pa.Schema) -> str:
-    return ", ".join(f"{f.name} {f.type}" for f in schema)
+    return ", ".join(f"{name} {kind}" for name, kind in _columns(schema))

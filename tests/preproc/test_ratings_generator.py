@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated ratings: sizes, popularity, order that can be learnt, the same bytes each time."""
+
+import dataclasses
+import gzip
+
+import numpy as np
+import pytest
+
+from preproc import generate_ratings
+from preproc.generate_ratings import RatingsConfig, blocks, generate
+
+CONFIG = {"users": 500, "items": 200, "interactions": 20_000}
+
+
+def interactions(**changes):
+    config = RatingsConfig(output=None, **(CONFIG | changes))
+    found = list(blocks(config))
+    return [
+        np.concatenate([getattr(b, f.name) for b in found]) for f in dataclasses.fields(found[0])
+    ]
+
+
+def test_sizes_are_those_asked_for():
+    users, items, ratings, timestamps = interactions()
+    assert len(users) == 20_000
+    assert np.unique(users).tolist() == list(range(500))
+    assert np.bincount(users).min() >= generate_ratings.MIN_LENGTH
+    assert (items.min(), items.max()) == (1, 200)
+    assert set(ratings.tolist()) == {1, 2, 3, 4, 5}
+    same_user = users[1:] == users[:-1]
+    assert (np.diff(timestamps)[same_user] > 0).all()
+
+
+@pytest.mark.parametrize("continuation", [0.0, 0.4, 1.0])
+def test_successors_follow_as_often_as_asked(continuation):
+    users, items, _, _ = interactions(continuation=continuation)
+    same_user = users[1:] == users[:-1]
+    pairs = np.zeros((201, 201), np.int64)
+    np.add.at(pairs, (items[:-1][same_user], items[1:][same_user]), 1)
+    successor = np.argmax(pairs, axis=1)
+    hit_rate = (successor[items[:-1]] == items[1:])[same_user].mean()
+    # The most frequent follower, without a successor, is the most popular item: share 0.17.
+    assert continuation - 0.02 <= hit_rate <= continuation + (1 - continuation) * 0.2 + 0.02
+
+
+@pytest.mark.parametrize(("exponent", "low", "high"), [(0.0, 0.04, 0.07), (1.2, 0.5, 0.8)])
+def test_popularity_follows_its_exponent(exponent, low, high):
+    _, items, _, _ = interactions(popularity=exponent, continuation=0.0)
+    counts = np.sort(np.bincount(items, minlength=201)[1:])[::-1]
+    assert low <= counts[:10].sum() / counts.sum() <= high
+
+
+def test_bytes_depend_on_the_seed_alone(tmp_path, monkeypatch):
+    def text(name, **changes) -> bytes:
+        config = RatingsConfig(output=tmp_path / name, **(CONFIG | changes))
+        generate(config)
+        return config.output.read_bytes()
+
+    first = text("a.csv")
+    assert text("b.csv") == first
+    assert text("c.csv", seed=1) != first
+    packed = text("d.csv.gz")
+    assert gzip.decompress(packed) == first
+    assert text("e.csv.gz") == packed
+
+
+def test_many_blocks_hold_all_users(monkeypatch):
+    monkeypatch.setattr(generate_ratings, "_BLOCK_ROWS", 64)
+    users, *_ = interactions()
+    assert (len(users), np.unique(users).tolist()) == (20_000, list(range(500)))
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--users=0", "--users must be"),
+        ("--items=1", "--items in"),
+        ("--interactions=2499", "--interactions must be at least 5 for each user"),
+        ("--format=xml", "--format must be one of"),
+        ("--continuation=1.5", "--continuation must lie in"),
+        ("--seed=-1", "--seed must not be negative"),
+        ("--output=", "--output are needed"),
+        ("stray", "no other arguments"),
+    ],
+)
+def test_bad_flags(tmp_path, capsys, flag, message):
+    arguments = ["--users=500", "--items=20", "--interactions=3000", f"--output={tmp_path / 'x'}"]
+    if flag.startswith("--output"):
+        arguments.pop()
+        flag, message = "--seed=0", "are needed"
+    assert generate_ratings.main(["g", *arguments, flag]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_only_on_demand(tmp_path, capsys):
+    output = tmp_path / "log.csv"
+    arguments = ["g", "--users=9", "--items=20", "--interactions=90", f"--output={output}"]
+    assert generate_ratings.main(arguments) == 0
+    before = output.read_bytes()
+    assert generate_ratings.main([*arguments, "--seed=1"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert output.read_bytes() == before
+    assert generate_ratings.main([*arguments, "--seed=1", "--overwrite"]) == 0
+    assert output.read_bytes() != before
