@@ -10,7 +10,7 @@ import torch
 
 from dlrm.data.batch import Batch
 from dlrm.model.single import Dlrm
-from training.metrics import ClickMetrics, click_metrics
+from dlrm.train.metrics import ClickMetrics, click_metrics
 from training.precision import Precision
 from training.timing import LatencySummary, synchronize
 

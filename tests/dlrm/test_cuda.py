@@ -10,9 +10,9 @@ from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
 from dlrm.model.single import Dlrm
+from dlrm.train.metrics import roc_auc
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from tests.dlrm.conftest import NUM_NUMERICAL
-from training.metrics import roc_auc
 from training.precision import Precision
 
 pytestmark = [

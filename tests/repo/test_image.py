@@ -89,7 +89,7 @@ def test_an_image_without_torch_is_refused(tmp_path):
 def test_an_unknown_group_of_packages_is_refused(tmp_path):
     done = run_step("install_python.sh", tmp_path, EXTRAS="dev,nothing")
     assert done.returncode == 1
-    assert "no group 'nothing' in pyproject.toml; it has benchmark, dev" in done.stderr
+    assert "no group 'nothing' in pyproject.toml; it has benchmark, peers, dev" in done.stderr
 
 
 def test_apex_is_left_out_unless_asked_for(tmp_path):

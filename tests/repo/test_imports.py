@@ -11,7 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
-USES_TORCH = ("benchmark", "cuda_ext", "dlrm", "training")
+USES_TORCH = ("bert4rec", "benchmark", "cuda_ext", "dlrm", "training")
 
 NO_TRITON = """
 try:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from training.metrics import click_metrics, roc_auc
+from dlrm.train.metrics import click_metrics, roc_auc
 
 
 def pairwise_auc(scores, labels):
