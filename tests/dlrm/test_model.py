@@ -163,7 +163,7 @@ def test_a_bad_id_found_without_waiting_is_reported_later():
     embeddings = model.embeddings
     embeddings.raise_bad_ids()
     embeddings._bad_id.fill_(7)
-    with pytest.raises(ValueError, match="categorical feature 1: .* outside \\[0, 3\\)"):
+    with pytest.raises(ValueError, match=r"categorical feature 1: .* outside \[0, 3\)"):
         embeddings.raise_bad_ids()
 
 
