@@ -224,14 +224,13 @@ def test_model_size_alone_needs_the_number_of_numerical_features(tmp_path):
     assert problems(root, num_numerical=2) == []
 
 
-def test_a_dataset_of_another_kind_is_checked_by_its_files(tmp_path):
+def test_a_dataset_of_an_unknown_kind_is_a_problem(tmp_path):
     (tmp_path / "items.parquet").write_bytes(b"x")
     write_manifest(tmp_path, SPEC, {"train": 1}, {})
     document = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(document | {"kind": "sequences"}))
-    findings, report = verify(tmp_path)
-    assert findings.problems == []
-    assert "kind sequences has a reader of its own" in report
+    (tmp_path / "manifest.json").write_text(json.dumps(document | {"kind": "graph"}))
+    (problem,) = problems(tmp_path)
+    assert "kind graph is unknown; update the code" in problem
 
 
 def test_memory_does_not_grow_with_rows(tmp_path):

@@ -4,10 +4,11 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import xxhash
 
 from dataspec.sequences import read_item_map, read_sequences, read_user_map
-from preproc import ratings_pipeline
+from preproc import input_file, ratings_pipeline
 from preproc.ratings_job import MOVIELENS, RatingsJob
 
 Row = tuple[str, str, float, int]
@@ -47,9 +48,11 @@ def decode(dataset: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def run(source: Path, output: Path, *, chunk_bytes: int = 2**20, family=MOVIELENS, **settings):
-    """Prepares a dataset."""
+    """Prepares a dataset; the file too is read in pieces no longer than a chunk."""
     job = RatingsJob(source=family, input=source, output=output, **settings)
-    return ratings_pipeline.prepare(job, chunk_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_file, "_PIECE_BYTES", max(min(chunk_bytes, 2**19), 4))
+        return ratings_pipeline.prepare(job, chunk_bytes)
 
 
 def tree(root: Path) -> dict[str, bytes]:

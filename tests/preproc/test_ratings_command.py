@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from dataspec.manifest import Manifest
-from preproc import amazon, movielens, ratings_pipeline, ratings_read
+from preproc import amazon, input_file, movielens, ratings_pipeline, ratings_read
+from preproc.errors import TooManyBadRowsError
 from preproc.generate_ratings import RatingsConfig, generate
-from tests.preproc.ratings_oracle import decode, tree
+from preproc.input_file import InputFile
+from preproc.ratings_input import read_chunks
+from tests.preproc.ratings_oracle import decode, run, tree
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS = {"movielens": movielens.main, "amazon": amazon.main}
@@ -212,6 +215,39 @@ def test_quarantine_keeps_what_is_left_out(tmp_path, capsys):
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.rejected == {"columns": 1, "encoding": 1}
     assert (manifest.source_files[0]["rows"], manifest.source_files[0]["rejected"]) == (22, 2)
+
+
+@pytest.mark.parametrize("piece_bytes", [4, 64, 2**19])
+def test_line_numbers_go_on_over_chunks(tmp_path, monkeypatch, capsys, piece_bytes):
+    monkeypatch.setattr(input_file, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(ratings_pipeline.prepare, "__defaults__", (64,))
+    source = write(tmp_path / "log.csv", edited(CSV, 20, "1,2"))
+    assert call("movielens", source, tmp_path / "made") == 3
+    place = len("".join(line + "\n" for line in CSV[:19]))
+    assert f"log.csv, line 20, byte {place}: 2 fields" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", range(2, len(CSV) + 1))
+def test_a_header_is_one_only_in_the_first_line(tmp_path, number):
+    source = write(tmp_path / "log.csv", edited(CSV, number, HEADER))
+    with pytest.raises(TooManyBadRowsError, match=f"line {number}, .*user 'userId'"):
+        run(source, tmp_path / "made", chunk_bytes=4)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("chunk_bytes", [1000, 2**19, 2**30])
+def test_chunks_hold_each_line_once(tmp_path, pack, chunk_bytes):
+    text = b"".join(b"%d::%d::4::%d\n" % (i, i * i, i) for i in range(120_000))
+    source = tmp_path / "log"
+    source.write_bytes(pack(text))
+    chunks = list(read_chunks(InputFile.open(source), chunk_bytes))
+    assert b"".join(c.text for c in chunks) == text
+    assert (len(chunks) == 1) == (chunk_bytes > len(text))
+    done = 0
+    for chunk in chunks:
+        assert (chunk.offset, chunk.first_line) == (done, text[:done].count(b"\n") + 1)
+        assert chunk.num_lines == chunk.text.count(b"\n")
+        done += len(chunk.text)
 
 
 def test_a_flood_of_bad_rows_stops_the_run(tmp_path, monkeypatch, capsys):
