@@ -262,7 +262,7 @@ def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
                 if rule == "sgd":
                     yield dataclasses.replace(
                         ordered,
-                        op="sgd_rows_atomic",
+                        op="sgd_rows_unsorted",
                         work=_in_turns(lookups.rows, update.atomic),
                         num_bytes=ordered.num_bytes - 4 * lookups.count,
                     )

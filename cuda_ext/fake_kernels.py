@@ -110,7 +110,7 @@ def _update_rows(*_arguments: object) -> None:
     return None
 
 
-def _sgd_rows_atomic(*_arguments: object) -> None:
+def _sgd_rows_unsorted(*_arguments: object) -> None:
     return None
 
 
@@ -126,5 +126,5 @@ FAKE_KERNELS: dict[str, Callable[..., Any]] = {
     "embedding_bag_scale_backward": _embedding_bag_scale_backward,
     "sort_rows": _sort_rows,
     "update_rows": _update_rows,
-    "sgd_rows_atomic": _sgd_rows_atomic,
+    "sgd_rows_unsorted": _sgd_rows_unsorted,
 }

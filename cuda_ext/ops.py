@@ -366,7 +366,7 @@ def update_rows(
     """Applies the gradients of looked-up rows to a table; see `reference.update_rows`.
 
     In place, without a gradient tensor of the table and without waiting for a device. Duplicates
-    are summed in a fixed order: the same bits on every run and for every number of threads.
+    are added in a fixed order: the same bits on every run and for every number of threads.
 
     Args:
         optimizer: the rule.
@@ -384,7 +384,8 @@ def update_rows(
         table_low: [R, D] int16: a planar-split table, `table` holding the bfloat16 high halves.
         rounding_seed: of the stochastic rounding.
         sorted_rows: from `sort_rows(rows, R)`, if it was called before.
-        deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort.
+        deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
+            a CPU it goes without a sort in any case, applying lookups in their order.)
     """
     if not _compiled(table) or table.dtype == torch.float64:
         reference.update_rows(
@@ -406,8 +407,9 @@ def update_rows(
         return
     gradients = gradients.contiguous()
     plain_sgd = optimizer == "sgd" and not weight_decay and table.dtype == torch.float32
-    if plain_sgd and not deterministic and table.is_cuda:
-        _kernels.sgd_rows_atomic(
+    # On a CPU the unsorted rule is deterministic too, and faster.
+    if plain_sgd and (not deterministic or table.device.type == "cpu"):
+        _kernels.sgd_rows_unsorted(
             table, rows.contiguous(), gradients, source, scale, lr, inverse_scale, overflow
         )
         return

@@ -16,6 +16,7 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 void sort_rows(const SortArguments& arguments);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 void update_rows(const UpdateArguments& arguments);
+void sgd_rows_unsorted(const UnsortedSgdArguments& arguments);
 
 // Returns the position of the first row outside [0, num_table_rows), or -1.
 int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t num_table_rows);
@@ -40,6 +41,6 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 int sort_rows(const SortArguments& arguments, void* stream);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 int update_rows(const UpdateArguments& arguments, void* stream);
-int sgd_rows_atomic(const AtomicSgdArguments& arguments, void* stream);
+int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream);
 
 }  // namespace recsys::device

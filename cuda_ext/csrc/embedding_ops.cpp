@@ -87,7 +87,7 @@ UpdateRule rule_named(const std::string& name) {
   return UpdateRule::kAdam;
 }
 
-// What update_rows and sgd_rows_atomic share.
+// What update_rows and sgd_rows_unsorted share.
 UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const Tensor& gradients,
                                  const std::optional<Tensor>& source,
                                  const std::optional<Tensor>& scale, const Tensor& lr,
@@ -311,20 +311,18 @@ void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
   RECSYS_RUN(update_rows, table, arguments);
 }
 
-#if defined(RECSYS_CUDA) || defined(RECSYS_EMULATOR)
-void sgd_rows_atomic(const Tensor& table, const Tensor& rows, const Tensor& gradients,
-                     const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
-                     const Tensor& lr, const std::optional<Tensor>& inverse_scale,
-                     const std::optional<Tensor>& overflow) {
-  const char* op = "sgd_rows_atomic";
-  AtomicSgdArguments arguments{
+void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gradients,
+                       const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
+                       const Tensor& lr, const std::optional<Tensor>& inverse_scale,
+                       const std::optional<Tensor>& overflow) {
+  const char* op = "sgd_rows_unsorted";
+  UnsortedSgdArguments arguments{
       update_arguments(table, rows, gradients, source, scale, lr, inverse_scale, overflow, op)};
   STD_TORCH_CHECK(arguments.update.table_dtype == Dtype::kFloat32, op, ": table must be float32");
-  STD_TORCH_CHECK(runs_on_device(table), op, ": only on a CUDA device");
+  check_rows(rows, table.size(0), op);
   if (arguments.update.count > 0 && table.numel() > 0) {
-    RECSYS_RUN_ON_DEVICE(sgd_rows_atomic, table, arguments);
+    RECSYS_RUN(sgd_rows_unsorted, table, arguments);
   }
 }
-#endif
 
 }  // namespace recsys

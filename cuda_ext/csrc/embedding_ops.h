@@ -46,9 +46,9 @@ void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
                  double weight_decay, double eps, double beta1, double beta2,
                  int64_t rounding_seed);
 
-void sgd_rows_atomic(const Tensor& table, const Tensor& rows, const Tensor& gradients,
-                     const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
-                     const Tensor& lr, const std::optional<Tensor>& inverse_scale,
-                     const std::optional<Tensor>& overflow);
+void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gradients,
+                       const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
+                       const Tensor& lr, const std::optional<Tensor>& inverse_scale,
+                       const std::optional<Tensor>& overflow);
 
 }  // namespace recsys

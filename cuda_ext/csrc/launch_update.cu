@@ -120,7 +120,7 @@ int update_rows(const UpdateArguments& arguments, void* stream) {
                  : launch_fix_up<1>(arguments, chunk_sums, stream);
 }
 
-int sgd_rows_atomic(const AtomicSgdArguments& arguments, void* stream) {
+int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream) {
   const UpdateArguments& update = arguments.update;
   if (update.count == 0 || update.dim == 0) {
     return 0;

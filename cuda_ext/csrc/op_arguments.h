@@ -140,9 +140,10 @@ struct UpdateArguments {
   void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
 };
 
-// sgd_rows_atomic: table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], in any
-// order; only the unsorted rows are read. float32 tables, no weight decay.
-struct AtomicSgdArguments {
+// sgd_rows_unsorted: table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one
+// lookup after the other, without a sort. On the CPU in the order of the lookups, on a device in
+// any order. float32 tables, no weight decay.
+struct UnsortedSgdArguments {
   UpdateArguments update;  // sorted_rows holds the rows as they come; positions is null
 };
 

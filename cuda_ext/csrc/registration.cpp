@@ -51,7 +51,7 @@ RECSYS_LIBRARY(library) {
       " Tensor? overflow, str rule, float weight_decay, float eps, float beta1, float beta2,"
       " int rounding_seed) -> ()");
   library.def(
-      "sgd_rows_atomic(Tensor(a!) table, Tensor rows, Tensor gradients, Tensor? source,"
+      "sgd_rows_unsorted(Tensor(a!) table, Tensor rows, Tensor gradients, Tensor? source,"
       " Tensor? scale, Tensor lr, Tensor? inverse_scale, Tensor? overflow) -> ()");
   library.def("cpu_instruction_set() -> str");
 }
@@ -71,9 +71,7 @@ void register_kernels(torch::stable::detail::StableLibrary& library) {
   library.impl("embedding_bag_scale_backward", TORCH_BOX(&recsys::embedding_bag_scale_backward));
   library.impl("sort_rows", TORCH_BOX(&recsys::sort_rows));
   library.impl("update_rows", TORCH_BOX(&recsys::update_rows));
-#if defined(RECSYS_CUDA) || defined(RECSYS_EMULATOR)
-  library.impl("sgd_rows_atomic", TORCH_BOX(&recsys::sgd_rows_atomic));
-#endif
+  library.impl("sgd_rows_unsorted", TORCH_BOX(&recsys::sgd_rows_unsorted));
 }
 
 std::string cpu_instruction_set() {

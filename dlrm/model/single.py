@@ -39,7 +39,7 @@ class Dlrm(nn.Module):
             config.hash_indices,
             config.embedding_storage,
         )
-        self._fuses_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
+        self._can_fuse_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
         self.interaction = build_interaction(
             config.interaction_op,
             1 + len(table_sizes),
@@ -75,7 +75,11 @@ class Dlrm(nn.Module):
         if self.num_numerical_features == 0:
             numerical = torch.ones(ids.shape[0], 1, device=ids.device)
         bottom = self._run_bottom(numerical.to(torch.float32))
-        if self._fuses_lookup and isinstance(self.embeddings, JointFusedEmbedding):
+        if (
+            self._can_fuse_lookup
+            and isinstance(self.embeddings, JointFusedEmbedding)
+            and self.embeddings.prefers_one_pass()
+        ):
             features = self.embeddings.interact(ids, bottom)
         else:
             with_tables = bool(self.embeddings.table_sizes)

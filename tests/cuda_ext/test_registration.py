@@ -86,6 +86,10 @@ CASES = {
     "sort_rows": lambda: (ROWS, 30),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
+    "sgd_rows_unsorted": lambda: (
+        *(randn(30, 8), ROWS.reshape(-1), randn(12, 8, seed=1), None, None),
+        *(torch.tensor(0.1), torch.tensor(0.5), torch.tensor(False)),
+    ),
 }
 
 
@@ -99,7 +103,7 @@ def dir_of_ops():
         "dot_interaction", "dot_interaction_backward", "gather_dot_interaction",
         "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
-        "update_rows",
+        "update_rows", "sgd_rows_unsorted",
     ]  # fmt: skip
 
 
@@ -114,7 +118,7 @@ def test_every_op_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("cuda_ext::")
     }
-    assert registered == {*dir_of_ops(), "sgd_rows_atomic", "cpu_instruction_set"}
+    assert registered == {*dir_of_ops(), "cpu_instruction_set"}
     assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
 
 

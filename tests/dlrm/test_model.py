@@ -136,11 +136,11 @@ def test_tables_can_be_read_and_put_back(storage):
                        kept[1][data.ids[0, 1]].bfloat16())  # fmt: skip
 
 
-def test_one_pass_lookup_trains_to_the_same_bits_as_two():
+def test_one_pass_lookup_trains_to_the_same_bits_as_two(monkeypatch):
     tables = []
     for fused in (True, False):
         model = build()
-        model._fuses_lookup = fused
+        monkeypatch.setattr(model.embeddings, "prefers_one_pass", lambda fused=fused: fused)
         step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"))
         for seed in range(4):
             step(batch(seed=seed), 0.3)

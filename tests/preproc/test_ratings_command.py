@@ -238,6 +238,7 @@ def test_a_header_is_one_only_in_the_first_line(tmp_path, number):
 @pytest.mark.parametrize("chunk_bytes", [1000, 2**19, 2**30])
 def test_chunks_hold_each_line_once(tmp_path, pack, chunk_bytes):
     text = b"".join(b"%d::%d::4::%d\n" % (i, i * i, i) for i in range(120_000))
+    text += b"1::2::4::3\n" * 300_000  # packed, a few hundred times shorter
     source = tmp_path / "log"
     source.write_bytes(pack(text))
     chunks = list(read_chunks(InputFile.open(source), chunk_bytes))

@@ -102,4 +102,19 @@ void update_rows(const UpdateArguments& arguments) {
   });
 }
 
+void sgd_rows_unsorted(const UnsortedSgdArguments& arguments) {
+  const UpdateArguments& update = arguments.update;
+  if (update.overflow != nullptr && *update.overflow) {
+    return;
+  }
+  const EmbeddingKernels& embedding = kernels().embedding;
+  const bool is_small = update.count <= 2 * lookups_per_task(update.dim);
+  const int owners = is_small ? 1 : num_threads();
+  parallel_for(owners, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t owner = begin; owner < end; ++owner) {
+      embedding.sgd_unsorted(update, static_cast<int>(owner), owners);
+    }
+  });
+}
+
 }  // namespace recsys::cpu

@@ -34,6 +34,9 @@ struct EmbeddingKernels {
   // partial sums of the others in the workspace.
   void (*update_chunks)(const UpdateArguments& arguments, int64_t begin, int64_t end);
 
+  // All lookups of the rows that a thread owns, in their order.
+  void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
+
   // Updates the rows that begin in chunks [begin, end) and reach into later ones.
   void (*update_crossing_rows)(const UpdateArguments& arguments, int64_t begin, int64_t end);
 };

@@ -16,7 +16,8 @@ namespace {
 constexpr int kDigitBits = 11;  // the 2048 open lines of a pass still lie in the second-level cache
 constexpr int64_t kBins = int64_t{1} << kDigitBits;
 constexpr int64_t kMaxChunks = 64;
-constexpr int64_t kMinChunk = 8192;  // keys; below, counting bins costs more than moving keys
+constexpr int64_t kChunksPerThread = 2;  // the places of a pass are computed by one thread
+constexpr int64_t kMinChunk = 8192;      // keys; below, counting bins costs more than moving keys
 
 template <typename KeyType>
 struct Entry {
@@ -62,7 +63,8 @@ struct Chunks {
 
   explicit Chunks(int64_t count_of_keys)
       : count(count_of_keys),
-        number(std::clamp((count_of_keys + kMinChunk - 1) / kMinChunk, int64_t{1}, kMaxChunks)),
+        number(std::clamp((count_of_keys + kMinChunk - 1) / kMinChunk, int64_t{1},
+                          std::min(kMaxChunks, kChunksPerThread * num_threads()))),
         size((count_of_keys + number - 1) / number) {}
 
   int64_t begin(int64_t chunk) const { return std::min(count, chunk * size); }
