@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo
 STAMP := $(VENV)/.installed
 
+# small shapes that reach every CUDA kernel, for the tools that slow them down
+SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag or sort
+
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
 
@@ -43,8 +46,11 @@ lint: setup  ## linters, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-gpu: setup  ## the tests that need a CUDA device
+test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
+	$(BIN)/python tests/cuda_ext/device_words.py
 	$(BIN)/pytest -q -m gpu tests
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
+	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 
 bench: setup  ## measure everything, fill README's tables (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.preprocessing --rows 4000000
