@@ -134,7 +134,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if chosen is None:
             raise CheckpointError(
                 f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
-                "missing); give the folder that --save_checkpoint_path named"
+                "missing); give the folder that the training run saved in"
             )
         path = chosen
     try:

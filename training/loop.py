@@ -63,13 +63,17 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """Cadences of a run; None means never, or at the end only."""
+    """Cadences of a run; None means never, or at the end only.
+
+    `patience` is the number of evaluations in a row without a better one that ends the run.
+    """
 
     epochs: int = 1
     max_steps: int | None = None
     test_freq: int | None = None
     test_after: float = 0.0
     metric_threshold: float | None = None
+    patience: int | None = None
     print_freq: int = 200
     save_freq: int | None = None
     benchmark_warmup_steps: int = 0
@@ -84,6 +88,7 @@ class LoopState:
     batch: int = 0
     best_metric: float = -math.inf
     best_epoch: float = 0.0
+    evaluations_since_best: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class FitResult:
         state: where it stands.
         train_samples_per_s: throughput over the whole measured window.
         test_samples_per_s: mean over the evaluations; nan without one.
-        reason: `done`, `threshold`, or the name of the signal that stopped it.
+        reason: `done`, `threshold`, `patience`, or the name of the signal that stopped it.
     """
 
     state: LoopState
@@ -142,7 +147,9 @@ class Loop(Generic[BatchT]):
     _window_wait_s: float = 0.0
 
     def fit(self) -> FitResult:
-        """Trains until the epochs or steps are done, the threshold is hit, or a signal comes.
+        """Trains until the epochs, the steps or the patience are used up, or the threshold is hit.
+
+        A signal ends it too, after the step at hand.
 
         Raises:
             DivergenceError: the loss is not finite or constant.
@@ -165,9 +172,15 @@ class Loop(Generic[BatchT]):
 
     def _finished(self) -> bool:
         max_steps = self.config.max_steps
-        return self.state.epoch >= self.config.epochs or (
-            max_steps is not None and self.state.step >= max_steps
+        return (
+            self.state.epoch >= self.config.epochs
+            or (max_steps is not None and self.state.step >= max_steps)
+            or self._patience_is_used_up()
         )
+
+    def _patience_is_used_up(self) -> bool:
+        patience = self.config.patience
+        return patience is not None and self.state.evaluations_since_best >= patience
 
     def _run_epoch(self, throughput: ThroughputWindow, stop: StopRequest) -> str:
         state, config = self.state, self.config
@@ -190,8 +203,10 @@ class Loop(Generic[BatchT]):
                     self._print_progress(lr)
                 other_work_since = time.perf_counter()
                 is_epoch_end = state.batch == self.source.num_batches
-                if self._evaluation_is_due(is_epoch_end) and self._run_evaluation(is_epoch_end):
-                    return "threshold"
+                if self._evaluation_is_due(is_epoch_end):
+                    found = self._run_evaluation(is_epoch_end)
+                    if found != "go on":
+                        return found
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
@@ -220,8 +235,8 @@ class Loop(Generic[BatchT]):
             return is_epoch_end or last
         return state.batch % config.test_freq == 0 or last
 
-    def _run_evaluation(self, is_epoch_end: bool) -> bool:
-        """Evaluates; returns whether the threshold is hit."""
+    def _run_evaluation(self, is_epoch_end: bool) -> str:
+        """Evaluates; returns `go on`, or the reason to end."""
         assert self.evaluate is not None
         self._collect_losses()
         state = self.state
@@ -231,8 +246,9 @@ class Loop(Generic[BatchT]):
             f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {found.metric:.6f}"
         )
         self.log.record((state.epoch, state.step), found.values)
-        is_best = found.metric > state.best_metric
-        if is_best:
+        state.evaluations_since_best += 1
+        if found.metric > state.best_metric:
+            state.evaluations_since_best = 0
             state.best_metric = found.metric
             state.best_epoch = state.epoch + state.batch / self.source.num_batches
             self._save(is_best=True)
@@ -242,9 +258,15 @@ class Loop(Generic[BatchT]):
                 f"Hit target accuracy {self.metric_name.upper()} {threshold} "
                 f"at epoch {state.best_epoch:.2f}"
             )
-            return True
+            return "threshold"
+        if self._patience_is_used_up():
+            self.announce(
+                f"No better {self.metric_name} in {state.evaluations_since_best} evaluations: "
+                f"stopping; the best was {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+            )
+            return "patience"
         self._open_window()
-        return False
+        return "go on"
 
     def _save(self, is_best: bool) -> None:
         if self.save is None or (self._saved_step == self.state.step and not is_best):

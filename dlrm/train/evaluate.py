@@ -11,12 +11,9 @@ import torch
 from dlrm.data.batch import Batch
 from dlrm.model.single import Dlrm
 from dlrm.train.metrics import ClickMetrics, click_metrics
+from training.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
 from training.precision import Precision
-from training.timing import LatencySummary, synchronize
-
-_BENCHMARK_WARMUP_STEPS = 10
-_DISTINCT_BATCHES = 64
-"""Batches kept for the inference benchmark: one batch over and over would stay in the cache."""
+from training.timing import synchronize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,22 +63,6 @@ def score_split(
     return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class InferenceFigures:
-    """Latency of one batch size; the batch lies on the device already.
-
-    Attributes:
-        batch_size: rows of a batch.
-        latency: over the measured steps.
-        samples_per_s: batch size over the mean latency.
-    """
-
-    batch_size: int
-    latency: LatencySummary
-    samples_per_s: float
-
-
-@torch.inference_mode()
 def measure_inference(
     model: Dlrm,
     batches: Iterable[Batch],
@@ -95,21 +76,14 @@ def measure_inference(
         model: put into evaluation mode here.
         batches: of one size, on `device`; a few dozen different ones are taken in turn.
         precision: of the forward pass.
-        device: of the model; each step waits for it, since latency is what is asked for.
-        num_steps: measured steps, after ten that are not.
+        device: of the model.
+        num_steps: measured steps.
     """
     model.eval()
-    kept = list(itertools.islice(batches, _DISTINCT_BATCHES))
-    durations = []
-    for step, batch in zip(
-        range(-_BENCHMARK_WARMUP_STEPS, num_steps), itertools.cycle(kept), strict=False
-    ):
-        synchronize(device)
-        started = time.perf_counter()
+    kept = list(itertools.islice(batches, DISTINCT_INPUTS))
+
+    def infer(batch: Batch) -> None:
         with precision.autocast():
             torch.sigmoid(model(batch.numerical, batch.ids))
-        synchronize(device)
-        if step >= 0:
-            durations.append(time.perf_counter() - started)
-    latency = LatencySummary.of(durations)
-    return InferenceFigures(len(kept[0]), latency, len(kept[0]) / latency.mean_s)
+
+    return measure_latency(infer, kept, len(kept[0]), device, num_steps)

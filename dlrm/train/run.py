@@ -17,13 +17,14 @@ from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
 from dlrm.train.checkpoint import load_weights, resume_run, save_run
-from dlrm.train.evaluate import InferenceFigures, SplitScores, measure_inference, score_split
+from dlrm.train.evaluate import SplitScores, measure_inference, score_split
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from training.allocator import keep_freed_memory
 from training.checkpoint import CheckpointFolder
 from training.device import resolve_device
 from training.divergence import check_auc
+from training.latency import TABLE_HEAD, InferenceFigures
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.precision import Precision, resolve_precision
 from training.run_log import RunLog
@@ -323,7 +324,7 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
     session = Session.start(config, announce)
     found = []
     values: dict[str, float] = {}
-    announce("   batch   mean ms    p50 ms    p90 ms    p99 ms     samples/s")
+    announce(TABLE_HEAD)
     for batch_size in session.config.run.inference_benchmark_batch_sizes:
         loader = session.batches(
             session.config.data.eval_split, batch_size, train=False, whole=True
@@ -336,17 +337,7 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
             session.config.run.inference_benchmark_steps,
         )
         found.append(figures)
-        latency = figures.latency
-        announce(
-            f"{batch_size:8d} {latency.mean_s * 1e3:9.3f} {latency.p50_s * 1e3:9.3f} "
-            f"{latency.p90_s * 1e3:9.3f} {latency.p99_s * 1e3:9.3f} {figures.samples_per_s:13,.0f}"
-        )
-        values |= {
-            f"mean_inference_latency_batch_{batch_size}": latency.mean_s,
-            f"p50_inference_latency_batch_{batch_size}": latency.p50_s,
-            f"p90_inference_latency_batch_{batch_size}": latency.p90_s,
-            f"p99_inference_latency_batch_{batch_size}": latency.p99_s,
-            f"mean_inference_throughput_batch_{batch_size}": figures.samples_per_s,
-        }
+        announce(figures.table_row())
+        values |= figures.log_values()
     session.log.record((), values)
     return found

@@ -189,3 +189,23 @@ def test_throughput_covers_the_whole_window_after_the_warmup():
     result = Run(epochs=2, benchmark_warmup_steps=3).fit()
     assert result.train_samples_per_s > 0
     assert math.isnan(Run(epochs=1, benchmark_warmup_steps=100).fit().train_samples_per_s)
+
+
+def test_patience_stops_after_evaluations_without_a_better_one():
+    run = Run(epochs=9, patience=2, metrics=[0.6, 0.7, 0.7, 0.65, 0.9])
+    result = run.fit()
+    assert result.reason == "patience"
+    assert [step for step, _ in run.evaluations] == [5, 10, 15, 20]
+    assert result.state.best_metric == 0.7
+    assert "No better auc in 2 evaluations" in run.lines[-1]
+
+
+def test_patience_counts_on_after_a_resume():
+    first = Run(epochs=9, patience=3, max_steps=10, metrics=[0.7, 0.6]).fit()
+    assert first.state.evaluations_since_best == 1
+    rest = Run(state=first.state, epochs=9, patience=3, metrics=[0.6, 0.5, 0.9])
+    assert rest.fit().reason == "patience"
+    assert rest.loop.state.step == 20
+    over = Run(state=rest.loop.state, epochs=9, patience=3)
+    over.fit()
+    assert over.step.seen == []

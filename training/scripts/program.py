@@ -2,6 +2,7 @@
 """How a program of ours starts and ends: logging, refused arguments, exit statuses."""
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -67,7 +68,12 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def say_how_to_continue(
-    result: FitResult, checkpoint_folder: Path | None, module: str, resumable: bool = True
+    result: FitResult,
+    checkpoint_folder: Path | None,
+    module: str,
+    *,
+    folder_flag: str = "--save_checkpoint_path",
+    resumable: bool = True,
 ) -> None:
     """Tells, after a signal stopped a run, what was saved and how to go on.
 
@@ -75,16 +81,20 @@ def say_how_to_continue(
         result: of the training.
         checkpoint_folder: where the run saves; None exits 130.
         module: of the program, as python -m names it.
+        folder_flag: flag that names the folder.
         resumable: whether the checkpoints hold more than weights.
     """
     if not result.reason.startswith("SIG"):
         return
     stopped = f"{result.reason}: stopped after step {result.state.step}"
     if checkpoint_folder is None:
-        print(f"{stopped}; nothing is saved without --save_checkpoint_path", file=sys.stderr)
+        print(f"{stopped}; nothing is saved without {folder_flag}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if not resumable:
         say(f"{stopped}; {checkpoint_folder} holds weights, such a run cannot be resumed")
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        say(f"{stopped}. To continue, repeat the command that started the processes with --resume")
         return
     say(f"{stopped}. Continue with:")
     arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--resume=true")]
