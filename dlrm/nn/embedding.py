@@ -7,7 +7,6 @@ Letters: B batch, F tables, D embedding dimension, R rows of the joint table, L 
 """
 
 import abc
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,38 +16,11 @@ from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage
+from training.row_optimizer import RowGradients, RowLookups, StoredTable
 
 _NONE_BAD = torch.iinfo(torch.int64).max
 _LONG_ROW = 64
 """Columns of a row from which on a lookup costs more than reading the result again."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RowGradients:
-    """Gradients of looked-up rows of one stored table.
-
-    Attributes:
-        table: index of the stored table (0 where there is one joint table).
-        rows: [L] int32 or int64; a row may occur more than once.
-        gradients: [L, D].
-    """
-
-    table: int
-    rows: Tensor
-    gradients: Tensor
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredTable:
-    """A table as it lies in memory.
-
-    Attributes:
-        values: [R, D] float32 or bfloat16.
-        low: [R, D] int16: the table is planar-split, `values` holding the high halves; or None.
-    """
-
-    values: Tensor
-    low: Tensor | None = None
 
 
 class Embeddings(nn.Module, abc.ABC):
@@ -245,7 +217,7 @@ class JointFusedEmbedding(_JointTable):
         self.weight_low: Tensor | None
         low = torch.empty_like(self.weight, dtype=torch.int16) if storage == "planar" else None
         self.register_buffer("weight_low", low, persistent=False)
-        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._lookups = RowLookups()
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the joint table."""
@@ -256,10 +228,7 @@ class JointFusedEmbedding(_JointTable):
         rows = self._rows(ids)
         if not (self.trainable and torch.is_grad_enabled()):
             return rows, None
-        shape = (*rows.shape, self.embedding_dim)
-        anchor = ops.row_gradient_anchor(shape, dtype, self.weight.device)
-        self._pending.append((rows, anchor))
-        return rows, anchor
+        return rows, self._lookups.anchor(rows, self.embedding_dim, dtype)
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Maps [B, F] to [B, F, D]."""
@@ -293,12 +262,7 @@ class JointFusedEmbedding(_JointTable):
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the vectors that were looked up."""
-        pending, self._pending = self._pending, []
-        return [
-            RowGradients(0, rows.reshape(-1), anchor.grad.reshape(-1, self.embedding_dim))
-            for rows, anchor in pending
-            if anchor.grad is not None
-        ]
+        return self._lookups.take(0)
 
 
 class MultiTableEmbedding(Embeddings):

@@ -49,15 +49,20 @@ def _weights(model: Dlrm) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def _training_state(step: DlrmTrainStep) -> dict[str, dict[str, Tensor]]:
+def _training_state(model: Dlrm, step: DlrmTrainStep) -> dict[str, dict[str, Tensor]]:
     """Returns the optimizers' tensors, in the groups of what they belong to."""
     groups: dict[str, dict[str, Tensor]] = {}
     if step.mlp_optimizer is not None:
         groups[_MLP_OPTIMIZER] = step.mlp_optimizer.state()
     if step.embedding_optimizer is not None:
         groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
-        for i, state in enumerate(step.embedding_optimizer.state_per_feature()):
-            groups[_table_group(i)] = state
+        state = step.embedding_optimizer.state
+        for i in range(len(model.embeddings.table_sizes)):
+            groups[_table_group(i)] = {}
+        for name in state[0] if state else ():
+            views = model.embeddings.per_feature([of_table[name] for of_table in state])
+            for i, view in enumerate(views):
+                groups[_table_group(i)][name] = view
     return groups
 
 
@@ -71,7 +76,7 @@ def save_run(
 ) -> None:
     """Saves everything that a resumed run needs."""
     groups = _weights(model)
-    for group, tensors in _training_state(step).items():
+    for group, tensors in _training_state(model, step).items():
         groups.setdefault(group, {}).update(tensors)
     groups[_RANDOM] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -117,7 +122,7 @@ def resume_run(
     checkpoint = read_checkpoint(latest)
     _check_same_settings(checkpoint, config)
     _load_model(checkpoint, model)
-    for group, tensors in _training_state(step).items():
+    for group, tensors in _training_state(model, step).items():
         _copy(checkpoint, group, tensors)
     random = checkpoint.tensors(_RANDOM)
     torch.set_rng_state(random["cpu"])

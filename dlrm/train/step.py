@@ -8,9 +8,9 @@ from cuda_ext import library
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.single import Dlrm
-from dlrm.nn.row_optimizer import RowwiseOptimizer
 from training.dense_optimizer import build_dense_optimizer
 from training.precision import Precision
+from training.row_optimizer import RowwiseOptimizer
 
 
 class DlrmTrainStep:

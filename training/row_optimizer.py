@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups in tables outside autograd, and the optimizer that changes the rows they met.
+
+A table of this kind never has a gradient of its own size. Letters: R rows, D columns, L lookups.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cuda_ext import ops, reference
+from cuda_ext.ops import RowOptimizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowGradients:
+    """Gradients of looked-up rows of one stored table.
+
+    Attributes:
+        table: index of the stored table.
+        rows: [L] int32 or int64; a row may occur more than once.
+        gradients: [L, D].
+    """
+
+    table: int
+    rows: Tensor
+    gradients: Tensor
+
+    def squared_norm(self) -> Tensor:
+        """Returns the squared norm of the table's gradient: duplicates are added up first."""
+        _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
+        return summed.square().sum()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it lies in memory.
+
+    Attributes:
+        values: [R, D] float32 or bfloat16.
+        low: [R, D] int16: the table is planar-split, `values` holding the high halves; or None.
+    """
+
+    values: Tensor
+    low: Tensor | None = None
+
+
+class RowLookups:
+    """The lookups of a step in one table, until their gradients are taken."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Tensor, Tensor]] = []
+
+    def anchor(self, rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+        """Remembers a lookup.
+
+        Args:
+            rows: int32 or int64 of any shape.
+            dim: D.
+            dtype: of the looked-up vectors.
+
+        Returns:
+            What the lookup takes as its anchor; it will hold the gradient.
+        """
+        anchor = ops.row_gradient_anchor((*rows.shape, dim), dtype, rows.device)
+        self._pending.append((rows, anchor))
+        return anchor
+
+    def take(self, table: int) -> list[RowGradients]:
+        """Returns the gradients that backward left, joined, and forgets the lookups.
+
+        Args:
+            table: index to give to the result.
+
+        Returns:
+            One entry; none where no lookup got a gradient.
+        """
+        pending, self._pending = self._pending, []
+        rows = [rows.reshape(-1) for rows, anchor in pending if anchor.grad is not None]
+        found = [a.grad.reshape(-1, a.shape[-1]) for _, a in pending if a.grad is not None]
+        if not found:
+            return []
+        # One update for all lookups of a step: rules with moments would count two steps.
+        if len(found) > 1:
+            return [RowGradients(table, torch.cat(rows), torch.cat(found))]
+        return [RowGradients(table, rows[0], found[0])]
+
+
+class RowTables(Protocol):
+    """Tables whose rows an optimizer changes."""
+
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns the tables as they lie in memory; changing them changes the model."""
+        ...
+
+    def take_row_gradients(self) -> list[RowGradients]:
+        """Returns the gradients that backward left, and forgets them."""
+        ...
+
+
+class RowwiseOptimizer:
+    """Applies the row gradients of tables to them: it changes the rows of a batch and no others.
+
+    Args:
+        tables: what it changes.
+        rule: `sgd`, `rowwise_adagrad`, `adagrad` or `adam`.
+        weight_decay: on the rows that occur.
+        loss_scale: the gradients are divided by it.
+
+    Attributes:
+        state: one dict of tensors per stored table.
+        steps: scalar float32 tensor, optimizer steps that were applied.
+    """
+
+    def __init__(
+        self,
+        tables: RowTables,
+        rule: RowOptimizer,
+        weight_decay: float,
+        loss_scale: float = 1.0,
+    ) -> None:
+        self._tables = tables
+        self._rule = rule
+        self._weight_decay = weight_decay
+        values = [table.values for table in tables.stored_tables()]
+        self.state = [ops.row_optimizer_state(rule, table) for table in values]
+        device = values[0].device if values else torch.device("cpu")
+        self.steps = torch.zeros((), device=device)
+        self._inverse_scale = (
+            None if loss_scale == 1.0 else torch.tensor(1 / loss_scale, device=device)
+        )
+
+    def gradients(self) -> list[RowGradients]:
+        """Takes the gradients that backward left."""
+        return self._tables.take_row_gradients()
+
+    @torch.no_grad()
+    def step(
+        self,
+        gradients: Sequence[RowGradients],
+        lr: Tensor,
+        overflow: Tensor | None = None,
+        factor: Tensor | None = None,
+    ) -> None:
+        """Applies gradients.
+
+        Args:
+            gradients: from `gradients`.
+            lr: scalar float32 tensor on the device.
+            overflow: scalar bool tensor; True changes nothing.
+            factor: scalar float32 tensor; the gradients are multiplied by it.
+        """
+        self.steps += 1 if overflow is None else (~overflow).to(self.steps.dtype)
+        tables = self._tables.stored_tables()
+        scale = self._inverse_scale
+        if factor is not None:
+            scale = factor if scale is None else scale * factor
+        for found in gradients:
+            table = tables[found.table]
+            ops.update_rows(
+                self._rule,
+                table.values,
+                self.state[found.table],
+                found.rows,
+                found.gradients,
+                lr=lr,
+                step=self.steps,
+                weight_decay=self._weight_decay,
+                inverse_scale=scale,
+                overflow=overflow,
+                table_low=table.low,
+            )
