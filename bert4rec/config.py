@@ -146,18 +146,32 @@ class OptimizerConfig:
     """How parameters move."""
 
     lr: float = setting(1e-3, "Learning rate")
-    lr_schedule: Literal["step", "cosine"] = setting(
-        "step", "Multiply by --gamma every --decay_step epochs, or fall to zero along a cosine"
+    lr_schedule: Literal["step", "cosine", "linear"] = setting(
+        "step",
+        "Multiply by --gamma every --decay_step epochs, or fall to zero along a cosine or a line",
     )
     decay_step: int = setting(25, "Epochs between falls of the rate under --lr_schedule step")
     gamma: float = setting(1.0, "Factor of each fall under --lr_schedule step")
     warmup_steps: int = setting(0, "Steps in which the rate rises from zero")
     weight_decay: float = setting(0.0, "Weight decay (decoupled)")
     clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
+    item_update: Literal["auto", "dense", "rows"] = setting(
+        "auto",
+        "Move every row of the item tables in each step, or only those that a batch met; auto "
+        "takes rows with a sampled loss and under --parallelism dmp",
+    )
+    item_rule: Literal["auto", "adam", "adagrad", "rowwise_adagrad"] = setting(
+        "auto",
+        "Optimizer of the rows under --item_update rows; auto takes adam, and rowwise_adagrad "
+        "under --parallelism dmp on a CPU, where FBGEMM has no Adam",
+    )
+    accumulation_steps: int = setting(
+        1, "Batches whose gradients a process adds up before it moves the parameters"
+    )
 
     def __post_init__(self) -> None:
         """Refuses negative rates."""
-        require_positive(self, "decay_step")
+        require_positive(self, "decay_step", "accumulation_steps")
         for name in ("lr", "gamma", "weight_decay", "warmup_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} must not be negative, got {getattr(self, name)}")
@@ -258,6 +272,41 @@ class Bert4RecConfig:
             raise ValueError("--resume needs --export_root, the folder of the run")
         if self.run.resume and self.run.load_checkpoint_path is not None:
             raise ValueError("--resume continues from --export_root; drop --load_checkpoint_path")
+        objective = self.objective
+        if objective.loss == "gbce" and objective.negative_sampler != "uniform":
+            raise ValueError(
+                "--loss gbce is calibrated for uniform negatives; use --negative_sampler uniform, "
+                "or --loss sampled, which corrects for the probability of each"
+            )
+        if self.updates_rows and objective.loss == "full" and self.model.head == "tied":
+            raise ValueError(
+                "the full softmax of a tied head gives every row of the item table a gradient, "
+                "so --item_update rows and --parallelism dmp cannot have it: use --loss sampled, "
+                "--loss gbce or --head untied"
+            )
+        if self.run.parallelism == "dmp":
+            self._check_dmp()
+
+    def _check_dmp(self) -> None:
+        if self.optimizer.item_update == "dense":
+            raise ValueError("--parallelism dmp moves rows of the item table: drop --item_update")
+        if self.optimizer.clip_norm is not None:
+            raise ValueError(
+                "--clip_norm cannot be had under --parallelism dmp: the item table is updated "
+                "during backward, before the norm is known. Use --parallelism ddp"
+            )
+        if self.optimizer.accumulation_steps > 1:
+            raise ValueError(
+                "--accumulation_steps cannot be had under --parallelism dmp: the item table is "
+                "updated in every backward. Use --parallelism ddp"
+            )
+
+    @property
+    def updates_rows(self) -> bool:
+        """Whether steps move only those rows of the item tables that a batch met."""
+        choice = self.optimizer.item_update
+        by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
+        return choice == "rows" or (choice == "auto" and by_itself)
 
     @property
     def checkpoint_folder(self) -> Path | None:

@@ -8,6 +8,13 @@ from bert4rec.data.random_sequences import random_sequences
 from dataspec.sequences import Sequences, read_sequences
 
 
+def dataset_root(config: DataConfig) -> Path | None:
+    """Returns the folder of the dataset; None for `random`, which has none."""
+    if config.dataset_name == "random":
+        return None
+    return Path(config.dataset_path or config.dataset_name)
+
+
 def open_sequences(config: DataConfig, seed: int) -> Sequences:
     """Returns the sequences of a run.
 
@@ -18,7 +25,8 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
     Raises:
         ValueError: the dataset is not there, damaged, or not prepared.
     """
-    if config.dataset_name == "random":
+    root = dataset_root(config)
+    if root is None:
         return random_sequences(
             config.random_user_count,
             config.random_item_count,
@@ -26,7 +34,6 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
             config.min_user_count,
             seed,
         )
-    root = Path(config.dataset_path or config.dataset_name)
     if not (root / "manifest.json").is_file():
         program = "amazon" if config.dataset_name == "amazon" else "movielens"
         raise ValueError(

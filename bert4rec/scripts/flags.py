@@ -45,6 +45,10 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
         values |= {name: value for name, value in from_file.items() if name not in explicit}
         explicit |= set(from_file)
     if values["mode"] in ("ddp", "dmp"):
+        if "parallelism" in explicit and values["parallelism"] != values["mode"]:
+            raise ValueError(
+                f"--mode {values['mode']} contradicts --parallelism {values['parallelism']}"
+            )
         values["parallelism"], values["mode"] = values["mode"], "train"
     return Bert4RecConfig.from_dict(values, frozenset(explicit))
 

@@ -4,11 +4,19 @@
 python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_path data/ml-1m
 """
 
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
 from absl import flags
 
 import bert4rec  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
+from bert4rec.config import Bert4RecConfig
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train import run as runs
+from bert4rec.train.inference import inference_benchmark
+from bert4rec.train.recommend import recommend
 from training.scripts import program
 
 
@@ -17,12 +25,39 @@ def run(flag_values: flags.FlagValues) -> None:
     config = config_from_flags(flag_values)
     if config.run.mode == "test":
         runs.test(config, program.say)
+    elif config.run.mode == "inference_benchmark":
+        inference_benchmark(config, program.say)
+    elif config.run.mode == "recommend":
+        _recommend(config)
     else:
         program.say_how_to_continue(
-            runs.train(config, program.say), config.checkpoint_folder, "bert4rec.scripts.main"
+            runs.train(config, program.say),
+            config.checkpoint_folder,
+            "bert4rec.scripts.main",
+            folder_flag="--export_root",
         )
 
 
-if __name__ == "__main__":
-    define_flags(flags.FLAGS)
+def _recommend(config: Bert4RecConfig) -> None:
+    """Answers the lines of a file, or of the standard input, on the standard output."""
+    name = config.run.recommend_input
+    with contextlib.ExitStack() as stack:
+        if name is None:
+            recommend(config, sys.stdin.buffer, "standard input", program.say)
+        else:
+            lines = stack.enter_context(Path(name).open("rb"))
+            recommend(config, lines, name, program.say)
+
+
+def start(**defaults: Any) -> None:
+    """Runs the program with the command line of the process.
+
+    Args:
+        **defaults: of flags, where they differ from those of the config.
+    """
+    define_flags(flags.FLAGS, **defaults)
     program.start(run)
+
+
+if __name__ == "__main__":
+    start()

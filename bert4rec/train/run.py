@@ -19,6 +19,12 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.train.checkpoint import load_weights, resume_run, save_run
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from bert4rec.train.popularity import popularity_ranks
+from bert4rec.train.resolve import (
+    check_catalogue,
+    take_filters_from_dataset,
+    take_model_from_checkpoint,
+)
 from bert4rec.train.step import Bert4RecTrainStep, masking_rule
 from dataspec.sequences import Sequences
 from training.allocator import keep_freed_memory
@@ -27,7 +33,7 @@ from training.device import resolve_device
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.precision import Precision, resolve_precision
 from training.run_log import RunLog
-from training.schedule import Schedule, WarmupCosine, WarmupStepDecay
+from training.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +56,20 @@ class Session:
     announce: Announce
 
     @classmethod
-    def start(cls, config: Bert4RecConfig, announce: Announce) -> "Session":
-        """Opens the data and the log, and builds the model.
+    def start(
+        cls, config: Bert4RecConfig, announce: Announce, *, draws_negatives: bool = True
+    ) -> "Session":
+        """Resolves the settings, opens the data and the log, and builds the model.
+
+        Args:
+            config: what the user asked for.
+            announce: prints a line.
+            draws_negatives: for the sampled rankings.
 
         Raises:
             ValueError: a setting, the dataset or the checkpoint is refused.
         """
+        config = take_filters_from_dataset(take_model_from_checkpoint(config))
         run = config.run
         if run.num_threads is not None:
             torch.set_num_threads(run.num_threads)
@@ -63,7 +77,11 @@ class Session:
         device = resolve_device(run.base_device)
         precision = resolve_precision(device, config.precision.amp, config.precision.amp_dtype, 1.0)
         sequences = open_sequences(config.data, run.seed)
-        negatives = _draw_all_negatives(sequences, config, announce)
+        if run.load_checkpoint_path is not None:
+            check_catalogue(
+                Path(run.load_checkpoint_path), sequences.num_items, config.data.dataset_name
+            )
+        negatives = _draw_all_negatives(sequences, config, announce) if draws_negatives else {}
         torch.manual_seed(run.seed)
         with device:
             model = Bert4Rec(config.model, sequences.num_items)
@@ -133,6 +151,7 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
         DivergenceError: the loss is not finite or constant.
     """
     session = Session.start(config, announce)
+    config = session.config
     run, data = config.run, config.data
     batches = TrainBatches(
         sequences=session.sequences,
@@ -164,6 +183,7 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
             epochs=run.num_epochs,
             max_steps=run.max_steps,
             test_freq=run.test_freq,
+            patience=run.patience,
             print_freq=run.print_freq,
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
@@ -188,7 +208,7 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
             "best_epoch": result.state.best_epoch,
         },
     )
-    if result.reason == "done":
+    if not result.reason.startswith("SIG"):
         best = None if folder is None else folder.best()
         if best is not None:
             load_weights(best, session.model)
@@ -202,17 +222,24 @@ def test(config: Bert4RecConfig, announce: Announce) -> dict[str, float]:
     Raises:
         ValueError: a setting, the dataset or the checkpoint is refused.
     """
+    if config.run.load_checkpoint_path is None:
+        logger.warning("--mode test without --load_checkpoint_path tests a fresh model")
     return _report_test(Session.start(config, announce))
 
 
 def _schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
-    optimizer = config.optimizer
+    optimizer, max_steps = config.optimizer, config.run.max_steps
+    total = config.run.num_epochs * steps_per_epoch if max_steps is None else max_steps
     if optimizer.lr_schedule == "cosine":
-        total = config.run.num_epochs * steps_per_epoch
         return WarmupCosine(
+            base_lr=optimizer.lr, warmup_steps=optimizer.warmup_steps, total_steps=total
+        )
+    if optimizer.lr_schedule == "linear":
+        return WarmupPolynomialDecay(
             base_lr=optimizer.lr,
             warmup_steps=optimizer.warmup_steps,
-            total_steps=total if config.run.max_steps is None else config.run.max_steps,
+            decay_steps=max(total - optimizer.warmup_steps, 1),
+            decay_power=1,
         )
     return WarmupStepDecay(
         base_lr=optimizer.lr,
@@ -238,6 +265,7 @@ def _validate(session: Session) -> Evaluation:
 
 def _report_test(session: Session) -> dict[str, float]:
     ranked = session.rank("test")
+    ranked.ranks["popularity"] = popularity_ranks(session.sequences, "test")
     evaluation = session.config.evaluation
     figures = _figures(session, ranked)
     session.announce(f"Test on {session.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program as a file, for launchers that take the path of a script.
+
+torchx run -s local_cwd dist.ddp -j 1x2 --script bert4rec/bert4rec_main.py -- \
+    --dataset_name random --mode dmp
+"""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Python puts the folder of a script first; its `data` and `config` would shadow those of others.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from bert4rec.scripts.main import start
+
+    start()

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recommends items for histories that come line by line, in the ids of the raw ratings.
+
+A line holds the item ids of one history, oldest first, with white space between. Each line gets
+one line of JSON, in the same order:
+
+    {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
+    {"line": 2, "error": "no item of this history is known"}
+
+Letters: B histories.
+"""
+
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import pack
+from bert4rec.data.sources import dataset_root
+from bert4rec.data.split import mask_item
+from bert4rec.data.windows import Windows
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.scoring import Queries
+from bert4rec.train.checkpoint import load_weights
+from bert4rec.train.resolve import check_catalogue, take_model_from_checkpoint
+from dataspec.sequences import Sequences, read_item_map
+from training.device import resolve_device
+from training.precision import Precision, resolve_precision
+
+logger = logging.getLogger(__name__)
+
+_NOTHING_KNOWN = "no item of this history is known"
+_MOST_SHOWN = 5
+"""Unknown ids that a message shows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recommender:
+    """A model that answers in raw ids.
+
+    Attributes:
+        model: the network, in evaluation mode.
+        raw_ids: of the items 1, 2, ...
+        numbers: raw id -> item number.
+        causal: the model predicts from the last item, without a mask behind it.
+        precision: of the forward pass.
+        device: of the model.
+    """
+
+    model: Bert4Rec
+    raw_ids: list[str]
+    numbers: dict[str, int]
+    causal: bool
+    precision: Precision
+    device: torch.device
+
+    @classmethod
+    def start(cls, config: Bert4RecConfig) -> "Recommender":
+        """Loads the model and the ids of its items.
+
+        Raises:
+            ValueError: a setting, the dataset or the checkpoint is refused.
+        """
+        if config.run.load_checkpoint_path is None:
+            raise ValueError("--mode recommend needs --load_checkpoint_path, a trained model")
+        path = Path(config.run.load_checkpoint_path)
+        if config.run.num_threads is not None:
+            torch.set_num_threads(config.run.num_threads)
+        device = resolve_device(config.run.base_device)
+        config = take_model_from_checkpoint(config)
+        root = dataset_root(config.data)
+        if root is None:  # the items of the generated dataset have no other names
+            raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
+        else:
+            raw_ids = read_item_map(root).raw.to_pylist()
+        check_catalogue(path, len(raw_ids), str(root or "--dataset_name random"))
+        with device:
+            model = Bert4Rec(config.model, len(raw_ids))
+        load_weights(path, model)
+        model.eval()
+        precision = config.precision
+        return cls(
+            model=model,
+            raw_ids=raw_ids,
+            numbers={raw_id: number for number, raw_id in enumerate(raw_ids, 1)},
+            causal=config.objective.objective == "causal",
+            precision=resolve_precision(device, precision.amp, precision.amp_dtype, 1.0),
+            device=device,
+        )
+
+    @torch.inference_mode()
+    def top(
+        self, histories: list[list[int]], count: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Finds the best items that are in no history of their own.
+
+        Args:
+            histories: B lists of item numbers, oldest first, none empty.
+            count: items to find.
+
+        Returns:
+            ([B, count] item numbers, best first, [B, count] scores, -inf where nothing is left).
+        """
+        lengths = np.array([len(history) for history in histories])
+        items = np.fromiter(itertools.chain.from_iterable(histories), np.int32, lengths.sum())
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        sequences = Sequences(items, offsets, len(self.raw_ids))
+        room = self.model.max_len if self.causal else self.model.max_len - 1
+        kept = np.minimum(lengths, room)
+        rows = np.arange(len(histories))
+        append = None if self.causal else mask_item(len(self.raw_ids))
+        windows = Windows(rows, lengths - kept, kept)
+        packed, layout = pack(sequences, windows, self.device, append)
+        with self.precision.autocast():
+            queries = Queries.of_histories(self.model, packed, layout, causal=self.causal)
+        seen_row = torch.from_numpy(np.repeat(rows, lengths)).to(self.device)
+        seen_item = torch.from_numpy(items.astype(np.int64)).to(self.device)
+        best, scores = queries.top(count, seen_row, seen_item)
+        return best.cpu().numpy(), scores.cpu().numpy()
+
+
+def recommend(
+    config: Bert4RecConfig, lines: Iterable[bytes], where: str, write: Callable[[str], None]
+) -> None:
+    """Answers each line, some at a time: --test_batch_size lines are read before they are answered.
+
+    Args:
+        config: names the model, the dataset and the number of items to find.
+        lines: of the input; read once, never held as a whole.
+        where: name of the input, for messages.
+        write: takes a line of the answer, without its end.
+
+    Raises:
+        ValueError: a setting, the dataset or the checkpoint is refused, a line is not UTF-8, or
+            not one of the lines could be answered.
+    """
+    recommender = Recommender.start(config)
+    answered = total = 0
+    numbered = _read(lines, where, recommender.numbers)
+    while batch := list(itertools.islice(numbered, config.data.test_batch_size)):
+        asked = [(number, history) for number, history in batch if history]
+        answers = dict.fromkeys((number for number, _ in batch), "")
+        for number, history in batch:
+            if not history:
+                answers[number] = json.dumps({"line": number, "error": _NOTHING_KNOWN})
+        if asked:
+            best, scores = recommender.top([history for _, history in asked], config.run.top_k)
+            for (number, _), items, values in zip(asked, best, scores, strict=True):
+                answers[number] = _answer(number, items, values, recommender.raw_ids)
+        for answer in answers.values():
+            write(answer)
+        answered += len(asked)
+        total += len(batch)
+    logger.info("%d of %d histories answered", answered, total)
+    if total and not answered:
+        raise ValueError(
+            f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
+            "item ids of a history as the raw ratings have them, with white space between"
+        )
+
+
+def _read(
+    lines: Iterable[bytes], where: str, numbers: dict[str, int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yields (line number, item numbers that are known), and reports ids that are not."""
+    for number, line in enumerate(lines, 1):
+        try:
+            words = line.decode().split()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}:{number}: not UTF-8 text: {error}") from error
+        unknown = [word for word in words if word not in numbers]
+        if unknown:
+            shown = ", ".join(repr(word) for word in unknown[:_MOST_SHOWN])
+            more = f" and {len(unknown) - _MOST_SHOWN} more" if len(unknown) > _MOST_SHOWN else ""
+            logger.warning("%s:%d: left out unknown item ids: %s%s", where, number, shown, more)
+        yield number, [numbers[word] for word in words if word in numbers]
+
+
+def _answer(
+    number: int,
+    items: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float32],
+    raw_ids: list[str],
+) -> str:
+    left = np.isfinite(scores)  # a short catalogue may have too few items that were not seen
+    return json.dumps(
+        {
+            "line": number,
+            "items": [raw_ids[item - 1] for item in items[left]],
+            "scores": [round(float(score), 6) for score in scores[left]],
+        }
+    )

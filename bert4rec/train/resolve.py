@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills in what a run leaves open, from the checkpoint and the dataset; each change is logged."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert4rec.config import Bert4RecConfig, ModelConfig
+from bert4rec.data.sources import dataset_root
+from dataspec.manifest import MANIFEST_FILE, Manifest
+from training.checkpoint import CheckpointError, read_checkpoint
+
+logger = logging.getLogger(__name__)
+
+_FILTERS = ("min_user_count", "min_item_count", "min_rating")
+
+
+def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
+    """Returns the config with the model settings of the checkpoint that it loads.
+
+    Unless the run trains, the objective comes along: it decides how the model is asked. Settings
+    that the user gave stay as they are.
+
+    Raises:
+        CheckpointError: there is no checkpoint of this model where --load_checkpoint_path points.
+    """
+    if config.run.load_checkpoint_path is None:
+        return config
+    checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
+    if "num_items" not in checkpoint.state:
+        raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    if config.run.mode != "train":
+        names.append("objective")
+    stored = {name: checkpoint.config[name] for name in names if name in checkpoint.config}
+    return _changed(config, stored, "as in the checkpoint")
+
+
+def check_catalogue(path: Path, num_items: int, where: str) -> None:
+    """Refuses a dataset that is not the one a checkpoint was trained on.
+
+    Raises:
+        CheckpointError: the numbers of items differ, so the numbers stand for other items.
+    """
+    checkpoint = read_checkpoint(path)
+    if checkpoint.state.get("num_items") != num_items:
+        raise CheckpointError(
+            f"{checkpoint.path}: was trained on {checkpoint.state.get('num_items')} items, {where} "
+            f"has {num_items}; name the dataset of the training with --dataset_path"
+        )
+
+
+def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
+    """Returns the config with the filters that the dataset was prepared with.
+
+    Raises:
+        ValueError: a filter was given that the dataset does not have, or it is of another source.
+    """
+    root = dataset_root(config.data)
+    if root is None or not (root / MANIFEST_FILE).is_file():
+        return config
+    manifest = Manifest.load(root)
+    if manifest.kind != "sequences":
+        raise ValueError(
+            f"--dataset_path {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
+            "as preproc.movielens and preproc.amazon make them"
+        )
+    recorded = manifest.semantics
+    source = recorded.get("source")
+    is_amazon = config.data.dataset_name == "amazon"
+    if "dataset_name" in config.explicit and is_amazon != (source == "amazon"):
+        raise ValueError(
+            f"--dataset_name {config.data.dataset_name}: the dataset in {root} was made from "
+            f"{source} ratings"
+        )
+    values = config.to_dict()
+    for name in _FILTERS:
+        if name in config.explicit and name in recorded and recorded[name] != values[name]:
+            raise ValueError(
+                f"--{name} {values[name]}: the dataset in {root} was prepared with --{name} "
+                f"{recorded[name]}; leave the flag out, or prepare the ratings again with "
+                f"`python -m preproc.{source} --{name} {values[name]}`"
+            )
+    filters = {name: recorded[name] for name in _FILTERS if name in recorded}
+    return _changed(config, filters, "as the dataset was prepared")
+
+
+def _changed(config: Bert4RecConfig, found: Mapping[str, Any], why: str) -> Bert4RecConfig:
+    values = config.to_dict()
+    changes = {
+        name: value
+        for name, value in found.items()
+        if name not in config.explicit and values[name] != value
+    }
+    for name, value in changes.items():
+        logger.info("--%s: %s, %s", name, value, why)
+    return Bert4RecConfig.from_dict(values | changes, config.explicit)
