@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Python puts the folder of a script first; its `data` and `config` would shadow those of others.
+    # Python puts the folder of a script first; its `data` and `config` would shadow others there.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     from bert4rec.scripts.main import start
 
