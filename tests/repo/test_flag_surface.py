@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags that users' scripts depend on: those of seed 004, and the whole list as it stands.
+"""The flags that users' scripts depend on: those of the seeds, and each whole list as it stands.
 
-A flag that is added or changed edits tests/golden/help_main.txt in the same commit; `make golden`
-writes it anew.
+A flag that is added or changed edits tests/golden/help_*.txt in the same commit; `make golden`
+writes them anew.
 """
 
 import os
@@ -12,18 +12,28 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from dlrm.scripts.flags import define_flags
+from bert4rec.scripts import flags as bert4rec
+from dlrm.scripts import flags as dlrm
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
+PROGRAMS = {
+    "dlrm": (dlrm, "help_main.txt", "seed_flags.txt", 43),
+    "bert4rec": (bert4rec, "help_bert4rec.txt", "seed_flags_bert4rec.txt", 24),
+}
+"""Model -> its flags, the list of all, the list of the seed's, and how many those are."""
+
 DEFAULTS_THAT_DIFFER = {
-    "base_device": "auto",  # CUDA if present, else CPU: the seed's `cuda` fails without a GPU
+    # CUDA if present, else CPU: the seed's `cuda` fails without a GPU.
+    ("dlrm", "base_device"): "auto",
+    # The seed can only train: its `dmp` and `ddp` are --parallelism here, and still taken.
+    ("bert4rec", "mode"): "train",
 }
 
 
-def dlrm_flags():
+def flags_of(model):
     values = flags.FlagValues()
-    define_flags(values)
+    PROGRAMS[model][0].define_flags(values)
     return {
         name: values[name]
         for name in values
@@ -32,7 +42,9 @@ def dlrm_flags():
 
 
 def default_of(flag):
-    return "none" if flag.default is None else (flag.default_as_str or "").strip("'")
+    if flag.default is None:
+        return "none"
+    return (flag.default_as_str or "").strip("'") or "empty"
 
 
 def kind_of(flag):
@@ -44,8 +56,9 @@ def kind_of(flag):
     )
 
 
-def render(found):
-    lines = ["# python -m dlrm.scripts.main: flag | type | default, then the help.\n"]
+def render(model):
+    found = flags_of(model)
+    lines = [f"# python -m {model}.scripts.main: flag | type | default, then the help.\n"]
     for name in sorted(found):
         flag = found[name]
         short = f" [{flag.short_name}]" if flag.short_name else ""
@@ -53,33 +66,38 @@ def render(found):
     return "".join(lines)
 
 
-def seed_flags():
-    lines = (GOLDEN / "seed_flags.txt").read_text().splitlines()
+def seed_flags(model):
+    lines = (GOLDEN / PROGRAMS[model][2]).read_text().splitlines()
     rows = [line.split(" | ") for line in lines if not line.startswith("#")]
     heads = [re.fullmatch(r"(\w+)(?: \[(\w+)\])?", head) for head, _, _ in rows]
     return [
-        pytest.param(head[1], head[2], kind, default, id=head[1])
+        pytest.param(model, head[1], head[2], kind, default, id=f"{model} {head[1]}")
         for head, (_, kind, default) in zip(heads, rows, strict=True)
     ]
 
 
-def test_the_golden_list_is_the_list():
-    file = GOLDEN / "help_main.txt"
-    text = render(dlrm_flags())
+@pytest.mark.parametrize("model", PROGRAMS)
+def test_the_golden_list_is_the_list(model):
+    file = GOLDEN / PROGRAMS[model][1]
+    text = render(model)
     if os.environ.get("RECIPES_REWRITE_GOLDEN"):
         file.write_text(text)
     assert text == file.read_text(), "run `make golden` and review the diff"
 
 
-def test_all_43_flags_of_the_seed_are_listed():
-    assert len(seed_flags()) == 43
+@pytest.mark.parametrize("model", PROGRAMS)
+def test_all_flags_of_the_seed_are_listed(model):
+    assert len(seed_flags(model)) == PROGRAMS[model][3]
 
 
-@pytest.mark.parametrize(("name", "short", "kind", "default"), seed_flags())
-def test_a_flag_of_the_seed_keeps_its_meaning(name, short, kind, default):
-    flag = dlrm_flags()[name]
+@pytest.mark.parametrize(
+    ("model", "name", "short", "kind", "default"),
+    [row for model in PROGRAMS for row in seed_flags(model)],
+)
+def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default):
+    flag = flags_of(model)[name]
     assert flag.short_name == short
-    assert default_of(flag) == DEFAULTS_THAT_DIFFER.get(name, default)
+    assert default_of(flag) == DEFAULTS_THAT_DIFFER.get((model, name), default)
     if kind.startswith("enum "):
         offered = set(flag.parser.enum_values)
         assert set(kind.removeprefix("enum ").split("|")) <= offered
