@@ -123,6 +123,7 @@ class Loop(Generic[BatchT]):
         device: of the model.
         metric_name: of `Evaluation.metric`.
         state: where to start.
+        any_process: whether any process of the run says so: all have to stop at the same step.
         announce: prints a line.
     """
 
@@ -137,6 +138,7 @@ class Loop(Generic[BatchT]):
     announce: Callable[[str], None]
     metric_name: str = "auc"
     state: LoopState = dataclasses.field(default_factory=LoopState)
+    any_process: Callable[[bool], bool] = bool
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -210,8 +212,8 @@ class Loop(Generic[BatchT]):
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
-                if stop.signal_name is not None:
-                    return stop.signal_name
+                if self.any_process(stop.signal_name is not None):
+                    return stop.signal_name or "SIGTERM"
                 if config.max_steps is not None and state.step >= config.max_steps:
                     return "done"
         finally:

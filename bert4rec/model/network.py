@@ -71,7 +71,13 @@ class Bert4Rec(nn.Module):
         self.head.bias.zero_()
 
     def forward(
-        self, items: Tensor, layout: SequenceLayout, targets: Targets, *, causal: bool = False
+        self,
+        items: Tensor,
+        layout: SequenceLayout,
+        targets: Targets,
+        *,
+        causal: bool = False,
+        vectors: Tensor | None = None,
     ) -> Tensor:
         """Gives what the head compares with the items, at the targets alone.
 
@@ -80,11 +86,12 @@ class Bert4Rec(nn.Module):
             layout: of the items.
             targets: M of the tokens.
             causal: let no token see a later one.
+            vectors: [N, D], embeddings of the items where they were looked up already.
 
         Returns:
             [M, D]. The last block computes queries and its feed-forward part at the targets only.
         """
-        tokens = self.embedding(items, layout)
+        tokens = self.embedding(items, layout, vectors)
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks):
             tokens = block(tokens, layout, targets=targets if i == last else None, causal=causal)
@@ -93,3 +100,19 @@ class Bert4Rec(nn.Module):
     def item_vectors(self) -> Tensor:
         """Returns [I, D]: row i scores item i + 1."""
         return self.head.item_vectors(self.embedding.items)
+
+    def vectors_of(self, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Looks up what scores some items.
+
+        Args:
+            items: [K] int64, item numbers from 1.
+
+        Returns:
+            ([K, D] vectors, [K] biases).
+        """
+        head = self.head
+        if head.weight is None:
+            vectors = self.embedding.lookup(self.embedding.items, items)
+        else:
+            vectors = head.lookup(head.weight, items - 1)
+        return vectors, head.bias_of(items - 1)

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bert4rec.nn.item_lookup import ItemLookup
+
 
 class ItemHead(nn.Module):
     """What a hidden vector is compared with to score items.
@@ -19,12 +21,15 @@ class ItemHead(nn.Module):
     Attributes:
         weight: [I, D], None where tied.
         bias: [I].
+        lookup, bias_lookup: how rows of the two are read.
     """
 
     def __init__(self, dim: int, num_items: int, tied: bool, transform: bool) -> None:
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.empty(num_items, dim))
         self.bias = nn.Parameter(torch.empty(num_items))
+        self.lookup = ItemLookup()
+        self.bias_lookup = ItemLookup()
         self.transform = nn.Linear(dim, dim) if transform else None
         self.norm = nn.LayerNorm(dim) if transform else None
 
@@ -42,3 +47,7 @@ class ItemHead(nn.Module):
             table: [I + 2, D], the embedding table.
         """
         return table[1:-1] if self.weight is None else self.weight
+
+    def bias_of(self, rows: Tensor) -> Tensor:
+        """Maps [K] int64 rows, from 0, to [K] biases."""
+        return self.bias_lookup(self.bias.unsqueeze(1), rows).squeeze(1)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from bert4rec.config import PositionsFrom
 from bert4rec.nn.dropout import Dropout
+from bert4rec.nn.item_lookup import ItemLookup
 from bert4rec.nn.layout import SequenceLayout
 
 
@@ -25,6 +26,7 @@ class TokenEmbedding(nn.Module):
     Attributes:
         items: [I + 2, D].
         positions: [max_len, D].
+        lookup: how rows of `items` are read.
     """
 
     def __init__(
@@ -40,16 +42,20 @@ class TokenEmbedding(nn.Module):
         self.max_len = max_len
         self.from_end = positions_from == "end"
         self.items = nn.Parameter(torch.empty(num_items + 2, dim))
+        self.lookup = ItemLookup()
         self.positions = nn.Parameter(torch.empty(max_len, dim))
         self.norm = nn.LayerNorm(dim) if normalise else nn.Identity()
         self.dropout = Dropout(dropout)
 
-    def forward(self, items: Tensor, layout: SequenceLayout) -> Tensor:
+    def forward(
+        self, items: Tensor, layout: SequenceLayout, vectors: Tensor | None = None
+    ) -> Tensor:
         """Embeds tokens.
 
         Args:
             items: [N] int64 in [0, I + 1].
             layout: of the items; no sequence longer than max_len.
+            vectors: [N, D], embeddings of the items where they were looked up already.
 
         Returns:
             [N, D].
@@ -57,7 +63,7 @@ class TokenEmbedding(nn.Module):
         places = layout.place_of_token()
         if self.from_end:
             places = places + (self.max_len - layout.lengths())[layout.sequence_of_token()]
-        found: Tensor = self.dropout(
-            self.norm(F.embedding(items, self.items) + F.embedding(places, self.positions))
-        )
+        if vectors is None:
+            vectors = self.lookup(self.items, items)
+        found: Tensor = self.dropout(self.norm(vectors + F.embedding(places, self.positions)))
         return found

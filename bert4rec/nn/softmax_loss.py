@@ -34,7 +34,8 @@ def softmax_cross_entropy(
         Mean over the targets, a float32 scalar; 0 where there are none.
     """
     if hidden.shape[0] == 0:
-        return (hidden.sum() + weight[:0].sum()).to(torch.float32)
+        unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
+        return (hidden.sum() + unused).to(torch.float32)
     if hidden.shape[0] * weight.shape[0] <= max_logits:
         return F.cross_entropy(F.linear(hidden, weight, bias).to(torch.float32), labels)
     block = max(max_logits // hidden.shape[0], 1)

@@ -13,11 +13,12 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import Bert4RecTrainStep
 from training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder, read_checkpoint
+from training.distributed import ALONE, Processes
 from training.loop import LoopState
 
 logger = logging.getLogger(__name__)
 
-_MODEL, _OPTIMIZER = "model", "optimizer"
+_MODEL, _OPTIMIZER, _ITEM_OPTIMIZER = "model", "optimizer", "item_optimizer"
 
 _MAY_DIFFER_ON_RESUME = frozenset(
     {
@@ -39,13 +40,23 @@ def save_run(
     step: Bert4RecTrainStep,
     state: LoopState,
     is_best: bool,
+    processes: Processes = ALONE,
 ) -> None:
-    """Saves everything that a resumed run needs; what it draws follows from the batch numbers."""
+    """Saves everything that a resumed run needs; what it draws follows from the batch numbers.
+
+    Every process must call it; the first one writes.
+    """
     values = dataclasses.asdict(state) | {"num_items": num_items}
     if state.best_metric == float("-inf"):
         values["best_metric"] = None
-    groups = {_MODEL: _parameters(model), _OPTIMIZER: step.optimizer.state()}
-    folder.save(state.step, groups, values, config.to_dict(), is_best)
+    with step.whole_tables():
+        groups = {_MODEL: _parameters(model), _OPTIMIZER: step.optimizer.state()}
+        item_state = step.item_state()
+        if item_state:
+            groups[_ITEM_OPTIMIZER] = item_state
+        if processes.is_first:
+            folder.save(state.step, groups, values, config.to_dict(), is_best)
+    processes.barrier()
 
 
 def load_weights(path: Path, model: Bert4Rec) -> None:
@@ -86,8 +97,13 @@ def resume_run(
             f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
             "--load_checkpoint_path"
         )
-    _copy(checkpoint, _MODEL, _parameters(model))
-    _copy(checkpoint, _OPTIMIZER, step.optimizer.state())
+    with step.whole_tables():
+        _copy(checkpoint, _MODEL, _parameters(model))
+        _copy(checkpoint, _OPTIMIZER, step.optimizer.state())
+        item_state = step.item_state()
+        if item_state:
+            _copy(checkpoint, _ITEM_OPTIMIZER, item_state)
+        step.load_item_state(item_state)
     values = {k: v for k, v in checkpoint.state.items() if k != "num_items"}
     if values["best_metric"] is None:
         values["best_metric"] = float("-inf")

@@ -17,6 +17,7 @@ from bert4rec.data.split import Split, known_lengths, mask_item, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
 from dataspec.sequences import Sequences
+from training.distributed import ALONE, Processes
 from training.precision import Precision
 
 Ranks = npt.NDArray[np.int64]
@@ -47,6 +48,7 @@ def rank_split(
     causal: bool,
     precision: Precision,
     device: torch.device,
+    processes: Processes = ALONE,
 ) -> SplitRanks:
     """Ranks the item that a split asks of every user.
 
@@ -59,6 +61,7 @@ def rank_split(
         causal: the model predicts from the last item, without a mask behind it.
         precision: of the forward pass.
         device: of the model.
+        processes: each takes every world_size-th batch, and all get all ranks.
     """
     model.eval()
     start_s = time.perf_counter()
@@ -66,8 +69,9 @@ def rank_split(
     # Users of like length together: little padding in the attention.
     order = np.argsort(np.minimum(known_lengths(sequences, split), model.max_len), kind="stable")
     names = ["full", "full_with_seen", *negatives]
-    found = {name: np.empty(sequences.num_users, np.int64) for name in names}
-    for begin in range(0, len(order), batch_size):
+    found = {name: np.zeros(sequences.num_users, np.int64) for name in names}
+    stride = batch_size * processes.world_size
+    for begin in range(batch_size * processes.rank, len(order), stride):
         users = order[begin : begin + batch_size]
         with precision.autocast():
             queries = ask(model, sequences, split, users, causal=causal, device=device)
@@ -79,6 +83,7 @@ def rank_split(
             others = torch.from_numpy(items[users].astype(np.int64)).to(device)
             scores = queries.scores_of(torch.cat([asked.unsqueeze(1), others], dim=1))
             found[name][users] = rank_among(scores).cpu().numpy()
+    found = {name: processes.sum_integers(ranks) for name, ranks in found.items()}
     return SplitRanks(found, len(order) / (time.perf_counter() - start_s))
 
 

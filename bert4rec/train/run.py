@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import TrainBatches
 from bert4rec.data.negatives import draw_negatives
 from bert4rec.data.sources import open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
+from bert4rec.train.build import build_batches, build_schedule, build_step
 from bert4rec.train.checkpoint import load_weights, resume_run, save_run
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
@@ -25,15 +25,15 @@ from bert4rec.train.resolve import (
     take_filters_from_dataset,
     take_model_from_checkpoint,
 )
-from bert4rec.train.step import Bert4RecTrainStep, masking_rule
+from bert4rec.train.step import Bert4RecTrainStep
 from dataspec.sequences import Sequences
 from training.allocator import keep_freed_memory
 from training.checkpoint import CheckpointFolder
 from training.device import resolve_device
+from training.distributed import ALONE, Processes, join_processes
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.precision import Precision, resolve_precision
 from training.run_log import RunLog
-from training.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,16 @@ class Session:
     model: Bert4Rec
     log: RunLog
     announce: Announce
+    processes: Processes = ALONE
 
     @classmethod
     def start(
-        cls, config: Bert4RecConfig, announce: Announce, *, draws_negatives: bool = True
+        cls,
+        config: Bert4RecConfig,
+        announce: Announce,
+        *,
+        draws_negatives: bool = True,
+        processes: Processes = ALONE,
     ) -> "Session":
         """Resolves the settings, opens the data and the log, and builds the model.
 
@@ -65,12 +71,15 @@ class Session:
             config: what the user asked for.
             announce: prints a line.
             draws_negatives: for the sampled rankings.
+            processes: of the run; the first prints and logs.
 
         Raises:
             ValueError: a setting, the dataset or the checkpoint is refused.
         """
         config = take_filters_from_dataset(take_model_from_checkpoint(config))
         run = config.run
+        if not processes.is_first:
+            announce = _say_nothing
         if run.num_threads is not None:
             torch.set_num_threads(run.num_threads)
         keep_freed_memory()
@@ -87,7 +96,7 @@ class Session:
             model = Bert4Rec(config.model, sequences.num_items)
         if run.load_checkpoint_path is not None:
             load_weights(Path(run.load_checkpoint_path), model)
-        log = RunLog(Path(run.log_path), append=run.resume)
+        log = RunLog(Path(run.log_path) if processes.is_first else None, append=run.resume)
         log.parameters(config.to_dict())
         announce(
             f"{sequences.num_users} users, {sequences.num_items} items, {len(sequences.items)} "
@@ -103,6 +112,7 @@ class Session:
             model=model,
             log=log,
             announce=announce,
+            processes=processes,
         )
 
     @property
@@ -122,7 +132,12 @@ class Session:
             causal=self.predicts_causally,
             precision=self.precision,
             device=self.device,
+            processes=self.processes,
         )
+
+
+def _say_nothing(_line: str) -> None:
+    """Announces for a process that is not the first."""
 
 
 def _draw_all_negatives(
@@ -150,24 +165,18 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
         ValueError: a setting, the dataset or the checkpoint is refused.
         DivergenceError: the loss is not finite or constant.
     """
-    session = Session.start(config, announce)
-    config = session.config
-    run, data = config.run, config.data
-    batches = TrainBatches(
-        sequences=session.sequences,
-        kind=data.windows,
-        max_len=config.model.max_len,
-        dupe_factor=data.dupe_factor,
-        batch_size=data.train_batch_size,
-        objective=config.objective.objective,
-        masking=masking_rule(config.objective),
-        length_buckets=data.length_buckets,
-        seed=run.seed,
-        device=session.device,
-    )
-    step = Bert4RecTrainStep(
-        session.model, session.model, config.objective, config.optimizer, session.precision
-    )
+    is_dmp = config.run.parallelism == "dmp"
+    with join_processes(config.run.base_device, config.run.num_threads, is_dmp) as processes:
+        return _train(Session.start(config, announce, processes=processes))
+
+
+def _train(session: Session) -> FitResult:
+    config, announce, processes = session.config, session.announce, session.processes
+    run = config.run
+    batches = build_batches(config, session.sequences, session.device, processes)
+    step = build_step(config, session.sequences, session.model, session.precision, processes)
+    for line in () if step.sharded is None else step.sharded.describe():
+        announce(f"TorchRec's plan: {line}")
     folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
     state = LoopState()
     if folder is not None:
@@ -177,7 +186,10 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
         elif (found := resume_run(folder, config, session.model, step)) is not None:
             state = found
             announce(f"Resumed from {folder.latest()} at step {state.step}")
-    announce(f"Training on {batches.num_batches} batches of {batches.batch_size} per epoch")
+    announce(
+        f"Training on {batches.num_batches} batches of "
+        f"{batches.batch_size * processes.world_size} per epoch"
+    )
     result = Loop(
         config=LoopConfig(
             epochs=run.num_epochs,
@@ -188,17 +200,21 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
         ),
-        schedule=_schedule(config, batches.num_batches),
+        schedule=build_schedule(config, batches.num_batches),
         step=step,
         source=batches,
-        evaluate=lambda _epochs: _validate(session),
+        evaluate=lambda _epochs: _validate(session, step),
         save=None if folder is None else _saver(session, step, folder),
         log=session.log,
         device=session.device,
         announce=announce,
         metric_name=f"{config.evaluation.choose_by} {_CHOSEN_METRIC}",
         state=state,
+        any_process=processes.any,
     ).fit()
+    result = dataclasses.replace(
+        result, train_samples_per_s=result.train_samples_per_s * processes.world_size
+    )
     announce(f"Finished training: {result.train_samples_per_s:,.1f} rec/s")
     session.log.record(
         (),
@@ -210,9 +226,10 @@ def train(config: Bert4RecConfig, announce: Announce) -> FitResult:
     )
     if not result.reason.startswith("SIG"):
         best = None if folder is None else folder.best()
-        if best is not None:
-            load_weights(best, session.model)
-        _report_test(session)
+        with step.whole_tables():
+            if best is not None:
+                load_weights(best, session.model)
+            _report_test(session)
     return result
 
 
@@ -224,29 +241,8 @@ def test(config: Bert4RecConfig, announce: Announce) -> dict[str, float]:
     """
     if config.run.load_checkpoint_path is None:
         logger.warning("--mode test without --load_checkpoint_path tests a fresh model")
-    return _report_test(Session.start(config, announce))
-
-
-def _schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
-    optimizer, max_steps = config.optimizer, config.run.max_steps
-    total = config.run.num_epochs * steps_per_epoch if max_steps is None else max_steps
-    if optimizer.lr_schedule == "cosine":
-        return WarmupCosine(
-            base_lr=optimizer.lr, warmup_steps=optimizer.warmup_steps, total_steps=total
-        )
-    if optimizer.lr_schedule == "linear":
-        return WarmupPolynomialDecay(
-            base_lr=optimizer.lr,
-            warmup_steps=optimizer.warmup_steps,
-            decay_steps=max(total - optimizer.warmup_steps, 1),
-            decay_power=1,
-        )
-    return WarmupStepDecay(
-        base_lr=optimizer.lr,
-        warmup_steps=optimizer.warmup_steps,
-        interval=optimizer.decay_step * steps_per_epoch,
-        factor=optimizer.gamma,
-    )
+    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+        return _report_test(Session.start(config, announce, processes=processes))
 
 
 def _figures(session: Session, ranked: SplitRanks) -> dict[str, float]:
@@ -257,8 +253,9 @@ def _figures(session: Session, ranked: SplitRanks) -> dict[str, float]:
     }
 
 
-def _validate(session: Session) -> Evaluation:
-    ranked = session.rank("validation")
+def _validate(session: Session, step: Bert4RecTrainStep) -> Evaluation:
+    with step.whole_tables():
+        ranked = session.rank("validation")
     chosen = ranking_metrics(ranked.ranks[session.config.evaluation.choose_by], (10,))
     return Evaluation(chosen[_CHOSEN_METRIC], _figures(session, ranked), ranked.users_per_s)
 
@@ -296,6 +293,7 @@ def _saver(
             step,
             state,
             is_best,
+            session.processes,
         )
 
     return save

@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """One optimizer step of BERT4Rec."""
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from bert4rec.config import ObjectiveConfig, OptimizerConfig
+from bert4rec.config import Bert4RecConfig, ObjectiveConfig
+from bert4rec.data.accumulated import BatchGroup
 from bert4rec.data.batches import TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
+from bert4rec.data.negative_sampler import NegativeSampler
+from bert4rec.model.item_rows import ItemRows
+from bert4rec.model.loss_network import LossNetwork, Question
 from bert4rec.model.network import Bert4Rec
+from bert4rec.model.sharded_network import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.nn.softmax_loss import softmax_cross_entropy
+from cuda_ext.ops import RowOptimizer
 from training.dense_optimizer import build_dense_optimizer
+from training.distributed import ALONE, Processes
 from training.precision import Precision
+from training.row_optimizer import RowwiseOptimizer
 
 
 def masking_rule(config: ObjectiveConfig) -> MaskingRule:
@@ -45,56 +56,139 @@ def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
 
 
 class Bert4RecTrainStep:
-    """Forward, backward and update on one batch.
+    """Forward, backward and update on the batches of a step.
+
+    However many processes share a step, and however many batches each adds up, the gradient is
+    that of the mean over all their targets.
 
     Args:
         model: what to train.
-        network: what to call for the forward pass: the model, or a wrapper of it that talks to
-            other processes.
-        objective: what is asked.
-        optimizer: rule and rates.
+        config: objective and optimizers.
         precision: of the forward pass.
+        sampler: of the negatives; None with the full softmax.
+        processes: that train together.
 
     Attributes:
-        optimizer: of all parameters.
+        optimizer: of the dense parameters.
+        row_optimizer: of the item tables that move by rows; None where none does.
+        item_rows: those tables.
+        sharded: the network whose item table TorchRec shards; None elsewhere.
     """
 
     def __init__(
         self,
         model: Bert4Rec,
-        network: nn.Module,
-        objective: ObjectiveConfig,
-        optimizer: OptimizerConfig,
+        config: Bert4RecConfig,
         precision: Precision,
+        sampler: NegativeSampler | None = None,
+        processes: Processes = ALONE,
     ) -> None:
+        objective, optimizer = config.objective, config.optimizer
         self._model = model
-        self._network = network
         self._rule = masking_rule(objective)
         self._precision = precision
         self._clip_norm = optimizer.clip_norm
-        self._parameters = list(model.parameters())
+        self._sampler = sampler
+        self._processes = processes
+        self.item_rows: ItemRows | None = None
+        self.row_optimizer: RowwiseOptimizer | None = None
+        self.sharded: ShardedNetwork | None = None
+        device = model.head.bias.device
+        network = LossNetwork(model, objective.loss, objective.gbce_calibration)
+        self._network: nn.Module = network
+        if config.run.parallelism == "dmp":
+            self.sharded = shard_network(
+                network, item_rule(config, device), optimizer.weight_decay, device
+            )
+            self._network = self.sharded
+        elif config.updates_rows:
+            self.item_rows = ItemRows(model, with_head=objective.loss != "full")
+            self.row_optimizer = RowwiseOptimizer(
+                self.item_rows, item_rule(config, device), optimizer.weight_decay
+            )
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        if self.sharded is None and processes.world_size > 1:
+            self._network = DistributedDataParallel(network)
         self.optimizer = build_dense_optimizer("adam", self._parameters, optimizer.weight_decay)
-        device = self._parameters[0].device
         self._lr = torch.zeros((), device=device)
         self._generator = torch.Generator(device)
 
-    def __call__(self, batch: TrainBatch, lr: float) -> Tensor:
-        """Trains on a batch.
+    def __call__(self, batch: TrainBatch | BatchGroup, lr: float) -> Tensor:
+        """Trains on a batch, or on several as one.
 
         Args:
             batch: on the model's device.
             lr: rate of this step.
 
         Returns:
-            The loss before the update, a float32 scalar on the device.
+            The loss before the update, a float32 scalar on the device: the mean over the targets of
+            all processes.
         """
         self._lr.fill_(lr)
+        if self.sharded is not None:
+            self.sharded.set_lr(lr)
         self._model.train()
         for parameter in self._parameters:
             parameter.grad = None
+        parts = batch.parts if isinstance(batch, BatchGroup) else (batch,)
+        total = int(self._processes.sum(torch.tensor(sum(num_targets(part) for part in parts))))
+        loss = torch.zeros_like(self._lr)
+        for i, part in enumerate(parts):
+            is_last = i == len(parts) - 1
+            with self._without_exchange() if not is_last else contextlib.nullcontext():
+                loss += self._backward(part, num_targets(part) / max(total, 1))
+        self._update()
+        mean: Tensor = self._processes.sum(loss)
+        return mean
+
+    @contextlib.contextmanager
+    def whole_tables(self) -> Iterator[None]:
+        """Puts sharded tables whole into the model while the context lasts; all must enter it."""
+        if self.sharded is None:
+            yield
+            return
+        self.sharded.fill_tables()
+        yield
+        self.sharded.empty_tables()
+
+    def item_state(self) -> dict[str, Tensor]:
+        """Returns what the optimizer of the rows keeps; every process must ask."""
+        if self.sharded is not None:
+            return {name: t for name, t in self.sharded.gather().items() if "." in name}
+        if self.row_optimizer is None or self.item_rows is None:
+            return {}
+        found = {"steps": self.row_optimizer.steps}
+        for table, state in zip(self.item_rows.names, self.row_optimizer.state, strict=True):
+            found |= {f"{table}.{name}": tensor for name, tensor in state.items()}
+        return found
+
+    def load_item_state(self, state: dict[str, Tensor]) -> None:
+        """Takes over a state from `item_state` that was changed, and tables that were.
+
+        Only what is sharded has to be told: elsewhere both are the tensors themselves. Call it
+        within `whole_tables`.
+        """
+        if self.sharded is not None:
+            self.sharded.scatter(state | self.sharded.whole_tables())
+
+    def _without_exchange(self) -> contextlib.AbstractContextManager[None]:
+        if isinstance(self._network, DistributedDataParallel):
+            return self._network.no_sync()
+        return contextlib.nullcontext()
+
+    def _backward(self, batch: TrainBatch, share: float) -> Tensor:
+        """Adds a batch's part to the gradients; returns its part of the loss."""
         # Dropout draws from the global generator: reseeded, a resumed run draws the same.
         torch.manual_seed(batch.seed)
         self._generator.manual_seed(batch.seed)
+        question = self._ask(batch)
+        with self._precision.autocast():
+            loss: Tensor = self._network(question)
+        # Processes average their gradients, so each brings its share times their number.
+        torch.autograd.backward(loss * (share * self._processes.world_size))
+        return loss.detach() * share
+
+    def _ask(self, batch: TrainBatch) -> Question:
         if batch.causal:
             asked = next_item_batch(batch.items, batch.layout)
         else:
@@ -107,13 +201,53 @@ class Bert4RecTrainStep:
                 self._model.num_items,
                 self._generator,
             )
-        with self._precision.autocast():
-            queries = self._network(asked.items, asked.layout, asked.targets, causal=batch.causal)
-            loss = softmax_cross_entropy(
-                queries, self._model.item_vectors(), self._model.head.bias, asked.labels - 1
-            )
-        torch.autograd.backward(loss)
+        drawn = None if self._sampler is None else self._sampler.draw(self._generator)
+        return Question(
+            items=asked.items,
+            layout=asked.layout,
+            targets=asked.targets,
+            labels=asked.labels,
+            causal=batch.causal,
+            negatives=None if drawn is None else drawn.items,
+            log_expected=None if drawn is None else drawn.log_expected,
+        )
+
+    def _update(self) -> None:
+        if self.row_optimizer is None:
+            if self._clip_norm is not None:
+                nn.utils.clip_grad_norm_(self._parameters, self._clip_norm, foreach=True)
+            self.optimizer.step(self._lr, 1.0, None)
+            return
+        world_size = self._processes.world_size
+        rows = self.row_optimizer.gradients()
+        if world_size > 1 and self.item_rows is not None:
+            rows = self._processes.gather_rows(rows, self.item_rows.dims)
+        factor = None
         if self._clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self._clip_norm, foreach=True)
+            dense = [p.grad for p in self._parameters if p.grad is not None]
+            squares = torch.stack(torch._foreach_norm(dense)).square().sum()
+            for found in rows:
+                squares = squares + found.squared_norm() / world_size**2
+            factor = (self._clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(dense, factor)
+        if world_size > 1:
+            average = torch.full_like(self._lr, 1 / world_size)
+            factor = average if factor is None else factor * average
         self.optimizer.step(self._lr, 1.0, None)
-        return loss.detach()
+        self.row_optimizer.step(rows, self._lr, factor=factor)
+
+
+def num_targets(batch: TrainBatch) -> int:
+    """Returns how many items a batch asks for; the host knows."""
+    if batch.causal:
+        return batch.layout.num_tokens - batch.layout.batch_size
+    return int(batch.mask_counts.sum())
+
+
+def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
+    """Returns the optimizer of the rows of the item tables."""
+    rule = config.optimizer.item_rule
+    if rule != "auto":
+        return rule
+    without_adam = config.run.parallelism == "dmp" and device.type == "cpu"
+    return "rowwise_adagrad" if without_adam else "adam"
