@@ -16,7 +16,7 @@ from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.reference import ADAGRAD_EPS, ADAM_EPS
 
-_ITEMS, _HEAD = "items", "head"
+_ITEMS, _HEAD = "item_embedding", "item_head"
 _ASKED, _COMPARED = "asked", "compared"
 
 
