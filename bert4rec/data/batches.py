@@ -101,7 +101,10 @@ class TrainBatches:
         self._count = count
 
     def _windows(self, generator: np.random.Generator) -> Windows:
-        return make_windows(self._kind, self._known, self._max_len, generator, self._dupe_factor)
+        found = make_windows(self._kind, self._known, self._max_len, generator, self._dupe_factor)
+        if self._objective == "causal":  # one item alone has no next one to ask for
+            found = found.take(np.flatnonzero(found.lengths > 1))
+        return found
 
     def batches(self, epoch: int, start: int) -> Iterator[TrainBatch]:
         """Yields the batches of an epoch from `start` on.
@@ -135,7 +138,8 @@ class TrainBatches:
         generator = np.random.default_rng((self._seed, epoch, number))
         counts, last_only = draw_counts(windows.lengths, self._masking, generator)
         items, layout = pack(self._sequences, windows, self._device)
-        causal = self._objective == "causal" or (self._objective == "hybrid" and number % 2 == 1)
+        takes_turns = self._objective == "hybrid" and number % 2 == 1
+        causal = self._objective == "causal" or (takes_turns and int(windows.lengths.max()) > 1)
         seed = int(generator.integers(2**63))
         return TrainBatch(items, layout, causal, counts, last_only, seed)
 

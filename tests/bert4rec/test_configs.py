@@ -8,9 +8,10 @@ import torch
 from absl import flags
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.scripts.flags import CONFIGS, config_from_flags, define_flags, read_settings
+from bert4rec.scripts.flags import config_from_flags, define_flags
+from bert4rec.scripts.settings_file import CONFIGS, preset_names, read_settings
 
-PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+PRESETS = preset_names()
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
 
 
@@ -40,7 +41,7 @@ def test_the_presets_that_were_promised_are_there():
 def test_a_preset_loads_and_every_line_of_it_counts(name):
     config = parse(f"--config={name}")
     settings = config.to_dict()
-    for key, value in read_settings(CONFIGS / f"{name}.yaml").items():
+    for key, value in read_settings(name).items():
         assert settings[key] == value
         assert type(settings[key]) is type(value)
         assert key in config.explicit

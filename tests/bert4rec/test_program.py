@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bert4rec.scripts.main end to end: modes, log, checkpoints."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert4rec.train.popularity import popularity_ranks
+from dataspec.sequences import read_sequences
+from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, make_sequences, raw_id
+from training.checkpoint import CheckpointFolder, read_checkpoint
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def final(records):
+    assert records[-1]["step"] == []
+    return records[-1]["data"]
+
+
+def answers(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_learns_the_order_better_than_popularity(program, dataset, trained):
+    found = final(
+        program("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    )
+    assert found["test_full_hr@5"] > max(0.7, 2 * found["test_popularity_hr@5"])
+    assert found["test_full_hr@5_low"] <= found["test_full_hr@5"] <= found["test_full_hr@5_high"]
+    for ranking in ("full", "full_with_seen", "popular", "uniform", "popularity"):
+        assert {f"test_{ranking}_{m}" for m in ("hr@10", "ndcg@10", "mrr")} <= found.keys()
+
+
+def test_training_ends_with_the_test_of_its_best_checkpoint(program, dataset, tmp_path):
+    records = program(
+        f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--num_epochs=3"
+    )
+    assert program.exit_code == 0
+    at_the_end = final(records)
+    again = final(
+        program(
+            "--mode=test",
+            f"--dataset_path={dataset}",
+            f"--load_checkpoint_path={tmp_path / 'run'}",
+            "--num_eval_negatives=5",
+            model=(),  # the model's shape comes from the checkpoint
+        )
+    )
+    assert again == at_the_end
+    assert len([r for r in records if "full_ndcg@10" in r["data"]]) == 3
+    summary = records[-2]["data"]
+    assert summary["average_train_throughput"] > 0
+    best = read_checkpoint(CheckpointFolder(tmp_path / "run").best())
+    assert best.state["best_metric"] == summary["best_metric"]
+
+
+def test_the_random_dataset_prints_its_speed(program, capsys):
+    program("--dataset_name=random", "--num_epochs=1", "--mode=ddp")
+    assert program.exit_code == 0
+    assert "rec/s" in capsys.readouterr().out
+
+
+def test_parameter_record_holds_every_setting_as_the_dataset_has_it(program, dataset):
+    records = program(f"--dataset_path={dataset}", "--max_steps=1")
+    assert records[0]["step"] == "PARAMETER"
+    assert records[0]["data"]["min_user_count"] == 3  # the default is 5
+    assert records[0]["data"]["emb_dim"] == 16
+
+
+@pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
+def test_users_with_a_single_item_to_train_on_do_no_harm(program, dataset, objective):
+    # Batches of one sequence: some hold one item, which has no next one.
+    records = program(f"--dataset_path={dataset}", f"--objective={objective}", "--windows=recent",
+                      "--train_batch_size=1", "--max_steps=60", "--print_freq=1")  # fmt: skip
+    assert program.exit_code == 0
+    losses = [r["data"]["loss"] for r in records if "step_time" in r["data"]]
+    assert len(losses) == 60
+    assert all(loss is not None and loss > 0 for loss in losses)
+
+
+def test_patience_ends_a_run(program, dataset, capsys):
+    program(f"--dataset_path={dataset}", "--lr=0", "--num_epochs=50", "--patience=2")
+    assert program.exit_code == 0
+    out = capsys.readouterr().out
+    assert "No better full ndcg@10 in 2 evaluations" in out
+    assert out.count("full ndcg@10 0.") == 3
+    assert "Test on" in out
+
+
+def test_inference_benchmark_reports_each_batch_size(program, dataset, trained, capsys):
+    data = final(
+        program(
+            "--mode=inference_benchmark",
+            f"--dataset_path={dataset}",
+            f"--load_checkpoint_path={trained}",
+            "--inference_benchmark_batch_sizes=1,200",
+            "--inference_benchmark_steps=5",
+            model=(),
+        )
+    )
+    for size in (1, 200):
+        mean = data[f"mean_inference_latency_batch_{size}"]
+        assert data[f"mean_inference_throughput_batch_{size}"] == pytest.approx(size / mean)
+        low, high = (data[f"{p}_inference_latency_batch_{size}"] for p in ("p50", "p99"))
+        assert 0 < low <= high
+    assert "p99 ms" in capsys.readouterr().out
+
+
+def known_lines():
+    """Returns the history of each user that the test may see, as raw ids."""
+    sequences = make_sequences()
+    histories = [sequences[user][:-1] for user in range(NUM_USERS)]
+    return "".join(" ".join(map(raw_id, history)) + "\n" for history in histories).encode()
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_recommending_agrees_with_the_test(program, dataset, trained, tmp_path, capsys, batch):
+    common = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    tested = final(program("--mode=test", *common, model=("--metric_ks=1,3,10",)))
+    file = tmp_path / "histories.txt"
+    file.write_bytes(known_lines())
+    capsys.readouterr()
+    program("--mode=recommend", *common, f"--recommend_input={file}", f"--test_batch_size={batch}",
+            model=())  # fmt: skip
+    found = answers(capsys)
+    assert [answer["line"] for answer in found] == list(range(1, NUM_USERS + 1))
+    truth = [raw_id(int(item)) for item in make_sequences().test_items]
+    for k in (1, 3, 10):
+        hits = [t in a["items"][:k] for t, a in zip(truth, found, strict=True)]
+        assert np.mean(hits) == pytest.approx(tested[f"test_full_hr@{k}"])
+    for answer, line in zip(found, known_lines().decode().splitlines(), strict=True):
+        assert not set(answer["items"]) & set(line.split())
+        assert answer["scores"] == sorted(answer["scores"], reverse=True)
+        assert len(answer["items"]) == 10
+
+
+def test_recommending_from_standard_input(program, dataset, trained, capsys, caplog):
+    history = " ".join(raw_id(item) for item in range(1, 38))
+    lines = f"{raw_id(3)} nobody-knows {raw_id(4)}\n\nneither this\n{history}".encode()
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            "--top_k=5", model=(), stdin=lines)  # fmt: skip
+    assert program.exit_code == 0
+    first, empty, unknown, long = answers(capsys)
+    assert len(first["items"]) == len(first["scores"]) == 5
+    assert empty == {"line": 2, "error": "no item of this history is known"}
+    assert unknown["error"] == empty["error"]
+    assert sorted(long["items"]) == sorted(map(raw_id, (38, 39, 40)))  # all that is left
+    assert "standard input:1: left out unknown item ids: 'nobody-knows'" in caplog.text
+    assert "standard input:3: left out unknown item ids: 'neither', 'this'" in caplog.text
+
+
+def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, trained, capsys):
+    common = ("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    end = " ".join(raw_id(item) for item in range(20, 31))  # the model sees eleven items
+    both = f"{end}\n{raw_id(35)} {raw_id(36)} {end}\n".encode()
+    program(*common, "--top_k=40", model=(), stdin=both)
+    short, long = answers(capsys)
+    scores = dict(zip(short["items"], short["scores"], strict=True))
+    assert len(long["items"]) == NUM_ITEMS - 13
+    for item, score in zip(long["items"], long["scores"], strict=True):
+        assert score == pytest.approx(scores[item], abs=1e-5)
+
+
+def test_popularity_ranks_equal_a_plain_count(dataset):
+    sequences = read_sequences(dataset)
+    counts = np.zeros(NUM_ITEMS + 1)
+    for user in range(NUM_USERS):
+        for item in sequences[user][:-2]:
+            counts[item] += 1
+    found = popularity_ranks(sequences, "test")
+    for user in range(NUM_USERS):
+        *known, true = sequences[user].tolist()
+        left = [i for i in range(1, NUM_ITEMS + 1) if i == true or i not in known]
+        left.sort(key=lambda i: (-counts[i], i))
+        assert found[user] == left.index(true)
+
+
+def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
+    flags = ["--dataset_name=random", "--max_steps=2", f"--log_path={tmp_path / 'log.json'}"]
+    for program in (
+        ["bert4rec/bert4rec_main.py", "--mode=ddp"],
+        ["-m", "bert4rec.scripts.dist_main", "--parallelism=ddp", "--loss=full"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *program, *flags],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "rec/s" in done.stdout

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed flags, YAML, datasets, checkpoints: a clear message, exit code 2, nothing written."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert4rec.config import Bert4RecConfig
+from tests.bert4rec.conftest import raw_id
+from training.checkpoint import write_checkpoint
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+FLAGS = [
+    (["--max_len=0"], "--max_len must be at least 1"),
+    (["--emb_dim=15"], "--emb_dim 15 cannot be divided among --nhead 2 heads"),
+    (["--ffn_dim=0"], "--ffn_dim must be at least 1"),
+    (["--dropout=1"], r"--dropout must lie in \[0, 1\)"),
+    (["--attention_dropout=-0.1"], r"--attention_dropout must lie in \[0, 1\)"),
+    (["--mask_prob=1.5"], r"--mask_prob must lie in \[0, 1\]"),
+    (["--mask_replace=0.9", "--random_replace=0.2"], "must not add up to more than 1"),
+    (["--num_negatives=0"], "--num_negatives must be at least 1"),
+    (["--train_batch_size=0"], "--train_batch_size must be at least 1"),
+    (["--dupe_factor=0"], "--dupe_factor must be at least 1"),
+    (["--min_user_count=2"], "--min_user_count must be at least 3, got 2"),
+    (["--lr=-1"], "--lr must not be negative"),
+    (["--decay_step=0"], "--decay_step must be at least 1"),
+    (["--num_epochs=0"], "--num_epochs must be at least 1"),
+    (["--patience=0"], "--patience must be at least 1"),
+    (["--top_k=0"], "--top_k must be at least 1"),
+    (["--metric_ks=0,5"], "--metric_ks must be positive"),
+    (["--metric_ks=a"], "--metric_ks must be integers separated by commas"),
+    (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
+    (["--num_eval_negatives=39"], "--num_eval_negatives asks for 39 others"),
+    (["--mode=dmp", "--parallelism=ddp"], "--mode dmp contradicts --parallelism ddp"),
+    (["--min_user_count=4"], "was prepared with --min_user_count 3; leave the flag out"),
+    (["--min_rating=4"], r"again with `python -m preproc.movielens --min_rating 4.0`"),
+    (["--min_item_count=5"], "was prepared with --min_item_count 0"),
+    (["--dataset_name=amazon"], "was made from movielens ratings"),
+    (["--mode=recommend"], "--mode recommend needs --load_checkpoint_path"),
+    (["--load_checkpoint_path=nowhere"], "nowhere: no checkpoint here"),
+    (["--config=nonesuch"], "no such file; built in are .*fast.*paper"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), FLAGS, ids=[" ".join(a) for a, _ in FLAGS])
+def test_flags(program, dataset, tmp_path, capsys, arguments, message):
+    output = tmp_path / "run"
+    program(f"--dataset_path={dataset}", f"--export_root={output}", *arguments)
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert error.startswith("error: ")
+    assert re.search(message, error), error
+    assert not output.exists()
+    assert not program.log_path.exists()
+
+
+def test_resume_needs_a_folder_and_no_other_checkpoint(program, dataset, tmp_path, capsys):
+    program(f"--dataset_path={dataset}", "--resume")
+    assert program.exit_code == 2
+    assert "--resume needs --export_root" in capsys.readouterr().err
+    program("--resume", f"--export_root={tmp_path}", "--load_checkpoint_path=x")
+    assert program.exit_code == 2
+    assert "drop --load_checkpoint_path" in capsys.readouterr().err
+
+
+YAML = [
+    ("max_len: 20\nemb_dims: 64\n", r"settings\.yaml:2: unknown setting 'emb_dims'"),
+    ("max_len: 20\n\nmax_len: 30\n", r"settings\.yaml:3: max_len stands there twice"),
+    ("lr: fast\n", r"settings\.yaml:1: lr must be a number, got 'fast'"),
+    ("# sizes\nmax_len: many\n", r"settings\.yaml:2: max_len must be an integer, got 'many'"),
+    ("num_layers: 2.5\n", r"settings\.yaml:1: num_layers must be an integer, got 2\.5"),
+    ("amp: 3\n", r"settings\.yaml:1: amp must be true or false, got 3"),
+    ("norm: middle\n", r"settings\.yaml:1: norm must be one of pre, post, got 'middle'"),
+    ("metric_ks: [1, x]\n", r"settings\.yaml:1: metric_ks must be a list of integers"),
+    ("metric_ks: 5\n", r"settings\.yaml:1: metric_ks must be a list of integers"),
+    ("max_len:\n", r"settings\.yaml:1: max_len must be an integer, got None"),
+    ("dataset_path: [a]\n", r"settings\.yaml:1: dataset_path must be text"),
+    ("- max_len\n", "expected `setting: value` lines"),
+    ("max_len: [1,\n", "not readable as YAML"),
+    ("dropout: 2\n", r"--dropout must lie in \[0, 1\)"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), YAML, ids=[text.strip() for text, _ in YAML])
+def test_yaml(program, dataset, tmp_path, capsys, text, message):
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    program(f"--dataset_path={dataset}", f"--config={file}", model=())
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert re.search(message, error), error
+
+
+def test_yaml_that_says_what_flags_say(program, dataset, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("lr: 1e-3\nemb_dim: 8\nclip_norm: null\nmetric_ks: [2, 4]\nmax_steps: 1\n")
+    records = program(f"--dataset_path={dataset}", f"--config={file}", model=("--nhead=2",))
+    assert program.exit_code == 0
+    found = records[0]["data"]
+    assert (found["lr"], found["emb_dim"], found["clip_norm"]) == (0.001, 8, None)
+    assert found["metric_ks"] == [2, 4]
+
+
+def cut_part(root):
+    file = root / "sequences" / "part-0000.parquet"
+    file.write_bytes(file.read_bytes()[:200])
+
+
+def no_item_map(root):
+    (root / "item_map.parquet").unlink()
+
+
+def bad_manifest(root):
+    (root / "manifest.json").write_text("{")
+
+
+def of_clicks(root):
+    file = root / "manifest.json"
+    file.write_text(file.read_text().replace('"kind": "sequences"', '"kind": "criteo"'))
+
+
+DATASETS = [
+    (cut_part, "part-0000.parquet: is missing or damaged"),
+    (no_item_map, "item_map.parquet: is missing or damaged"),
+    (bad_manifest, "manifest.json"),
+    (of_clicks, "holds a dataset of kind criteo, expected sequences"),
+    (lambda root: (root / "manifest.json").unlink(), "no prepared dataset"),
+    (shutil.rmtree, "no prepared dataset"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DATASETS)
+def test_datasets(program, dataset, tmp_path, capsys, damage, message):
+    copy, output = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(dataset, copy)
+    damage(copy)
+    program(f"--dataset_path={copy}", f"--export_root={output}", "--max_steps=2")
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert message in error
+    assert not output.exists()
+
+
+def the_file(folder, name):
+    return next(folder.glob(f"step_*/{name}"))
+
+
+def cut_weights(folder):
+    for file in folder.glob("step_*/model.safetensors"):
+        file.write_bytes(file.read_bytes()[:-10])
+
+
+def flip_a_bit(folder):
+    for file in folder.glob("step_*/model.safetensors"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+
+
+def no_weights(folder):
+    for file in folder.glob("step_*/model.safetensors"):
+        file.unlink()
+
+
+def of_another_model(folder):
+    shutil.rmtree(folder)
+    write_checkpoint(folder, {}, {"step": 1}, {})
+
+
+def other_catalogue(folder):
+    for file in folder.glob("step_*/manifest.json"):
+        document = json.loads(file.read_text())
+        document["state"]["num_items"] += 1
+        file.write_text(json.dumps(document))
+
+
+CHECKPOINTS = [
+    (cut_weights, [], "model.safetensors: missing or cut short"),
+    (flip_a_bit, [], "its checksum differs"),
+    (no_weights, [], "model.safetensors: missing"),
+    (shutil.rmtree, [], "no checkpoint here"),
+    (of_another_model, [], "not a checkpoint of BERT4Rec"),
+    (other_catalogue, [], "was trained on 41 items"),
+    (lambda folder: None, ["--emb_dim=8"], "the checkpoint has shape"),
+    (lambda folder: None, ["--head=untied"], "has no tensor 'head.weight'"),
+]
+
+
+@pytest.mark.parametrize("mode", ["test", "recommend", "inference_benchmark"])
+@pytest.mark.parametrize(("damage", "arguments", "message"), CHECKPOINTS)
+def test_checkpoints(program, dataset, trained, tmp_path, capsys, mode, damage, arguments, message):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    damage(folder)
+    program(f"--mode={mode}", f"--dataset_path={dataset}", f"--load_checkpoint_path={folder}",
+            *arguments, model=("--num_eval_negatives=5",), stdin=b"")  # fmt: skip
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert message in error
+
+
+def test_an_earlier_run_is_not_replaced(program, dataset, tmp_path, capsys):
+    arguments = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
+    program(*arguments, "--max_steps=4")
+    program(*arguments, "--max_steps=2")
+    assert program.exit_code == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
+
+
+def test_nan_is_called_divergence(program, dataset, capsys):
+    program(f"--dataset_path={dataset}", "--lr=1e30", "--print_freq=5")
+    assert program.exit_code == 4
+    assert "have diverged" in capsys.readouterr().err
+
+
+HISTORIES = [
+    (b"\xff\xfe 5\n", r"histories\.txt:1: not UTF-8 text"),
+    (b"1\n2\n\n", "not one of 3 lines holds an item of the dataset"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), HISTORIES)
+def test_histories(program, dataset, trained, tmp_path, capsys, content, message):
+    file = tmp_path / "histories.txt"
+    file.write_bytes(content)
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            f"--recommend_input={file}", model=())  # fmt: skip
+    assert program.exit_code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_histories_that_are_not_there(program, dataset, trained, tmp_path, capsys):
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            f"--recommend_input={tmp_path / 'none.txt'}", model=())  # fmt: skip
+    assert program.exit_code == 2
+    assert "none.txt" in capsys.readouterr().err
+
+
+def test_no_history_at_all_is_no_error(program, dataset, trained, capsys):
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            model=(), stdin=b"")  # fmt: skip
+    assert program.exit_code == 0
+    assert capsys.readouterr().out == ""
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            model=(), stdin=raw_id(1).encode())  # fmt: skip
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 10
+
+
+@pytest.mark.parametrize("flag", ["--datset_name=x", "--mode=trian", "--lr=abc", "--norm=none"])
+def test_flags_that_do_not_parse(flag):
+    command = [sys.executable, "-m", "bert4rec.scripts.main", flag]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert flag.split("=")[0].lstrip("-") in done.stderr
+
+
+def test_settings_under_names_that_are_none():
+    with pytest.raises(ValueError, match="unknown settings: max_length"):
+        Bert4RecConfig.from_dict({"max_length": 3})

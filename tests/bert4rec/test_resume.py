@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is interrupted and continued arrives where an uninterrupted one does, bit for bit."""
+
+import itertools
+import os
+import signal
+
+import pytest
+import torch
+
+from bert4rec.train.step import Bert4RecTrainStep
+from tests.bert4rec.conftest import SMALL_MODEL
+from training.checkpoint import CheckpointFolder, read_checkpoint
+
+STEPS_PER_EPOCH = 12
+
+
+def latest(folder):
+    return read_checkpoint(CheckpointFolder(folder).latest())
+
+
+def tensors(folder):
+    checkpoint = latest(folder)
+    return {
+        f"{group}.{name}": tensor
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same(first, second):
+    whole, parts = tensors(first), tensors(second)
+    assert whole.keys() == parts.keys()
+    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
+
+
+def settings(dataset, *more):
+    return (
+        f"--dataset_path={dataset}",
+        "--windows=random",
+        "--dupe_factor=3",
+        "--num_epochs=3",
+        "--lr_schedule=linear",
+        "--warmup_steps=5",
+        "--clip_norm=1",
+        "--weight_decay=0.01",
+        "--dropout=0.3",
+        "--attention_dropout=0.2",
+        *more,
+    )
+
+
+def signal_at_step(number, which, monkeypatch):
+    """Sends this process a signal during a step of training."""
+    plain, calls = Bert4RecTrainStep.__call__, itertools.count(1)
+
+    def interrupted(step, batch, lr):
+        if next(calls) == number:
+            os.kill(os.getpid(), which)
+        return plain(step, batch, lr)
+
+    monkeypatch.setattr(Bert4RecTrainStep, "__call__", interrupted)
+
+
+@pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
+def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, objective):
+    # The end of a line or cosine is that of the whole run, so parts end by max_steps without one.
+    common = settings(dataset, f"--objective={objective}", "--lr_schedule=step", "--gamma=0.5",
+                      "--decay_step=1")  # fmt: skip
+    program(*common, f"--export_root={tmp_path / 'whole'}")
+    for stop in (5, STEPS_PER_EPOCH, 20):
+        program(*common, f"--export_root={tmp_path / 'parts'}", f"--max_steps={stop}", "--resume")
+        assert program.exit_code == 0
+    program(*common, f"--export_root={tmp_path / 'parts'}", "--resume")
+    assert latest(tmp_path / "whole").state["epoch"] == 3
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_signal_saves_and_the_printed_command_continues(
+    program, dataset, tmp_path, capsys, monkeypatch
+):
+    common = settings(dataset)
+    program(*common, f"--export_root={tmp_path / 'whole'}")
+    parts = f"--export_root={tmp_path / 'parts'}"
+    with monkeypatch.context() as patch:
+        signal_at_step(17, signal.SIGTERM, patch)
+        patch.setattr("sys.argv", ["main", *SMALL_MODEL, *common, parts])
+        capsys.readouterr()
+        program(*common, parts)
+    assert program.exit_code == 0
+    out = capsys.readouterr().out
+    assert "SIGTERM: stopped after step 17. Continue with:" in out
+    assert "-m bert4rec.scripts.main" in out
+    assert "Test on" not in out
+    assert latest(tmp_path / "parts").state["step"] == 17
+    command = out.splitlines()[-1].split()
+    program(*command[command.index("bert4rec.scripts.main") + 1 :], model=())
+    assert "Resumed from" in capsys.readouterr().out
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_signal_without_a_folder_says_that_nothing_is_saved(
+    program, dataset, capsys, monkeypatch
+):
+    signal_at_step(2, signal.SIGINT, monkeypatch)
+    program(*settings(dataset))
+    assert program.exit_code == 130
+    assert "nothing is saved without --export_root" in capsys.readouterr().err
+
+
+def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsys):
+    common = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
+    program(*common, "--max_steps=3")
+    program(*common, "--resume", "--seed=99", "--mask_prob=0.3")
+    assert program.exit_code == 2
+    error = capsys.readouterr().err
+    assert "--seed (was 12345, now 99)" in error
+    assert "--mask_prob (was 0.15, now 0.3)" in error
+
+
+def test_resume_without_a_checkpoint_starts_anew(program, dataset, tmp_path):
+    program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--resume",
+            "--max_steps=3")  # fmt: skip
+    assert program.exit_code == 0
+    assert latest(tmp_path / "run").state["step"] == 3
