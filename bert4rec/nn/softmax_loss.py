@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bert4rec.nn.row_softmax import RowBlockedCrossEntropy, rows_per_block
+
 MAX_LOGITS = 1 << 24
-"""Logits kept at a time, 64 MiB of float32: above it the loss goes through the items in blocks."""
+"""Logits kept at a time: 64 MiB of float32."""
 
 
 def softmax_cross_entropy(
@@ -36,8 +38,10 @@ def softmax_cross_entropy(
     if hidden.shape[0] == 0:
         unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
         return (hidden.sum() + unused).to(torch.float32)
-    if hidden.shape[0] * weight.shape[0] <= max_logits:
-        return F.cross_entropy(F.linear(hidden, weight, bias).to(torch.float32), labels)
+    rows = rows_per_block(hidden.shape[0], weight.shape[0], max_logits, hidden.device)
+    if rows:
+        by_rows: Tensor = RowBlockedCrossEntropy.apply(hidden, weight, bias, labels, rows)  # type: ignore[no-untyped-call]
+        return by_rows
     block = max(max_logits // hidden.shape[0], 1)
     found: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]
     return found

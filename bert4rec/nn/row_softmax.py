@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross entropy over all items in one pass through blocks of targets, gradients included.
+
+A block's logits become its gradient where they stand, in cache, and go straight into the two
+products that want them: no matrix of [targets, items] is written to memory, read back or computed
+twice. Letters: M targets, I items, D columns.
+"""
+
+import torch
+from torch import Tensor
+
+_CACHED_LOGITS = 1 << 18
+"""Logits of a block on a CPU, 1 MiB of float32: they stay in the cache between the passes."""
+
+_FEWEST_ROWS = 32
+"""Rows of a block: with fewer, the products read the items' vectors more often than they pay."""
+
+
+def rows_per_block(targets: int, items: int, max_logits: int, device: torch.device) -> int:
+    """Returns the targets of a block, or 0 where a sensible block would exceed `max_logits`.
+
+    Args:
+        targets: M.
+        items: I.
+        max_logits: bound on the elements of a block of logits.
+        device: a GPU takes the largest block, a CPU one that fits its cache.
+    """
+    wanted = _CACHED_LOGITS if device.type == "cpu" else max_logits
+    rows = min(targets, max(min(wanted, max_logits) // items, _FEWEST_ROWS))
+    return rows if rows * items <= max_logits else 0
+
+
+class RowBlockedCrossEntropy(torch.autograd.Function):
+    """Mean cross entropy of linear logits; backward may be called once."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        rows: int,
+    ) -> Tensor:
+        """Computes the loss and, where they are wanted, the gradients.
+
+        Args:
+            ctx: keeps the gradients.
+            hidden: [M, D], M > 0.
+            weight: [I, D].
+            bias: [I] or None.
+            labels: [M] int64.
+            rows: targets of a block.
+        """
+        kind = hidden.device.type
+        dtype = hidden.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        wants = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
+        with torch.autocast(kind, enabled=False):
+            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, wants)
+            for start in range(0, hidden.shape[0], rows):
+                sums.add(slice(start, start + rows), labels)
+        if sums.wants_gradients:
+            gradients = (sums.to_hidden, sums.to_weight, sums.to_bias)
+            ctx.gradients = gradients  # type: ignore[attr-defined]
+            ctx.dtypes = (hidden.dtype, weight.dtype)  # type: ignore[attr-defined]
+        return sums.loss / hidden.shape[0]
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        """Scales the gradients, in place: they are not there for a second call."""
+        to_hidden, to_weight, to_bias = ctx.gradients  # type: ignore[attr-defined]
+        ctx.gradients = None  # type: ignore[attr-defined]
+        hidden_dtype, weight_dtype = ctx.dtypes  # type: ignore[attr-defined]
+        return (
+            to_hidden.mul_(gradient).to(hidden_dtype),
+            to_weight.mul_(gradient).to(weight_dtype),
+            None if to_bias is None else to_bias.mul_(gradient),
+            None,
+            None,
+        )
+
+
+class _Sums:
+    """Loss and gradients of the blocks seen so far, for a loss that is the mean over all M."""
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants_gradients: bool
+    ) -> None:
+        self._hidden = hidden
+        self._weight = weight
+        self._bias = bias
+        self.wants_gradients = wants_gradients
+        self.loss = hidden.new_zeros((), dtype=torch.float32)
+        if wants_gradients:
+            exact = torch.promote_types(hidden.dtype, torch.float32)
+            self.to_hidden = torch.empty_like(hidden)
+            self.to_weight = torch.empty_like(weight, dtype=exact)
+            self.to_bias = None if bias is None else torch.zeros_like(bias)
+
+    def add(self, part: slice, labels: Tensor) -> None:
+        """Adds the targets of a slice."""
+        hidden, labels = self._hidden[part], labels[part].unsqueeze(1)
+        # The softmax is kept to float32 at least, whatever the products are computed in.
+        logits = (hidden @ self._weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))
+        if self._bias is not None:
+            logits += self._bias
+        true = logits.gather(1, labels)
+        top = logits.amax(1, keepdim=True)
+        shares = logits.sub_(top).exp_()
+        total = shares.sum(1, keepdim=True)
+        self.loss += (total.log() + top - true).sum()
+        if not self.wants_gradients:
+            return
+        shares.mul_(1 / (total * self._hidden.shape[0]))
+        shares.scatter_add_(1, labels, shares.new_full((), -1 / len(self._hidden)).expand_as(true))
+        if self.to_bias is not None:
+            self.to_bias += shares.sum(0)
+        shares = shares.to(hidden.dtype)
+        torch.mm(shares, self._weight, out=self.to_hidden[part])
+        if self.to_weight.dtype == hidden.dtype:
+            # With beta 0 what stood there does not count, not even a nan.
+            self.to_weight.addmm_(shares.t(), hidden, beta=int(part.start > 0))
+        elif part.start:
+            self.to_weight += shares.t() @ hidden
+        else:
+            self.to_weight.copy_(shares.t() @ hidden)
