@@ -10,9 +10,10 @@ SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag o
 
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
+RECBOLE_STAMP := .venv-recbole/.installed
 
 .PHONY: help setup build demo test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: clean
+.PHONY: clean recbole bench-recbole
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -74,6 +75,19 @@ bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (ab
 	$(PEERS)/python -m benchmark.micro.train_step
 	$(PEERS)/python -m benchmark.micro.train_step --inference
 	$(BIN)/python -m benchmark.report README.md docs/kernels.md
+
+# RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
+$(RECBOLE_STAMP): requirements.txt
+	$(PYTHON) -m venv .venv-recbole
+	.venv-recbole/bin/python -m pip install --quiet --disable-pip-version-check \
+		"$$(grep '^torch==' requirements.txt)" "setuptools<81" "numpy==1.26.4" "pandas==2.3.3" \
+		"scipy==1.17.1" "recbole==1.2.1"
+	@touch $@
+
+recbole: setup $(RECBOLE_STAMP)  ## environment with RecBole, for the benchmark beside its BERT4Rec
+
+bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
+	$(BIN)/python -m benchmark.bert4rec_recbole
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report
