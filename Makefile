@@ -33,8 +33,9 @@ build: $(STAMP)  ## rebuild the native code in place
 demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)
 
-test: lint  ## the whole suite, as CI runs it
+test: lint peers  ## the whole suite, as CI runs it
 	$(BIN)/pytest -q
+	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q -m "not (gpu or slow or multiprocess)"

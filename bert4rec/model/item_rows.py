@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The item tables of a model as tables whose rows an optimizer changes."""
 
+from collections.abc import Collection
+
 from torch import nn
 
 from bert4rec.model.network import Bert4Rec
@@ -13,22 +15,24 @@ class ItemRows:
 
     Args:
         model: changed: the tables require no gradient any more.
-        with_head: take out what the head compares with as well, its bias included; False where
-            the loss needs all of it.
+        wanted: `embedding`, `head` (nothing where it is tied) and `bias`, or some of them.
 
     Attributes:
         names: of the tables.
         dims: columns of each.
     """
 
-    def __init__(self, model: Bert4Rec, *, with_head: bool) -> None:
-        found: dict[str, tuple[nn.Parameter, ItemLookup]] = {
-            "embedding": (model.embedding.items, model.embedding.lookup)
+    def __init__(self, model: Bert4Rec, wanted: Collection[str]) -> None:
+        tables: dict[str, tuple[nn.Parameter | None, ItemLookup]] = {
+            "embedding": (model.embedding.items, model.embedding.lookup),
+            "head": (model.head.weight, model.head.lookup),
+            "bias": (model.head.bias, model.head.bias_lookup),
         }
-        if with_head:
-            if model.head.weight is not None:
-                found["head"] = (model.head.weight, model.head.lookup)
-            found["bias"] = (model.head.bias, model.head.bias_lookup)
+        found = {
+            name: (parameter, lookup)
+            for name, (parameter, lookup) in tables.items()
+            if name in wanted and parameter is not None
+        }
         self.names = list(found)
         self._parameters = [parameter for parameter, _ in found.values()]
         self.dims = [parameter[0].numel() for parameter in self._parameters]

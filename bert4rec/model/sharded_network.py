@@ -25,8 +25,8 @@ def _require_torchrec() -> None:
         import torchrec  # noqa: F401  (optional, so imported where it is needed)
     except ImportError as error:
         raise ValueError(
-            "--parallelism dmp needs TorchRec and FBGEMM, the extra `torchrec`: `make peers` makes "
-            "an environment with both. --parallelism ddp needs neither"
+            "--parallelism dmp needs TorchRec and FBGEMM: install the extra `torchrec`, or on a "
+            "CPU run `make peers` and use .venv-peers. --parallelism ddp needs neither"
         ) from error
 
 

@@ -96,16 +96,17 @@ class Bert4RecTrainStep:
         device = model.head.bias.device
         network = LossNetwork(model, objective.loss, objective.gbce_calibration)
         self._network: nn.Module = network
-        if config.run.parallelism == "dmp":
+        is_dmp = config.run.parallelism == "dmp"
+        if config.updates_rows and not (is_dmp and objective.loss == "full"):
+            self.item_rows = ItemRows(model, _tables_by_rows(objective.loss, is_dmp))
+            self.row_optimizer = RowwiseOptimizer(
+                self.item_rows, item_rule(config, device), optimizer.weight_decay
+            )
+        if is_dmp:
             self.sharded = shard_network(
                 network, item_rule(config, device), optimizer.weight_decay, device
             )
             self._network = self.sharded
-        elif config.updates_rows:
-            self.item_rows = ItemRows(model, with_head=objective.loss != "full")
-            self.row_optimizer = RowwiseOptimizer(
-                self.item_rows, item_rule(config, device), optimizer.weight_decay
-            )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(network)
@@ -153,11 +154,12 @@ class Bert4RecTrainStep:
 
     def item_state(self) -> dict[str, Tensor]:
         """Returns what the optimizer of the rows keeps; every process must ask."""
+        found: dict[str, Tensor] = {}
         if self.sharded is not None:
-            return {name: t for name, t in self.sharded.gather().items() if "." in name}
+            found |= {name: t for name, t in self.sharded.gather().items() if "." in name}
         if self.row_optimizer is None or self.item_rows is None:
-            return {}
-        found = {"steps": self.row_optimizer.steps}
+            return found
+        found["steps"] = self.row_optimizer.steps
         for table, state in zip(self.item_rows.names, self.row_optimizer.state, strict=True):
             found |= {f"{table}.{name}": tensor for name, tensor in state.items()}
         return found
@@ -235,6 +237,17 @@ class Bert4RecTrainStep:
             factor = average if factor is None else factor * average
         self.optimizer.step(self._lr, 1.0, None)
         self.row_optimizer.step(rows, self._lr, factor=factor)
+
+
+def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:
+    """Returns the tables whose rows our own optimizer moves.
+
+    The full softmax needs all of the head. FBGEMM takes the tables under dmp, but none of one
+    column, so the bias stays ours.
+    """
+    if loss == "full":
+        return ("embedding",)
+    return ("bias",) if is_dmp else ("embedding", "head", "bias")
 
 
 def num_targets(batch: TrainBatch) -> int:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes with DistributedDataParallel over gloo, against one that adds up both batches."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from tests.bert4rec.torchrun import ROOT, assert_same_metrics, run, weights
+from training.distributed import Processes, join_processes
+from training.row_optimizer import RowGradients
+
+pytestmark = pytest.mark.multiprocess
+
+CASES = {
+    "full": ("--objective=hybrid", "--clip_norm=0.5"),
+    "sampled": ("--loss=sampled", "--num_negatives=64", "--head=tied", "--clip_norm=0.5"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_train_as_one(tmp_path, case):
+    """Same windows, masks, dropout and negatives: only the order of sums differs.
+
+    Adam divides a gradient by its own size, so rounding of 1e-7 can move an element with a tiny
+    gradient by a share of the rate, 0.01; over 7 steps few elements drift by more than 1e-4. A
+    rank of an item moves if two scores are that close: one of 60 users is 0.017 in a hit rate.
+    """
+    folders = [tmp_path / name for name in ("two", "one")]
+    for folder in folders:
+        folder.mkdir()
+    found = run(folders[0], 2, CASES[case])
+    expected = run(folders[1], 1, (*CASES[case], "--accumulation_steps=2"))
+    assert_same_metrics(found, expected, 0.02)
+    mine, other = weights(folders[0]), weights(folders[1])
+    assert mine.keys() == other.keys()
+    for name, tensor in other.items():
+        difference = (mine[name] - tensor).abs()
+        assert difference.max() < 5e-3, name
+        assert difference.float().mean() < 1e-5, name
+
+
+@pytest.mark.slow
+def test_two_processes_repeat_their_bits_and_resume(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    flags = CASES["sampled"]
+    run(whole, 2, (*flags, "--max_steps=4"))
+    run(parts, 2, (*flags, "--max_steps=2"))
+    run(parts, 2, (*flags, "--max_steps=4", "--resume"))
+    expected = weights(whole)
+    for name, tensor in weights(parts).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def exchange(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    with join_processes("cpu", None) as here:
+        cores = len(os.sched_getaffinity(0))
+        mine = torch.arange(3.0 * rank).view(-1, 3) + 10 * rank
+        only_first = [] if rank else [RowGradients(1, torch.tensor([4]), torch.ones(1, 2))]
+        found = {
+            "threads": torch.get_num_threads() == max(cores // 2, 1),
+            "is_first": here.is_first == (rank == 0),
+            "sum": here.sum(torch.tensor([1.0, rank])),
+            "any": (here.any(rank == 1), here.any(False)),
+            "gathered": here.gather(mine),
+            "rows": [(g.table, g.rows, g.gradients) for g in here.gather_rows(only_first, [3, 2])],
+        }
+        here.barrier()
+    torch.save(found, f"{folder}/{rank}.pt")
+
+
+def test_what_processes_tell_each_other(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))  # started processes import this module by its name
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port
+    del store
+    mp.spawn(exchange, (port, str(tmp_path)), nprocs=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert found["threads"]
+        assert found["is_first"]
+        assert found["sum"].tolist() == [2.0, 1.0]
+        assert found["any"] == (True, False)
+        assert found["gathered"].tolist() == [[10.0, 11.0, 12.0]]
+        empty, one = found["rows"]
+        assert (empty[0], empty[1].shape, empty[2].shape) == (0, (0,), (0, 3))
+        assert (one[0], one[1].tolist(), one[2].tolist()) == (1, [4], [[1.0, 1.0]])
+
+
+def test_one_process_has_nobody_to_ask():
+    alone = Processes()
+    values = torch.tensor([1.0])
+    assert alone.sum(values) is values
+    assert alone.gather(values) is values
+    assert alone.any(True)
+    assert not alone.any(False)

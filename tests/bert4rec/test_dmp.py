@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchRec's DistributedModelParallel on two gloo processes, against one process of ours.
+
+Runs in the environment of `make peers`. On a CPU FBGEMM's rows move by row-wise Adagrad.
+"""
+
+import pytest
+import torch
+
+from tests.bert4rec.torchrun import assert_same_metrics, run, weights
+
+pytestmark = [pytest.mark.torchrec, pytest.mark.multiprocess]
+
+CASES = {
+    "full": (),
+    "tied": ("--loss=sampled", "--num_negatives=64", "--head=tied"),
+    "untied": ("--loss=sampled", "--num_negatives=64"),
+}
+MODEL = "model/"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sharded_tables_train_as_whole_ones(tmp_path, case):
+    """Same windows, masks, dropout and negatives; tolerances as in test_distributed."""
+    folders = [tmp_path / name for name in ("two", "one")]
+    for folder in folders:
+        folder.mkdir()
+    found = run(folders[0], 2, (*CASES[case], "--mode=dmp"))
+    one_process = ("--accumulation_steps=2", "--item_update=rows", "--item_rule=rowwise_adagrad")
+    expected = run(folders[1], 1, (*CASES[case], *one_process))
+    mine, other = weights(folders[0]), weights(folders[1])
+    names = [name for name in other if name.startswith(MODEL)]
+    assert sorted(names) == sorted(name for name in mine if name.startswith(MODEL))
+    assert_same_metrics(found, expected, 0.02)
+    for name in names:
+        difference = (mine[name] - other[name]).abs()
+        assert difference.max() < 5e-3, name
+        assert difference.mean() < 1e-5, name
+
+
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    flags = (*CASES["tied"], "--mode=dmp")
+    run(whole, 2, (*flags, "--max_steps=4"))
+    run(parts, 2, (*flags, "--max_steps=2"))
+    run(parts, 2, (*flags, "--max_steps=4", "--resume"))
+    expected = weights(whole)
+    assert any(name.startswith("item_optimizer/") for name in expected)
+    for name, tensor in weights(parts).items():
+        assert torch.equal(tensor, expected[name]), name

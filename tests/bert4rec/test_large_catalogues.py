@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark.run import run_process
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import pack
+from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
+from bert4rec.data.windows import Windows
+from bert4rec.model.item_rows import ItemRows
+from bert4rec.model.loss_network import LossNetwork, Question
+from bert4rec.model.network import Bert4Rec
+from bert4rec.train.build import build_batches, build_sampler, build_step
+from bert4rec.train.step import next_item_batch
+from dataspec.sequences import Sequences
+from training.checkpoint import read_checkpoint
+from training.precision import Precision
+from training.row_optimizer import RowGradients
+
+NUM_ITEMS = 50
+SMALL = {
+    "max_len": 8, "emb_dim": 8, "nhead": 2, "num_layers": 2, "dropout": 0.0,
+    "attention_dropout": 0.0, "windows": "recent", "dupe_factor": 1, "num_negatives": 12,
+    "train_batch_size": 6,
+}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+def config(**settings):
+    return Bert4RecConfig.from_dict(SMALL | settings)
+
+
+def sequences() -> Sequences:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(5, 12, 20)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    # The upper half of the catalogue occurs in no history.
+    items = generator.integers(1, NUM_ITEMS // 2, offsets[-1]).astype(np.int32)
+    return Sequences(items, offsets, NUM_ITEMS)
+
+
+def make_model(settings) -> Bert4Rec:
+    torch.manual_seed(0)
+    model = Bert4Rec(settings.model, NUM_ITEMS)
+    with torch.no_grad():
+        model.head.bias.normal_(0, 0.1)
+    return model
+
+
+def make_question(settings) -> Question:
+    windows = Windows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([4, 1, 5]))
+    items, layout = pack(sequences(), windows, CPU)
+    asked = next_item_batch(items, layout)
+    sampler = build_sampler(settings, sequences(), CPU)
+    drawn = sampler.draw(torch.Generator().manual_seed(1))
+    return Question(
+        items=asked.items,
+        layout=layout,
+        targets=asked.targets,
+        labels=asked.labels,
+        causal=True,
+        negatives=drawn.items,
+        log_expected=drawn.log_expected,
+    )
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("loss", ["sampled", "gbce"])
+def test_row_gradients_are_those_of_autograd(head, loss):
+    settings = config(head=head, loss=loss)
+    question = make_question(settings)
+    dense, rowwise = make_model(settings), make_model(settings)
+    LossNetwork(dense, loss, 0.75)(question).backward()
+    item_rows = ItemRows(rowwise, ("embedding", "head", "bias"))
+    LossNetwork(rowwise, loss, 0.75)(question).backward()
+    expected = {
+        "embedding": dense.embedding.items.grad,
+        "bias": dense.head.bias.grad.unsqueeze(1),
+    }
+    if head == "untied":
+        expected["head"] = dense.head.weight.grad
+    found = item_rows.take_row_gradients()
+    assert {item_rows.names[of_table.table] for of_table in found} == expected.keys()
+    for of_table in found:
+        gradient = expected[item_rows.names[of_table.table]]
+        summed = torch.zeros_like(gradient).index_add_(0, of_table.rows, of_table.gradients)
+        torch.testing.assert_close(summed, gradient)
+        torch.testing.assert_close(of_table.squared_norm(), gradient.square().sum())
+    others = dict(rowwise.named_parameters())
+    for name, parameter in dense.named_parameters():
+        if others[name].requires_grad:
+            torch.testing.assert_close(others[name].grad, parameter.grad)
+        else:
+            assert others[name].grad is None
+    assert item_rows.take_row_gradients() == []
+
+
+def train(settings, steps=1, epoch=0):
+    model = make_model(settings)
+    step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
+    batches = build_batches(settings, sequences(), CPU).batches(epoch, 0)
+    losses = [float(step(next(batches), 0.01)) for _ in range(steps)]
+    return {name: p.detach() for name, p in model.named_parameters()}, losses
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_the_first_step_of_lazy_adam_is_that_of_adam(head, clip_norm):
+    # Later steps differ: lazy Adam leaves the moments of absent rows alone.
+    settings = {"head": head, "loss": "sampled", "clip_norm": clip_norm}
+    rows, row_loss = train(config(**settings))
+    dense, dense_loss = train(config(**settings, item_update="dense"))
+    assert row_loss == pytest.approx(dense_loss, rel=1e-6)
+    for name, tensor in dense.items():
+        # Adam divides by the root of the gradient's own square: where a gradient is a rounding
+        # error its sign is chance, and that may move an element by twice the rate.
+        close = torch.isclose(rows[name], tensor, rtol=1e-3, atol=1e-5)
+        assert close.float().mean() > 0.99
+        torch.testing.assert_close(rows[name], tensor, rtol=0, atol=0.021)
+
+
+@pytest.mark.parametrize("rule", ["adam", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_step_leaves_rows_alone_that_no_batch_met(head, rule):
+    settings = config(head=head, loss="sampled", item_rule=rule, weight_decay=0.1)
+    before = {name: p.detach() for name, p in make_model(settings).named_parameters()}
+    after, _ = train(settings, steps=2)
+    table = "embedding.items" if head == "tied" else "head.weight"
+    met = (before[table] != after[table]).any(1)
+    assert 0 < int(met.sum()) < len(met)
+    assert torch.equal(before[table][~met], after[table][~met])
+    assert not torch.equal(before["blocks.0.qkv.weight"], after["blocks.0.qkv.weight"])
+
+
+def test_the_full_softmax_of_an_untied_head_can_update_rows_of_the_embedding():
+    settings = config(item_update="rows", max_len=4)
+    before = {name: p.detach() for name, p in make_model(settings).named_parameters()}
+    after, _ = train(settings)
+    met = (before["embedding.items"] != after["embedding.items"]).any(1)
+    assert int(met.sum()) < NUM_ITEMS // 2 + 3
+    assert (before["head.weight"] != after["head.weight"]).any(1).all()
+
+
+def test_accumulated_batches_are_one_large_batch():
+    """Two batches to a step give the gradient of the mean over the targets of both."""
+    settings = config(objective="causal", accumulation_steps=2, train_batch_size=3)
+    joined = config(objective="causal", train_batch_size=6)
+    model = make_model(settings)
+    source = build_batches(settings, sequences(), CPU)
+    step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
+    group = next(source.batches(0, 0))
+    loss = step(group, 0.0)
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    asked = [next_item_batch(part.items, part.layout) for part in group.parts]
+    plain = make_model(joined)
+    total = sum(len(a.labels) for a in asked)
+    assert len(asked[0].labels) != len(asked[1].labels)
+    expected_loss = 0.0
+    network = LossNetwork(plain, "full", 0.0)
+    for a in asked:
+        question = Question(
+            items=a.items, layout=a.layout, targets=a.targets, labels=a.labels, causal=True
+        )
+        part = network(question) * len(a.labels) / total
+        part.backward()
+        expected_loss += float(part.detach())
+    assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_the_row_factor_scales_the_gradient():
+    settings = config(loss="sampled", item_rule="adagrad")
+    step = build_step(settings, sequences(), make_model(settings), Precision(device_type="cpu"))
+    (table, *_) = step.item_rows.stored_tables()
+    rows, gradients = torch.tensor([3, 3]), torch.ones(2, SMALL["emb_dim"])
+    step.row_optimizer.step(
+        [RowGradients(0, rows, gradients)], torch.tensor(0.0), factor=torch.tensor(0.5)
+    )
+    assert table.values.shape[0] == NUM_ITEMS + 2
+    torch.testing.assert_close(step.row_optimizer.state[0]["sum_of_squares"][3], torch.ones(8))
+
+
+def test_popular_negatives_follow_the_training_counts():
+    popularity = training_popularity(sequences())
+    assert popularity[NUM_ITEMS // 2 :].tolist() == [1.0] * (NUM_ITEMS // 2)
+    lengths = sequences().lengths
+    assert popularity.sum() == (lengths - 2).sum() + NUM_ITEMS
+    sampler = NegativeSampler(NUM_ITEMS, 200_000, popularity, CPU)
+    drawn = sampler.draw(torch.Generator().manual_seed(0))
+    again = sampler.draw(torch.Generator().manual_seed(0))
+    assert torch.equal(drawn.items, again.items)
+    counts = torch.bincount(drawn.items, minlength=NUM_ITEMS + 1)[1:].double()
+    expected = torch.from_numpy(popularity / popularity.sum()) * 200_000
+    assert ((counts - expected).abs() < 6 * expected.sqrt()).all()
+    torch.testing.assert_close(
+        drawn.log_expected, expected[drawn.items - 1].log().float(), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_uniform_negatives_cover_the_catalogue():
+    drawn = NegativeSampler(4, 4000, None, CPU).draw(torch.Generator().manual_seed(0))
+    assert sorted(set(drawn.items.tolist())) == [1, 2, 3, 4]
+    torch.testing.assert_close(drawn.log_expected, torch.full((4000,), 1000.0).log())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "gbce", "negative_sampler": "popular"}, "negative_sampler uniform"),
+        ({"item_update": "rows", "head": "tied"}, "--loss sampled"),
+        ({"parallelism": "dmp", "item_update": "dense"}, "--item_update"),
+        ({"parallelism": "dmp", "clip_norm": 1.0}, "--clip_norm"),
+        ({"parallelism": "dmp", "accumulation_steps": 2}, "--accumulation_steps"),
+    ],
+)
+def test_contradictions_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        config(**settings)
+
+
+def test_gbce_needs_fewer_negatives_than_items():
+    with pytest.raises(ValueError, match="--num_negatives 50"):
+        build_sampler(config(loss="gbce", num_negatives=50), sequences(), CPU)
+
+
+RANDOM = (
+    "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
+    "--random_size=3000", "--emb_dim=8", "--max_len=8", "--train_batch_size=8", "--dupe_factor=1",
+    "--num_epochs=5", "--bootstrap_samples=0", "--num_eval_negatives=20", "--base_device=cpu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["sampled", "gbce"])
+@pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad"])
+def test_a_resumed_run_ends_with_the_same_bits(program, tmp_path, loss, rule):
+    flags = (*RANDOM, f"--loss={loss}", "--num_negatives=30", "--head=tied", f"--item_rule={rule}")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    program(*flags, "--max_steps=8", f"--export_root={whole}", model=())
+    program(*flags, "--max_steps=5", f"--export_root={parts}", model=())
+    program(*flags, "--max_steps=8", f"--export_root={parts}", "--resume", model=())
+    assert program.exit_code == 0
+    ends = [read_checkpoint(folder / "step_000000008") for folder in (whole, parts)]
+    assert set(ends[0].groups()) == {"model", "optimizer", "item_optimizer"}
+    for group in ends[0].groups():
+        expected, found = (end.tensors(group) for end in ends)
+        assert expected.keys() == found.keys()
+        for name, tensor in expected.items():
+            assert torch.equal(tensor, found[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("loss", ["full", "sampled"])
+def test_half_a_million_items_train_within_six_gibibytes(tmp_path, head, loss):
+    log = tmp_path / "log.json"
+    used = run_process(
+        [
+            *(sys.executable, "-m", "bert4rec.scripts.main", "--dataset_name=random"),
+            *("--random_user_count=200", "--random_item_count=500000", "--random_size=4000"),
+            *("--emb_dim=128", "--max_len=16", "--train_batch_size=8", "--dupe_factor=1"),
+            *("--windows=recent", "--max_steps=3", "--bootstrap_samples=0", f"--head={head}"),
+            *(f"--loss={loss}", f"--log_path={log}", "--num_threads=1", "--base_device=cpu"),
+        ],
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+    assert "average_train_throughput" in log.read_text()
+    assert used.exit_status == 0, used.output
+    assert used.peak_anon_mib < 6 * 1024

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the real program in one process or in several, and what they leave."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RANDOM = (
+    "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
+    "--random_size=2000", "--emb_dim=16", "--max_len=12", "--train_batch_size=8",
+    "--dupe_factor=1", "--num_epochs=1", "--bootstrap_samples=0", "--num_eval_negatives=50",
+    "--base_device=cpu", "--windows=recent", "--lr=0.01", "--init_std=0.1",
+)  # fmt: skip
+
+
+def run(folder: Path, processes: int, flags: Sequence[str]) -> dict[str, Any]:
+    """Trains, and returns the figures of the log's last two records.
+
+    Args:
+        folder: of the log and the checkpoints.
+        processes: 1 starts the program itself, more start torchrun.
+        flags: of the program, besides RANDOM.
+    """
+    program = ["-m", "bert4rec.scripts.main", *RANDOM, *flags]
+    program += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
+    launcher = [
+        *("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"),
+    ]
+    done = subprocess.run(
+        [sys.executable, *(launcher if processes > 1 else []), *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    lines = (folder / "log.json").read_text().splitlines()
+    records = [json.loads(line.removeprefix("DLLL ")) for line in lines]
+    assert records[0]["type"] == "LOG"
+    assert sum("average_train_throughput" in r["data"] for r in records) == 1
+    return {
+        name: value
+        for record in records
+        if record["step"] == []
+        for name, value in record["data"].items()
+    }
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """Returns the tensors of a run's latest checkpoint, under group/name."""
+    from training.checkpoint import CheckpointFolder, read_checkpoint
+
+    latest = CheckpointFolder(folder / "run").latest()
+    assert latest is not None
+    checkpoint = read_checkpoint(latest)
+    return {
+        f"{group}/{name}": tensor
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same_metrics(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
+    """Compares every figure of the test items, and that there are some."""
+    names = [name for name in expected if name.startswith("test_")]
+    assert "test_full_ndcg@10" in names
+    assert "test_popular_hr@10" in names
+    for name in names:
+        if expected[name] is not None:
+            assert abs(found[name] - expected[name]) <= tolerance, name
