@@ -72,7 +72,7 @@ def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, objecti
         program(*common, f"--export_root={tmp_path / 'parts'}", f"--max_steps={stop}", "--resume")
         assert program.exit_code == 0
     program(*common, f"--export_root={tmp_path / 'parts'}", "--resume")
-    assert latest(tmp_path / "whole").state["epoch"] == 3
+    assert latest(tmp_path / "whole").state["step"] >= 30
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
