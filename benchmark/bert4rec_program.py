@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs of BERT4Rec as their users do, and reads the figures that they log."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """What the log of a run says.
+
+    Attributes:
+        evaluations: figures on the validation items, with `epoch`, `step` and `elapsed_s`, which
+            goes on where a resumed run continues.
+        losses: mean training loss since the line before, by step.
+        final: the figures on the test items and the throughput.
+    """
+
+    evaluations: list[dict[str, float]]
+    losses: dict[int, float]
+    final: dict[str, float]
+
+
+def read_log(path: Path) -> LoggedRun:
+    """Reads the log of a run, resumed or not."""
+    evaluations: list[dict[str, float]] = []
+    losses: dict[int, float] = {}
+    final: dict[str, float] = {}
+    before = last = 0.0
+    for line in path.read_text().splitlines():
+        entry = json.loads(line.removeprefix("DLLL "))
+        elapsed = float(entry["elapsedtime"])
+        before += last if elapsed < last else 0.0
+        last = elapsed
+        step, data = entry["step"], entry["data"]
+        if step == "PARAMETER":
+            continue
+        if not step:
+            final |= data
+        elif "loss" in data:
+            losses[step[1]] = data["loss"]
+        else:
+            evaluations.append(
+                {"epoch": step[0], "step": step[1], "elapsed_s": before + elapsed} | data
+            )
+    return LoggedRun(evaluations, losses, final)
+
+
+def run_bert4rec(log: Path, *arguments: str) -> LoggedRun:
+    """Runs bert4rec.scripts.main in a process of its own and reads its log.
+
+    Raises:
+        RuntimeError: the program failed; the message ends with what it said.
+    """
+    command = [sys.executable, "-m", "bert4rec.scripts.main", *arguments, f"--log_path={log}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return read_log(log)
+
+
+def ratings_folder() -> Path:
+    """Returns where the raw ratings lie: RECSYS_DATA, else shared/data beside the repository."""
+    repository = Path(__file__).resolve().parents[1]
+    return Path(os.environ.get("RECSYS_DATA", repository.parent / "shared" / "data"))
+
+
+def prepare_movielens(ratings: Path, output: Path) -> Path:
+    """Makes the dataset of a ratings file, unless it is there; returns its folder.
+
+    Raises:
+        ValueError: there is no such file.
+        RuntimeError: the file is refused.
+    """
+    if (output / "manifest.json").is_file():
+        return output
+    if not ratings.is_file():
+        raise ValueError(f"{ratings} is not there; --data names the ratings file")
+    command = [sys.executable, "-m", "preproc.movielens", f"--input={ratings}"]
+    done = subprocess.run(
+        [*command, f"--output={output}", "--progress=none"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"preproc.movielens failed:\n{done.stderr[-2000:]}")
+    return output
+
+
+def rows(run: LoggedRun, keys: tuple[str, ...]) -> list[list[Any]]:
+    """Returns, for each evaluation, its seconds, steps and some of its figures."""
+    return [[e["elapsed_s"], e["step"], *(e[key] for key in keys)] for e in run.evaluations]
