@@ -12,12 +12,12 @@ PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
 RECBOLE_STAMP := .venv-recbole/.installed
 
-.PHONY: help setup build demo test test-gpu cuda-compile bench peers bench-peers check lint format
+.PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
 .PHONY: clean recbole bench-recbole
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): requirements.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ build: $(STAMP)  ## rebuild the native code in place
 
 demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)
+
+demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
+	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
 test: lint peers  ## the whole suite, as CI runs it
 	$(BIN)/pytest -q

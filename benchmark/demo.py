@@ -41,7 +41,7 @@ TRAINING_FLAGS = (
 )
 
 
-def _step(title: str, module: str, *arguments: str) -> None:
+def run_step(title: str, module: str, *arguments: str) -> None:
     """Runs one command of the recipe, as a user would.
 
     Raises:
@@ -69,7 +69,7 @@ def run_demo(folder: Path, rows: int) -> float:
     """
     raw, dataset, checkpoint = folder / "raw", folder / "dataset", folder / "checkpoint"
     shutil.rmtree(checkpoint, ignore_errors=True)
-    _step(
+    run_step(
         f"1. Raw logs: {rows:,} rows in {DAYS} days",
         "preproc.generate_criteo",
         f"--output={raw}",
@@ -77,15 +77,15 @@ def run_demo(folder: Path, rows: int) -> float:
         f"--days={DAYS}",
         "--overwrite",
     )
-    _step(
+    run_step(
         "2. Raw logs to a dataset (split binary)",
         "preproc.criteo",
         f"--input={raw}",
         f"--output={dataset}",
         "--overwrite",
     )
-    _step("3. Check the dataset", "dataspec.verify", str(dataset))
-    _step(
+    run_step("3. Check the dataset", "dataspec.verify", str(dataset))
+    run_step(
         "4. Train DLRM",
         "dlrm.scripts.main",
         "--mode=train",
@@ -95,7 +95,7 @@ def run_demo(folder: Path, rows: int) -> float:
         *MODEL_FLAGS,
         *TRAINING_FLAGS,
     )
-    _step(
+    run_step(
         "5. Test the checkpoint (the model flags come from the checkpoint)",
         "dlrm.scripts.main",
         "--mode=test",
@@ -103,7 +103,7 @@ def run_demo(folder: Path, rows: int) -> float:
         f"--load_checkpoint_path={checkpoint}",
         f"--log_path={folder / 'test_log.json'}",
     )
-    _step(
+    run_step(
         "6. Latency of inference",
         "dlrm.scripts.main",
         "--mode=inference_benchmark",

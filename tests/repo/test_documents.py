@@ -14,7 +14,10 @@ from absl import flags
 
 from benchmark import criteo_sample, demo, report
 from benchmark.record import RESULTS, read_records
+from bert4rec.scripts import flags as bert4rec_flags
 from dlrm.scripts.flags import config_from_flags, define_flags
+from preproc import ratings_command
+from preproc.ratings_job import AMAZON, MOVIELENS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
@@ -24,6 +27,7 @@ MAX_README_LINES = 400
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
+RATINGS_COMMANDS = {"preproc.movielens": MOVIELENS, "preproc.amazon": AMAZON}
 HEADINGS_OF_NVIDIA = (
     "Model overview", "Model architecture", "Default configuration", "Feature support matrix",
     "Mixed precision training", "Setup", "Requirements", "Quick Start Guide", "Advanced",
@@ -63,6 +67,16 @@ def check_module(name, arguments):
         if arguments != ["--help"]:  # which absl adds to the flags when a program starts
             assert values([name, *arguments])[1:] == []
             config_from_flags(values)
+    elif name.startswith("bert4rec.scripts."):
+        values = flags.FlagValues()
+        bert4rec_flags.define_flags(values)
+        assert values([name, *arguments])[1:] == []
+        bert4rec_flags.config_from_flags(values)
+    elif name in RATINGS_COMMANDS:
+        values = ratings_command.define_flags(RATINGS_COMMANDS[name])
+        assert values([name, *arguments])[1:] == []
+        if not values.help:
+            ratings_command.job_from_flags(RATINGS_COMMANDS[name], values)
     elif name.startswith("preproc."):
         define = importlib.import_module(name).define_flags
         values = define() if not inspect.signature(define).parameters else flags.FlagValues()
