@@ -8,10 +8,10 @@ import dataclasses
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bert4rec.config import Activation, Norm
 from bert4rec.nn.attention import attend
+from bert4rec.nn.cached_linear import feed_forward, linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
 
@@ -65,7 +65,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
-        self._activation = F.gelu if activation == "gelu" else F.relu
+        self._activation: Activation = activation
 
     def forward(
         self,
@@ -88,7 +88,9 @@ class Block(nn.Module):
         """
         source = self.attention_norm(tokens) if self.pre_norm else tokens
         kept = tokens if targets is None else tokens.index_select(0, targets.index)
-        mixed = self.dropout(self.attention_out(self._attend(source, layout, targets, causal)))
+        attended = self._attend(source, layout, targets, causal)
+        out = self.attention_out
+        mixed = self.dropout(linear(attended, out.weight, out.bias))
         if self.pre_norm:
             kept = kept + mixed
             found: Tensor = kept + self._feed_forward(self.feed_forward_norm(kept))
@@ -98,7 +100,9 @@ class Block(nn.Module):
         return found
 
     def _feed_forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.dropout(self.contract(self._activation(self.expand(tokens))))
+        found: Tensor = self.dropout(
+            feed_forward(tokens, self.expand, self.contract, self._activation)
+        )
         return found
 
     def _attend(
@@ -106,13 +110,13 @@ class Block(nn.Module):
     ) -> Tensor:
         dim = source.shape[1]
         if targets is None:
-            queries, keys, values = self._heads(self.qkv(source))
+            queries, keys, values = self._heads(linear(source, self.qkv.weight, self.qkv.bias))
             query_layout, places = layout, None
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
             chosen = source.index_select(0, targets.index)
-            (queries,) = self._heads(F.linear(chosen, weight[:dim], bias[:dim]))
-            keys, values = self._heads(F.linear(source, weight[dim:], bias[dim:]))
+            (queries,) = self._heads(linear(chosen, weight[:dim], bias[:dim]))
+            keys, values = self._heads(linear(source, weight[dim:], bias[dim:]))
             query_layout, places = targets.layout, targets.places
         probability = self.attention_dropout if self.training else 0.0
         mixed = attend(
