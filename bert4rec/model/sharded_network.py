@@ -160,9 +160,14 @@ class ShardedNetwork(nn.Module):
     def gather(self) -> dict[str, Tensor]:
         """Returns every table and its optimizer's tensors whole, to all processes alike."""
         found = {}
-        for name, sharded in self._shards().items():
-            whole = torch.zeros(tuple(sharded.size()), device=_device_of(sharded))
-            for shard in sharded.local_shards():
+        shards = self._shards()
+        # What is kept for a table that lies on one process is known to that process alone.
+        sizes: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(sizes, {name: tuple(t.size()) for name, t in shards.items()})
+        device = _device_of(next(iter(shards.values())))
+        for name, size in sorted({n: s for part in sizes for n, s in part.items()}.items()):
+            whole = torch.zeros(size, device=device)
+            for shard in shards[name].local_shards() if name in shards else ():
                 whole[_place(shard)] = shard.tensor
             # Each element lies in one shard, so the sum is that element.
             dist.all_reduce(whole)
