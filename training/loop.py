@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from training.distributed import ALONE, Processes
 from training.divergence import LossMonitor
 from training.interruption import StopRequest
 from training.run_log import RunLog
@@ -123,7 +124,7 @@ class Loop(Generic[BatchT]):
         device: of the model.
         metric_name: of `Evaluation.metric`.
         state: where to start.
-        any_process: whether any process of the run says so: all have to stop at the same step.
+        processes: of the run; a signal to one stops all at the same step.
         announce: prints a line.
     """
 
@@ -138,7 +139,7 @@ class Loop(Generic[BatchT]):
     announce: Callable[[str], None]
     metric_name: str = "auc"
     state: LoopState = dataclasses.field(default_factory=LoopState)
-    any_process: Callable[[bool], bool] = bool
+    processes: Processes = ALONE
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -165,7 +166,7 @@ class Loop(Generic[BatchT]):
         self._collect_losses()
         result = FitResult(
             self.state,
-            throughput.samples_per_s(),
+            throughput.samples_per_s() * self.processes.world_size,
             sum(self._test_speeds) / len(self._test_speeds) if self._test_speeds else math.nan,
             reason,
         )
@@ -212,7 +213,7 @@ class Loop(Generic[BatchT]):
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
-                if self.any_process(stop.signal_name is not None):
+                if self.processes.any(stop.signal_name is not None):
                     return stop.signal_name or "SIGTERM"
                 if config.max_steps is not None and state.step >= config.max_steps:
                     return "done"

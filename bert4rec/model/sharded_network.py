@@ -5,6 +5,10 @@ DistributedModelParallel shards the tables as its planner decides and copies the
 process. Needs the extra `torchrec`. Letters: I items, D columns, N tokens, M targets, S negatives.
 """
 
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -205,8 +209,23 @@ def shard_network(
     Raises:
         ValueError: TorchRec is missing, or FBGEMM has no such optimizer on this device.
     """
-    _require_torchrec()
-    return ShardedNetwork(network, rule, weight_decay, device)
+    with _quiet():
+        _require_torchrec()
+        return ShardedNetwork(network, rule, weight_decay, device)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what TorchRec and FBGEMM say about their own code out of a run's output."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore", "Please use DTensor", FutureWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _collection(tables: dict[str, nn.Parameter], compares: bool, device: torch.device) -> Any:
@@ -259,6 +278,7 @@ def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any
     """
     from torchrec.distributed.embedding_types import EmbeddingComputeKernel
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
     from torchrec.distributed.planner.types import ParameterConstraints
     from torchrec.distributed.types import ShardingType
 
@@ -274,6 +294,8 @@ def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any
             compute_device=device.type,
         ),
         constraints=dict.fromkeys(tables, allowed),
+        storage_reservation=FixedPercentageStorageReservation(0.15),
+        stats=[],  # the plan is announced in a line instead
     )
     return planner.collective_plan(module, sharders, dist.GroupMember.WORLD)
 

@@ -210,11 +210,8 @@ def _train(session: Session) -> FitResult:
         announce=announce,
         metric_name=f"{config.evaluation.choose_by} {_CHOSEN_METRIC}",
         state=state,
-        any_process=processes.any,
+        processes=processes,
     ).fit()
-    result = dataclasses.replace(
-        result, train_samples_per_s=result.train_samples_per_s * processes.world_size
-    )
     announce(f"Finished training: {result.train_samples_per_s:,.1f} rec/s")
     session.log.record(
         (),
