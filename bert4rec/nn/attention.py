@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.dropout import dropout
+from bert4rec.nn.cached_attention import BlockedAttention
+from bert4rec.nn.dropout import dropout, dropped_levels
 from bert4rec.nn.layout import SequenceLayout
 
 try:
@@ -20,11 +21,11 @@ except ImportError:  # before PyTorch 2.13
 
 
 def attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    queries: Tensor | None,
+    fused: Tensor,
     query_layout: SequenceLayout,
     key_layout: SequenceLayout,
+    num_heads: int,
     *,
     query_places: Tensor | None = None,
     causal: bool = False,
@@ -33,31 +34,42 @@ def attend(
     """Attends from each query to the tokens of its own sequence.
 
     Args:
-        queries: [Q, H, E], packed by `query_layout`.
-        keys: [N, H, E], packed by `key_layout`, which has the same sequences.
-        values: [N, H, E].
+        queries: [Q, H E], packed by `query_layout`; None where they stand before the keys.
+        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values, packed by
+            `key_layout`, which has the same sequences.
         query_layout: of the queries.
         key_layout: of keys and values.
+        num_heads: H.
         query_places: [Q] int64, place of each query in its sequence; without, queries are tokens.
         causal: look at no later place than the query's own.
         dropout_probability: of the attention weights; pass 0 outside training.
 
     Returns:
-        [Q, H, E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
+        [Q, H E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
     """
-    if _takes_packed(queries, dropout_probability) and not (causal and query_places is not None):
-        window = (-1, 0) if causal else (-1, -1)
+    if _takes_blocks(fused):
+        blocked: Tensor = BlockedAttention.apply(  # type: ignore[no-untyped-call]
+            *(queries, fused, query_layout, key_layout, query_places, causal, num_heads),
+            dropped_levels(dropout_probability),
+        )
+        return blocked
+    if queries is None:
+        q, k, v = fused.view(len(fused), 3, num_heads, -1).unbind(1)
+    else:
+        q = queries.view(len(queries), num_heads, -1)
+        k, v = fused.view(len(fused), 2, num_heads, -1).unbind(1)
+    if _takes_packed(q, dropout_probability) and not (causal and query_places is not None):
         found = varlen_attn(
-            *(queries, keys, values),
+            *(q, k, v),
             *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
             *(query_layout.max_length, key_layout.max_length),
-            window_size=window,
+            window_size=(-1, 0) if causal else (-1, -1),
         )
         assert isinstance(found, Tensor)
-        return found
+        return found.flatten(1)
     q, k, v = (
         layout.padded(x).transpose(1, 2)
-        for layout, x in ((query_layout, queries), (key_layout, keys), (key_layout, values))
+        for layout, x in ((query_layout, q), (key_layout, k), (key_layout, v))
     )
     mask = _mask(query_layout, key_layout, query_places, causal)
     if dropout_probability:
@@ -67,7 +79,13 @@ def attend(
         mixed = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=causal and mask is None
         )
-    return query_layout.packed(mixed.transpose(1, 2))
+    return query_layout.packed(mixed.transpose(1, 2)).flatten(1)
+
+
+def _takes_blocks(fused: Tensor) -> bool:
+    """Whether gradients are wanted on a CPU; without them PyTorch's own kernel is as fast."""
+    wanted = torch.is_grad_enabled() and fused.requires_grad
+    return wanted and fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
 
 
 def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:

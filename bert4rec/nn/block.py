@@ -6,7 +6,6 @@ Letters: N tokens, M targets, D columns, H heads.
 
 import dataclasses
 
-import torch
 from torch import Tensor, nn
 
 from bert4rec.config import Activation, Norm
@@ -109,31 +108,22 @@ class Block(nn.Module):
         self, source: Tensor, layout: SequenceLayout, targets: Targets | None, causal: bool
     ) -> Tensor:
         dim = source.shape[1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        queries, query_layout, places = None, layout, None
         if targets is None:
-            queries, keys, values = self._heads(linear(source, self.qkv.weight, self.qkv.bias))
-            query_layout, places = layout, None
+            fused = linear(source, weight, bias)
         else:
-            weight, bias = self.qkv.weight, self.qkv.bias
-            chosen = source.index_select(0, targets.index)
-            (queries,) = self._heads(linear(chosen, weight[:dim], bias[:dim]))
-            keys, values = self._heads(linear(source, weight[dim:], bias[dim:]))
             query_layout, places = targets.layout, targets.places
-        probability = self.attention_dropout if self.training else 0.0
-        mixed = attend(
+            chosen = source.index_select(0, targets.index)
+            queries = linear(chosen, weight[:dim], bias[:dim])
+            fused = linear(source, weight[dim:], bias[dim:])
+        return attend(
             queries,
-            keys,
-            values,
+            fused,
             query_layout,
             layout,
+            self.num_heads,
             query_places=places,
             causal=causal,
-            dropout_probability=probability,
-        )
-        return mixed.flatten(1)
-
-    def _heads(self, projected: Tensor) -> tuple[Tensor, ...]:
-        """Maps [N, k D] to k tensors [N, H, D / H]."""
-        dim = self.qkv.in_features
-        return torch.unbind(
-            projected.view(projected.shape[0], -1, self.num_heads, dim // self.num_heads), dim=1
+            dropout_probability=self.attention_dropout if self.training else 0.0,
         )

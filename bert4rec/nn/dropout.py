@@ -11,15 +11,30 @@ from torch import Tensor, nn
 _LEVELS = 256
 
 
+def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
+    """Draws 1 for an element that is kept and 0 for one that is dropped.
+
+    Args:
+        like: floating point, on a CPU; of the same shape and type is what is drawn.
+        dropped_levels: probability of a 0, in 1/256.
+    """
+    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64)
+    words.random_(-(2**63), None)
+    drawn = words.view(torch.uint8)[: like.numel()].view(like.shape)
+    return (drawn >= dropped_levels).to(like.dtype)
+
+
+def dropped_levels(probability: float) -> int:
+    """Returns a probability in 1/256."""
+    return round(probability * _LEVELS)
+
+
 class _ByteDropout(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: torch.autograd.function.FunctionCtx, values: Tensor, dropped_levels: int
     ) -> Tensor:
-        words = torch.empty(-(-values.numel() // 8), dtype=torch.int64, device=values.device)
-        words.random_(-(2**63), None)
-        drawn = words.view(torch.uint8)[: values.numel()].view(values.shape)
-        factor = (drawn >= dropped_levels).to(values.dtype)
+        factor = draw_kept(values, dropped_levels)
         factor.mul_(_LEVELS / (_LEVELS - dropped_levels))
         ctx.save_for_backward(factor)
         return values * factor
@@ -45,7 +60,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
         return values
     if values.device.type != "cpu":
         return nn.functional.dropout(values, probability)
-    found: Tensor = _ByteDropout.apply(values, round(probability * _LEVELS))  # type: ignore[no-untyped-call]
+    found: Tensor = _ByteDropout.apply(values, dropped_levels(probability))  # type: ignore[no-untyped-call]
     return found
 
 

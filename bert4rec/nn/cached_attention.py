@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention while training on a CPU: a few sequences at a time, forward and backward in cache.
+
+The projections are read where they lie, side by side, and their gradients are written there, so
+that nothing of [tokens, columns] is copied, padded or put together in memory. Attention weights are
+kept for backward with dropout as their sign. Letters: B sequences, N tokens, Q queries, H heads, E
+columns of a head, D = H E, S sequences of a block, T its longest, P the most queries of one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bert4rec.nn.dropout import draw_kept
+from bert4rec.nn.layout import SequenceLayout
+
+_WEIGHTS = 1 << 17
+"""Attention weights of a block, half a MiB of float32."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rows:
+    """Packed rows of some sequences, and where they go when padded.
+
+    Attributes:
+        rows: slice of the packed rows.
+        count: S.
+        longest: rows of the longest sequence.
+        index: [rows] place of each among S x longest; None where all are of the same length.
+    """
+
+    rows: slice
+    count: int
+    longest: int
+    index: Tensor | None
+
+    def padded(self, packed: Tensor, heads: int) -> Tensor:
+        """Maps [rows, D], a part of a wider tensor or not, to [S H, longest, E]."""
+        part = packed[self.rows]
+        if self.index is not None:
+            flat = part.new_zeros(self.count * self.longest, part.shape[1])
+            part = flat.index_copy_(0, self.index, part)
+        by_head = part.view(self.count, self.longest, heads, -1).transpose(1, 2)
+        return by_head.reshape(self.count * heads, self.longest, part.shape[1] // heads)
+
+    def write(self, padded: Tensor, packed: Tensor, heads: int) -> None:
+        """Puts [S H, longest, E] into the rows of [.., D]."""
+        part = padded.view(self.count, heads, self.longest, -1).transpose(1, 2)
+        target = packed[self.rows]
+        if self.index is None:
+            target.view(part.shape).copy_(part)
+        else:
+            target.copy_(part.flatten(0, 1).flatten(1).index_select(0, self.index))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Block:
+    """Some sequences; `hidden` is [S, 1, P or 1, T], True where no weight may be, None nowhere."""
+
+    queries: _Rows
+    keys: _Rows
+    hidden: Tensor | None
+
+
+class _Lengths:
+    """A layout on the host: where the rows of any run of sequences lie."""
+
+    def __init__(self, layout: SequenceLayout) -> None:
+        self.offsets = layout.offsets.tolist()
+        self.lengths = layout.lengths()
+        self._sequence = layout.sequence_of_token()
+        self._place = layout.place_of_token()
+
+    def longest(self, start: int, stop: int) -> int:
+        return int(self.lengths[start:stop].max())
+
+    def rows(self, start: int, stop: int) -> _Rows:
+        rows = slice(self.offsets[start], self.offsets[stop])
+        longest, count = self.longest(start, stop), stop - start
+        if rows.stop - rows.start == longest * count:
+            return _Rows(rows, count, longest, None)
+        index = (self._sequence[rows] - start) * longest + self._place[rows]
+        return _Rows(rows, count, longest, index)
+
+
+def _blocks(
+    query_layout: SequenceLayout,
+    key_layout: SequenceLayout,
+    places: Tensor | None,
+    causal: bool,
+    heads: int,
+) -> Iterator[_Block]:
+    """Yields the sequences that ask for anything, some at a time."""
+    same = query_layout is key_layout
+    key_lengths = _Lengths(key_layout)
+    query_lengths = key_lengths if same else _Lengths(query_layout)
+    weights = heads * max(query_layout.max_length, 1) * max(key_layout.max_length, 1)
+    size = max(_WEIGHTS // weights, 1)
+    for start in range(0, key_layout.batch_size, size):
+        stop = min(start + size, key_layout.batch_size)
+        if not query_lengths.longest(start, stop):
+            continue
+        keys = key_lengths.rows(start, stop)
+        queries = keys if same else query_lengths.rows(start, stop)
+        number = torch.arange(keys.longest)
+        hidden = None
+        if causal and places is None:
+            hidden = number > number.unsqueeze(1)
+        elif causal:
+            assert places is not None
+            of_query = queries.padded(places.unsqueeze(1), 1).squeeze(2)
+            hidden = (number > of_query.unsqueeze(2)).unsqueeze(1)
+        elif keys.index is not None:
+            hidden = (number >= key_lengths.lengths[start:stop].unsqueeze(1))[:, None, None, :]
+        yield _Block(queries, keys, hidden)
+
+
+class BlockedAttention(torch.autograd.Function):
+    """Softmax attention with dropout."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        queries: Tensor | None,
+        fused: Tensor,
+        query_layout: SequenceLayout,
+        key_layout: SequenceLayout,
+        places: Tensor | None,
+        causal: bool,
+        heads: int,
+        dropped_levels: int,
+    ) -> Tensor:
+        """Attends from each query to the tokens of its own sequence.
+
+        Args:
+            ctx: keeps the weights of the attention.
+            queries: [Q, D]; None where they are the first columns of `fused`.
+            fused: [N, 2 D] keys and values, or [N, 3 D] with the queries before them.
+            query_layout: of the queries.
+            key_layout: of keys and values.
+            places: [Q] int64, place of each query in its sequence; without, queries are tokens.
+            causal: look at no later place than the query's own.
+            heads: H.
+            dropped_levels: probability of the dropout in 1/256.
+
+        Returns:
+            [Q, D].
+        """
+        asked, keys, values = _parts(queries, fused)
+        found = fused.new_empty(asked.shape)
+        factor = 256 / (256 - dropped_levels)
+        scale = math.sqrt(heads / asked.shape[1])
+        kept = []
+        for block in _blocks(query_layout, key_layout, places, causal, heads):
+            q = block.queries.padded(asked, heads).mul(scale)
+            k, v = (block.keys.padded(x, heads) for x in (keys, values))
+            weights = _softmax(torch.bmm(q, k.transpose(1, 2)), block, heads)
+            if dropped_levels:
+                # A dropped weight is kept as its negative: backward needs the weight as well.
+                sign = draw_kept(weights, dropped_levels).mul_(2).sub_(1)
+                weights.mul_(sign)
+                mixed = torch.bmm(torch.relu(weights), v.mul(factor))
+            else:
+                mixed = torch.bmm(weights, v)
+            block.queries.write(mixed, found, heads)
+            kept.append((block, weights))
+        ctx.save_for_backward(queries, fused)  # type: ignore[arg-type]
+        ctx.kept = kept  # type: ignore[attr-defined]
+        ctx.settings = (heads, scale, factor)  # type: ignore[attr-defined]
+        return found
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor, None, None, None, None, None, None]:
+        """Returns the gradients of `queries` and `fused`."""
+        queries, fused = ctx.saved_tensors  # type: ignore[attr-defined]
+        heads, scale, factor = ctx.settings  # type: ignore[attr-defined]
+        kept = ctx.kept  # type: ignore[attr-defined]
+        to_queries = None if queries is None else torch.zeros_like(queries)
+        to_fused = torch.zeros_like(fused)
+        asked, keys, values = _parts(queries, fused)
+        to_asked, to_keys, to_values = _parts(to_queries, to_fused)
+        for block, signed in kept:
+            q = block.queries.padded(asked, heads).mul(scale)
+            k, v = (block.keys.padded(x, heads) for x in (keys, values))
+            delta = block.queries.padded(gradient, heads).mul(factor)
+            used = torch.relu(signed)
+            block.keys.write(torch.bmm(used.transpose(1, 2), delta), to_values, heads)
+            to_weights = torch.ops.aten.threshold_backward(
+                torch.bmm(delta, v.transpose(1, 2)), signed, 0
+            )
+            to_scores = torch._softmax_backward_data(to_weights, signed.abs(), 2, signed.dtype)
+            block.keys.write(torch.bmm(to_scores.transpose(1, 2), q), to_keys, heads)
+            block.queries.write(torch.bmm(to_scores, k).mul_(scale), to_asked, heads)
+        return to_queries, to_fused, None, None, None, None, None, None
+
+
+def _parts(queries: Tensor | None, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns queries, keys and values, each [.., D]."""
+    if queries is None:
+        first, second, third = fused.chunk(3, dim=1)
+        return first, second, third
+    keys, values = fused.chunk(2, dim=1)
+    return queries, keys, values
+
+
+def _softmax(scores: Tensor, block: _Block, heads: int) -> Tensor:
+    if block.hidden is not None:
+        by_head = scores.view(-1, heads, *scores.shape[1:])
+        by_head.masked_fill_(block.hidden, -math.inf)
+    return scores.softmax(2)
