@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import library as torch_library
 
 from cuda_ext import reference
 from cuda_ext.fake_kernels import FAKE_KERNELS
@@ -25,7 +26,7 @@ def register(namespace: str) -> None:
     """
     ops = getattr(torch.ops, namespace)
     for name, fake in FAKE_KERNELS.items():
-        torch.library.register_fake(f"{namespace}::{name}", fake)
+        torch_library.register_fake(f"{namespace}::{name}", fake)
     _InteractionAutograd(ops).register(namespace)
     _GatherInteractionAutograd(ops).register(namespace)
     _GatherAutograd(ops).register(namespace)
@@ -41,7 +42,7 @@ class _Autograd:
         self.ops = ops
 
     def register(self, namespace: str) -> None:
-        torch.library.register_autograd(
+        torch_library.register_autograd(
             f"{namespace}::{self.name}", self.backward, setup_context=self.setup_context
         )
 

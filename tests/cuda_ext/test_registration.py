@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 import torch
+from torch import library as torch_library
 
 from cuda_ext import library, ops, reference
 
@@ -109,7 +110,7 @@ def dir_of_ops():
 
 @pytest.mark.parametrize("case", CASES)
 def test_opcheck(case):
-    torch.library.opcheck(op_named(case).default, CASES[case]())
+    torch_library.opcheck(op_named(case).default, CASES[case]())
 
 
 def test_every_op_is_checked():
