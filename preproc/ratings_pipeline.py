@@ -73,26 +73,21 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         f"{', '.join(layout.columns)}; --min_rating {job.min_rating:g} --min_user_count "
         f"{job.min_user_count} --min_item_count {job.min_item_count} --kcore {job.kcore}"
     )
-    with Workspace(job.output, None).locked() as workspace:
-        try:
-            ratings = read_ratings(job, file, layout, reporter, chunk_bytes)
-            num_rows, bad = ratings.num_rows, ratings.bad
-            if InputFile.open(file.path).identity != file.identity:
-                raise PreprocError(f"{file.path}: changed while it was read; run the command again")
-            filtered = order_sequences(job, ratings, reporter)
-            dataset = workspace.staging_dir("sequences") / "dataset"
-            shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
-            dataset.mkdir()
-            write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
-            if bad:
-                write_quarantine(dataset / QUARANTINE_FILE, bad)
-            semantics = _semantics(job, layout.name, layout.columns)
-            _save_manifest(dataset, semantics, file, num_rows, bad, filtered)
-            workspace.publish(dataset)
-        except BaseException:
-            if workspace.staging.is_dir():
-                workspace.clear()
-            raise
+    with Workspace(job.output, None).locked(resumable=False) as workspace:
+        ratings = read_ratings(job, file, layout, reporter, chunk_bytes)
+        num_rows, bad = ratings.num_rows, ratings.bad
+        if InputFile.open(file.path).identity != file.identity:
+            raise PreprocError(f"{file.path}: changed while it was read; run the command again")
+        filtered = order_sequences(job, ratings, reporter)
+        dataset = workspace.staging_dir("sequences") / "dataset"
+        shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
+        dataset.mkdir()
+        write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
+        if bad:
+            write_quarantine(dataset / QUARANTINE_FILE, bad)
+        semantics = _semantics(job, layout.name, layout.columns)
+        _save_manifest(dataset, semantics, file, num_rows, bad, filtered)
+        workspace.publish(dataset)
     return job.output
 
 

@@ -7,6 +7,8 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,17 +95,29 @@ class Workspace:
         self._keep_root = work_dir is not None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator["Workspace"]:
+    def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
         """Makes the folders and holds their lock.
+
+        Args:
+            resumable: leave the folders to a later run where this one fails or is interrupted;
+                otherwise nothing of them stays.
 
         Raises:
             PreprocError: they cannot be made, or another run works in them.
         """
+        held = False
         with contextlib.ExitStack() as stack:
             # Both: two runs may share a work folder, or an output with two work folders.
-            for folder in (self.root, self.staging):
-                stack.enter_context(_folder_lock(folder))
-            yield self
+            try:
+                with _interrupt_waits():  # until both folders are this run's, to clear or to keep
+                    for folder in (self.root, self.staging):
+                        stack.enter_context(_folder_lock(folder))
+                    held = True
+                yield self
+            except BaseException:
+                if held and not resumable and self.staging.is_dir():
+                    self.clear()
+                raise
 
     def unit_dir(self, stage: str, key: str) -> Path:
         """Returns (and makes) the folder for the units of a stage under some settings."""
@@ -148,6 +162,25 @@ class Workspace:
         """Returns the disk space that an earlier, interrupted run already took."""
         folders = [f for f in (self.root, self.staging) if f.is_dir()]
         return sum(p.stat().st_blocks * 512 for f in folders for p in f.rglob("*") if p.is_file())
+
+
+@contextlib.contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Holds Ctrl-C back; it is raised at the end.
+
+    The handler waits, not the signal: that could reach another thread, and Python would raise.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C is raised in the main thread alone
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

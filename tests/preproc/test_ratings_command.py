@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -316,18 +315,13 @@ def test_a_signal_ends_a_real_run_cleanly(tmp_path):
             command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             process.stderr.readline()  # the settings: work has begun
-            time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             _, error = process.communicate(timeout=60)
         if process.returncode != 0:
             break
         shutil.rmtree(made)  # on a busy machine the run can end before the signal is sent
     assert (process.returncode, "interrupted; nothing was written" in error) == (130, True), error
-    # A signal before the work is under way can leave the folder of the lock, never any data.
-    assert not made.exists()
-    assert [p.name for p in tmp_path.rglob("*") if p.is_file() and p.stat().st_size] == [
-        "ratings.csv"
-    ]
+    assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
 
 
 def test_progress_for_machines(tmp_path, capsys):
