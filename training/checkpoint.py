@@ -11,12 +11,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from dataspec.manifest import file_checksum
@@ -73,6 +74,60 @@ class Checkpoint:
             return safetensors.torch.load_file(file)
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{file}: {error}") from error
+
+    def tensors_shaped(self, group: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Reads the named tensors of a group.
+
+        Raises:
+            CheckpointError: the group or a tensor is not there or damaged, or a shape differs.
+        """
+        stored = self.tensors(group)
+        for name, shape in shapes.items():
+            if name not in stored:
+                raise CheckpointError(
+                    f"{self.path}: {group} has no tensor {name!r}; it was made by another kind "
+                    "of model or optimizer"
+                )
+            if stored[name].shape != shape:
+                raise CheckpointError(
+                    f"{self.path}: {group}, {name}: the checkpoint has shape "
+                    f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
+                    "the dataset differ from those of the checkpoint"
+                )
+        return {name: stored[name] for name in shapes}
+
+    @torch.no_grad()
+    def copy_into(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+        """Copies the tensors of a group over those of the same names.
+
+        Raises:
+            CheckpointError: as `tensors_shaped`; nothing was copied then.
+        """
+        stored = self.tensors_shaped(group, {name: t.shape for name, t in tensors.items()})
+        for name, tensor in tensors.items():
+            tensor.copy_(stored[name])
+
+    def check_same_settings(self, now: Mapping[str, Any], may_differ: Collection[str]) -> None:
+        """Refuses to continue a run with settings that would change what it arrives at.
+
+        Args:
+            now: every setting of the run that would continue.
+            may_differ: names of settings that change what is watched or where.
+
+        Raises:
+            CheckpointError: others differ; names them.
+        """
+        differing = [
+            f"--{name} (was {self.config.get(name)}, now {value})"
+            for name, value in now.items()
+            if name not in may_differ and self.config.get(name) != value
+        ]
+        if differing:
+            raise CheckpointError(
+                f"{self.path}: was made with other settings, so the run cannot continue from "
+                f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
+                "--load_checkpoint_path"
+            )
 
     def groups(self) -> list[str]:
         """Returns the names of all groups."""

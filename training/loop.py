@@ -91,6 +91,21 @@ class LoopState:
     best_epoch: float = 0.0
     evaluations_since_best: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as plain values; JSON has no infinity."""
+        values = dataclasses.asdict(self)
+        if self.best_metric == -math.inf:
+            values["best_metric"] = None
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "LoopState":
+        """Takes it from what a checkpoint keeps, among other values."""
+        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        if known["best_metric"] is None:
+            known["best_metric"] = -math.inf
+        return cls(**known)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FitResult:

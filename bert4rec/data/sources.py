@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bert4rec.config import DataConfig
 from bert4rec.data.random_sequences import random_sequences
+from dataspec.manifest import Manifest
 from dataspec.sequences import Sequences, read_sequences
 
 
@@ -13,6 +14,12 @@ def dataset_root(config: DataConfig) -> Path | None:
     if config.dataset_name == "random":
         return None
     return Path(config.dataset_path or config.dataset_name)
+
+
+def dataset_fingerprint(config: DataConfig) -> str | None:
+    """Returns the fingerprint of a prepared dataset; None for `random`, which its settings fix."""
+    root = dataset_root(config)
+    return None if root is None else Manifest.load(root).fingerprint
 
 
 def open_sequences(config: DataConfig, seed: int) -> Sequences:

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a BERT4Rec checkpoint holds, and how it is put back."""
 
-import dataclasses
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import Bert4RecTrainStep
-from training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder, read_checkpoint
+from training.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from training.distributed import ALONE, Processes
 from training.loop import LoopState
 
 logger = logging.getLogger(__name__)
 
 _MODEL, _OPTIMIZER, _ITEM_OPTIMIZER = "model", "optimizer", "item_optimizer"
+_FINGERPRINT = "dataset_fingerprint"
 
 _MAY_DIFFER_ON_RESUME = frozenset(
     {
@@ -36,6 +34,7 @@ def save_run(
     folder: CheckpointFolder,
     config: Bert4RecConfig,
     num_items: int,
+    fingerprint: str | None,
     model: Bert4Rec,
     step: Bert4RecTrainStep,
     state: LoopState,
@@ -46,9 +45,7 @@ def save_run(
 
     Every process must call it; the first one writes.
     """
-    values = dataclasses.asdict(state) | {"num_items": num_items}
-    if state.best_metric == float("-inf"):
-        values["best_metric"] = None
+    values = state.to_dict() | {"num_items": num_items, _FINGERPRINT: fingerprint}
     with step.whole_tables():
         groups = {_MODEL: _parameters(model), _OPTIMIZER: step.optimizer.state()}
         item_state = step.item_state()
@@ -67,11 +64,15 @@ def load_weights(path: Path, model: Bert4Rec) -> None:
     """
     checkpoint = read_checkpoint(path)
     logger.info("Loading %s", checkpoint.path)
-    _copy(checkpoint, _MODEL, _parameters(model))
+    checkpoint.copy_into(_MODEL, _parameters(model))
 
 
 def resume_run(
-    folder: CheckpointFolder, config: Bert4RecConfig, model: Bert4Rec, step: Bert4RecTrainStep
+    folder: CheckpointFolder,
+    config: Bert4RecConfig,
+    fingerprint: str | None,
+    model: Bert4Rec,
+    step: Bert4RecTrainStep,
 ) -> LoopState | None:
     """Puts a run back where its latest checkpoint left it.
 
@@ -79,54 +80,29 @@ def resume_run(
         Where it stands; None where nothing was saved yet.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or was made with other settings.
+        CheckpointError: the checkpoint is damaged, or was made with other settings or data.
     """
     latest = folder.latest()
     if latest is None:
         return None
     checkpoint = read_checkpoint(latest)
-    now = config.to_dict()
-    differing = [
-        f"--{name} (was {checkpoint.config.get(name)}, now {value})"
-        for name, value in now.items()
-        if name not in _MAY_DIFFER_ON_RESUME and checkpoint.config.get(name) != value
-    ]
-    if differing:
+    checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
+    was = checkpoint.state.get(_FINGERPRINT)
+    if was != fingerprint:
         raise CheckpointError(
-            f"{checkpoint.path}: was made with other settings, so the run cannot continue from "
-            f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
+            f"{checkpoint.path}: the run began with another dataset (fingerprint {was}, now "
+            f"{fingerprint}). Name that one with --dataset_path, or start anew with "
             "--load_checkpoint_path"
         )
     with step.whole_tables():
-        _copy(checkpoint, _MODEL, _parameters(model))
-        _copy(checkpoint, _OPTIMIZER, step.optimizer.state())
+        checkpoint.copy_into(_MODEL, _parameters(model))
+        checkpoint.copy_into(_OPTIMIZER, step.optimizer.state())
         item_state = step.item_state()
         if item_state:
-            _copy(checkpoint, _ITEM_OPTIMIZER, item_state)
+            checkpoint.copy_into(_ITEM_OPTIMIZER, item_state)
         step.load_item_state(item_state)
-    values = {k: v for k, v in checkpoint.state.items() if k != "num_items"}
-    if values["best_metric"] is None:
-        values["best_metric"] = float("-inf")
-    return LoopState(**values)
+    return LoopState.from_dict(checkpoint.state)
 
 
 def _parameters(model: Bert4Rec) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-@torch.no_grad()
-def _copy(checkpoint: Checkpoint, group: str, tensors: Mapping[str, Tensor]) -> None:
-    stored = checkpoint.tensors(group)
-    for name, tensor in tensors.items():
-        if name not in stored:
-            raise CheckpointError(
-                f"{checkpoint.path}: {group} has no tensor {name!r}; it was made by another kind "
-                "of model or optimizer"
-            )
-        if stored[name].shape != tensor.shape:
-            raise CheckpointError(
-                f"{checkpoint.path}: {group}, {name}: the checkpoint has shape "
-                f"{list(stored[name].shape)}, the model {list(tensor.shape)}; the model flags or "
-                "the dataset differ from those of the checkpoint"
-            )
-        tensor.copy_(stored[name])

@@ -12,7 +12,7 @@ import torch
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negatives import draw_negatives
-from bert4rec.data.sources import open_sequences
+from bert4rec.data.sources import dataset_fingerprint, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.build import build_batches, build_schedule, build_step
@@ -183,7 +183,11 @@ def _train(session: Session) -> FitResult:
         folder.check_writable("--export_root")
         if not run.resume:
             folder.check_unused("--export_root")
-        elif (found := resume_run(folder, config, session.model, step)) is not None:
+        elif (
+            found := resume_run(
+                folder, config, dataset_fingerprint(config.data), session.model, step
+            )
+        ) is not None:
             state = found
             announce(f"Resumed from {folder.latest()} at step {state.step}")
     announce(
@@ -281,11 +285,14 @@ def _report_test(session: Session) -> dict[str, float]:
 def _saver(
     session: Session, step: Bert4RecTrainStep, folder: CheckpointFolder
 ) -> Callable[[LoopState, bool], None]:
+    fingerprint = dataset_fingerprint(session.config.data)
+
     def save(state: LoopState, is_best: bool) -> None:
         save_run(
             folder,
             session.config,
             session.sequences.num_items,
+            fingerprint,
             session.model,
             step,
             state,

@@ -5,9 +5,7 @@ Tables and their optimizer state are stored per feature, so a checkpoint does no
 --embedding_type and can be spread over devices differently when it is loaded.
 """
 
-import dataclasses
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from dlrm.config import DlrmConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
 from dlrm.train.step import DlrmTrainStep
-from training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder, read_checkpoint
+from training.checkpoint import Checkpoint, CheckpointFolder, read_checkpoint
 from training.loop import LoopState
 
 logger = logging.getLogger(__name__)
@@ -81,10 +79,7 @@ def save_run(
     groups[_RANDOM] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
-    values = dataclasses.asdict(state)
-    if state.best_metric == float("-inf"):
-        values["best_metric"] = None
-    folder.save(state.step, groups, values, config.to_dict(), is_best)
+    folder.save(state.step, groups, state.to_dict(), config.to_dict(), is_best)
 
 
 def load_weights(path: Path, model: Dlrm) -> None:
@@ -120,18 +115,15 @@ def resume_run(
     if latest is None:
         return None
     checkpoint = read_checkpoint(latest)
-    _check_same_settings(checkpoint, config)
+    checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
     _load_model(checkpoint, model)
     for group, tensors in _training_state(model, step).items():
-        _copy(checkpoint, group, tensors)
+        checkpoint.copy_into(group, tensors)
     random = checkpoint.tensors(_RANDOM)
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
-    values = dict(checkpoint.state)
-    if values["best_metric"] is None:
-        values["best_metric"] = float("-inf")
-    return LoopState(**values)
+    return LoopState.from_dict(checkpoint.state)
 
 
 def model_settings(path: Path) -> dict[str, Any] | None:
@@ -145,50 +137,11 @@ def model_settings(path: Path) -> dict[str, Any] | None:
     return read_checkpoint(path).config
 
 
-def _check_same_settings(checkpoint: Checkpoint, config: DlrmConfig) -> None:
-    now = config.to_dict()
-    differing = [
-        f"--{name} (was {checkpoint.config.get(name)}, now {value})"
-        for name, value in now.items()
-        if name not in _MAY_DIFFER_ON_RESUME and checkpoint.config.get(name) != value
-    ]
-    if differing:
-        raise CheckpointError(
-            f"{checkpoint.path}: was made with other settings, so the run cannot continue from "
-            f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
-            "--load_checkpoint_path"
-        )
-
-
 def _load_model(checkpoint: Checkpoint, model: Dlrm) -> None:
-    _copy(checkpoint, _MLP, model.mlp_state())
+    checkpoint.copy_into(_MLP, model.mlp_state())
     embeddings = model.embeddings
     for i, rows in enumerate(embeddings.table_sizes):
         group = _table_group(i)
         shape = torch.Size((rows, embeddings.embedding_dim))
-        stored = checkpoint.tensors(group)
-        embeddings.load_table(i, _pick(checkpoint, group, stored, "weight", shape))
-
-
-@torch.no_grad()
-def _copy(checkpoint: Checkpoint, group: str, tensors: Mapping[str, Tensor]) -> None:
-    stored = checkpoint.tensors(group)
-    for name, tensor in tensors.items():
-        tensor.copy_(_pick(checkpoint, group, stored, name, tensor.shape))
-
-
-def _pick(
-    checkpoint: Checkpoint, group: str, stored: Mapping[str, Tensor], name: str, shape: torch.Size
-) -> Tensor:
-    if name not in stored:
-        raise CheckpointError(
-            f"{checkpoint.path}: {group} has no tensor {name!r}; it was made by another "
-            "kind of model or optimizer"
-        )
-    if stored[name].shape != shape:
-        raise CheckpointError(
-            f"{checkpoint.path}: {group}, {name}: the checkpoint has shape "
-            f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
-            "the dataset differ from those of the checkpoint"
-        )
-    return stored[name]
+        stored = checkpoint.tensors_shaped(group, {"weight": shape})
+        embeddings.load_table(i, stored["weight"])

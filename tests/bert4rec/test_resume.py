@@ -3,13 +3,15 @@
 
 import itertools
 import os
+import shutil
 import signal
 
 import pytest
 import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from tests.bert4rec.conftest import SMALL_MODEL
+from dataspec.sequences import Sequences
+from tests.bert4rec.conftest import SMALL_MODEL, make_sequences, write_dataset
 from training.checkpoint import CheckpointFolder, read_checkpoint
 
 STEPS_PER_EPOCH = 12
@@ -116,6 +118,22 @@ def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsy
     error = capsys.readouterr().err
     assert "--seed (was 12345, now 99)" in error
     assert "--mask_prob (was 0.15, now 0.3)" in error
+
+
+def test_resume_with_another_dataset_is_refused(program, dataset, tmp_path, capsys):
+    run = f"--export_root={tmp_path / 'run'}"
+    program(f"--dataset_path={dataset}", run, "--max_steps=3")
+    other = make_sequences()
+    swapped = other.items.copy()
+    swapped[:2] = swapped[1::-1]
+    (tmp_path / "other").mkdir()
+    write_dataset(tmp_path / "other", Sequences(swapped, other.offsets, other.num_items))
+    program(f"--dataset_path={tmp_path / 'other'}", run, "--resume")
+    assert program.exit_code == 2
+    assert "the run began with another dataset (fingerprint" in capsys.readouterr().err
+    moved = shutil.copytree(dataset, tmp_path / "moved")
+    program(f"--dataset_path={moved}", run, "--resume", "--max_steps=4")
+    assert program.exit_code == 0
 
 
 def test_resume_without_a_checkpoint_starts_anew(program, dataset, tmp_path):
