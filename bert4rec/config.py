@@ -18,6 +18,7 @@ Norm = Literal["pre", "post"]
 PositionsFrom = Literal["end", "start"]
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 Objective = Literal["cloze", "causal", "hybrid"]
+MaskLastOf = Literal["sequences", "batches"]
 Ranking = Literal["full", "popular", "uniform"]
 DatasetName = Literal["ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"]
 Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"]
@@ -114,6 +115,9 @@ class ObjectiveConfig:
     mask_prob: float = setting(0.15, "Share of the items that are asked for")
     mask_last_prob: float = setting(
         0.0, "Share of the sequences of which the last item alone is asked for"
+    )
+    mask_last_of: MaskLastOf = setting(
+        "sequences", "Draw that share among the sequences of each batch, or among whole batches"
     )
     mask_replace: float = setting(0.8, "Share of the asked items that the mask replaces")
     random_replace: float = setting(

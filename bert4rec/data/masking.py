@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bert4rec.config import MaskLastOf
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 
@@ -25,12 +26,15 @@ class MaskingRule:
         mask_prob: share of the tokens of a sequence that are asked for; one at least.
         mask_last_prob: share of the sequences of which the last token alone is asked for, as it
             is when the model is used.
+        mask_last_of: what is drawn for that: each of the `sequences` of a batch, whose last tokens
+            then count little among the other targets; or whole `batches`.
         mask_replace: share of the targets that the mask item replaces.
         random_replace: share of the targets that a random item replaces; the rest stay visible.
     """
 
     mask_prob: float = 0.15
     mask_last_prob: float = 0.0
+    mask_last_of: MaskLastOf = "sequences"
     mask_replace: float = 0.8
     random_replace: float = 0.1
 
@@ -65,7 +69,10 @@ def draw_counts(
     Returns:
         ([B] counts, [B] whether the last token alone is masked).
     """
-    last_only = generator.random(len(lengths)) < rule.mask_last_prob
+    drawn = generator.random(len(lengths))
+    if rule.mask_last_of == "batches":
+        drawn[:] = drawn[:1]
+    last_only = drawn < rule.mask_last_prob
     counts = np.maximum(generator.binomial(lengths, rule.mask_prob), 1)
     return np.where(last_only, 1, counts), last_only
 

@@ -31,6 +31,7 @@ def masking_rule(config: ObjectiveConfig) -> MaskingRule:
     return MaskingRule(
         mask_prob=config.mask_prob,
         mask_last_prob=config.mask_last_prob,
+        mask_last_of=config.mask_last_of,
         mask_replace=config.mask_replace,
         random_replace=config.random_replace,
     )

@@ -159,6 +159,18 @@ def test_masks_hide_the_drawn_number_of_tokens_of_each_sequence():
     assert torch.equal(found.targets.layout.lengths(), per_sequence)
 
 
+def test_whole_batches_or_single_sequences_are_asked_for_their_last_token():
+    lengths = np.full(64, 5)
+    shares = {}
+    for kind in ("sequences", "batches"):
+        rule = MaskingRule(mask_last_prob=0.4, mask_last_of=kind)
+        shares[kind] = [draw_counts(lengths, rule, rng(seed))[1].mean() for seed in range(400)]
+    assert set(shares["batches"]) == {0.0, 1.0}
+    assert np.mean(shares["batches"]) == pytest.approx(0.4, abs=0.1)
+    assert 0 < min(shares["sequences"]) < max(shares["sequences"]) < 1
+    assert np.mean(shares["sequences"]) == pytest.approx(0.4, abs=0.02)
+
+
 def test_every_token_is_masked_with_the_stated_probability():
     rule = MaskingRule(mask_prob=0.3, mask_replace=1.0, random_replace=0.0)
     hits = torch.zeros(8)
