@@ -20,6 +20,7 @@ from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
 from dataspec.positioned_read import close_all, open_for_reading, read_array
+from dataspec.positioned_write import write_at
 from dataspec.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,
@@ -108,11 +109,7 @@ class SplitBinaryWriter:
         return narrow
 
     def _pwrite(self, name: str, start_row: int, values: npt.NDArray[Any]) -> None:
-        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-        offset = start_row * self._row_bytes[name]
-        while data:
-            written = os.pwrite(self._fds[name], data, offset)
-            data, offset = data[written:], offset + written
+        write_at(self._fds[name], values, start_row * self._row_bytes[name])
 
     def close(self) -> None:
         """Flushes everything to disk and closes the files."""

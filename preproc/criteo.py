@@ -41,6 +41,8 @@ _SEMANTICS_HELP = {
     "last_day_rounding": "For an odd last day, how many rows its first half holds.",
     "split_fractions": "train,validation,test shares in row order, for example 0.8,0.1,0.1; none "
     "splits by days.",
+    "shuffle_seed": "Orders the training split by a hash of this seed and the row number, a "
+    "whole number from 0; none keeps them in input order.",
 }
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every engine takes and gives; finishing the dataset is the same for all of them.
 
-An engine is a function of an `EngineJob`. It fills `dataset` with the split folders and/or
-parquet/, dictionaries/cat_i.bin and, where rows were bad, quarantine.csv, and returns an
-`EngineResult`. It never touches the final output path.
+An engine is a function of an `EngineJob`. It fills `dataset` with the split folders if they are
+asked for, dictionaries/cat_i.bin and, where rows were bad, quarantine.csv, and returns an
+`EngineResult`. Rows stand in input order; the shuffle and parquet/ follow from `columns`. It never
+touches the final output path.
 """
 
 import dataclasses
@@ -43,6 +44,21 @@ class FileRows:
     rejected: dict[RejectReason, int]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedColumns:
+    """Columns that an engine leaves to the stages after it.
+
+    Attributes:
+        folder: where the split-binary columns are, a folder per split; the dataset itself if it is
+            to have them.
+        float32: folder with a file per split, its numerical features as [rows, 13] float32; None
+            where no format needs them.
+    """
+
+    folder: Path
+    float32: Path | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EngineResult:
     """What an engine made.
@@ -54,6 +70,8 @@ class EngineResult:
         rows: rows of each split.
         positives: clicks of each split.
         cardinalities: rows of each embedding table (kept categories + 1).
+        columns: what the shuffle and parquet are to be made from, in input order; None: the engine
+            wrote every format itself, shuffled where that is asked for.
     """
 
     dataset: Path
@@ -62,6 +80,7 @@ class EngineResult:
     rows: dict[Split, int]
     positives: dict[Split, int]
     cardinalities: tuple[int, ...]
+    columns: EncodedColumns | None = None
 
 
 Engine = Callable[[EngineJob], EngineResult]

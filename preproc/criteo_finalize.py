@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last stage of every engine: spec and manifest, then one rename."""
+"""The last stages of every engine: shuffle, parquet, spec and manifest, then one rename."""
 
 import dataclasses
 from pathlib import Path
@@ -8,6 +8,7 @@ from dataspec.feature_spec import FeatureSpec
 from dataspec.manifest import Manifest, fingerprint
 from preproc.criteo_engine import EngineJob, EngineResult
 from preproc.criteo_schema import REJECT_REASONS
+from preproc.shuffle_train import shuffle_train
 
 
 def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
@@ -16,6 +17,7 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     Returns:
         The dataset folder.
     """
+    result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
     FeatureSpec.criteo(result.cardinalities).save(dataset)
     total = sum(p.stat().st_size for p in dataset.rglob("*") if p.is_file())
@@ -42,3 +44,17 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     ).save(dataset)
     engine_job.workspace.publish(dataset)
     return job.output
+
+
+def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
+    """Does what most engines leave to others: the shuffle, then parquet of the final rows."""
+    if result.columns is None:
+        return result
+    seed = engine_job.job.semantics.shuffle_seed
+    if seed is not None:
+        result = shuffle_train(engine_job, result, result.columns, seed)
+    if "parquet" in engine_job.job.format:
+        from preproc.criteo_parquet import write_splits  # PyArrow, only for those who want parquet
+
+        write_splits(engine_job, result)
+    return result

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native engine: scan, merge, encode and parquet, in units that survive an interruption.
+"""The native engine: scan, merge and encode, in units that survive an interruption.
 
 scan    every unit of text -> row counts, bad rows, sorted runs of (category, count) per column
 merge   runs of the counted rows -> one dictionary per column
 encode  every unit of text again -> its rows of the split-binary columns
-parquet columns -> parts, when asked for
 
 A unit's results stand under a key of all they depend on, so a changed setting redoes only what it
 touches. Units depend on sizes of files alone, never on threads or memory.
 """
 
+from typing import Any
+
 from preproc.criteo_engine import EngineJob, EngineResult, FileRows
 from preproc.criteo_schema import REJECT_REASONS
 from preproc.native import binding
-from preproc.native_encode import encode
-from preproc.native_merge import merge
+from preproc.native_encode import EncodedInput, encode
+from preproc.native_merge import Dictionaries, merge
 from preproc.native_scan import ScannedInput, scan
 from preproc.native_units import NativeSettings, plan_units
 from preproc.quarantine import QUARANTINE_FILE, write_quarantine
@@ -32,15 +33,28 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
     scanned = scan(engine_job, units, settings)
     dictionaries = merge(engine_job, scanned, settings)
     encoded = encode(engine_job, scanned, dictionaries)
+    engine = {"name": "native", "kernel_version": binding.kernel_version()}
+    return assemble(engine_job, scanned, dictionaries, encoded, engine)
+
+
+def assemble(
+    engine_job: EngineJob,
+    scanned: ScannedInput,
+    dictionaries: Dictionaries,
+    encoded: EncodedInput,
+    engine: dict[str, Any],
+) -> EngineResult:
+    """Returns what the stages made, with the bad rows written down."""
     if any(unit.bad for unit in scanned.units):
         write_quarantine(encoded.dataset / QUARANTINE_FILE, scanned.bad_rows())
     return EngineResult(
         dataset=encoded.dataset,
-        engine={"name": "native", "kernel_version": binding.kernel_version()},
+        engine=engine,
         files=_file_rows(engine_job, scanned),
         rows=encoded.rows,
         positives=encoded.positives,
         cardinalities=dictionaries.cardinalities,
+        columns=encoded.columns,
     )
 
 

@@ -14,7 +14,10 @@ from dataspec import parquet
 from dataspec.click_columns import ClickColumns
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryReader
+from preproc.criteo_engine import EngineJob, EngineResult
 from preproc.criteo_schema import NUM_COLUMNS, NUM_NUMERICAL, Split
+from preproc.native.binding import Progress
+from preproc.native_units import run_units, share_budget
 
 ROW_BYTES = 4 * NUM_COLUMNS
 """Of a row in memory: every column is 32 bits wide."""
@@ -73,3 +76,43 @@ def read_groups(
             yield ClickColumns(narrow.label, numerical, narrow.categorical)
     finally:
         reader.close()
+
+
+def write_splits(engine_job: EngineJob, result: EngineResult) -> None:
+    """Writes the parquet parts that a staged dataset lacks, from its columns.
+
+    Args:
+        engine_job: says how much memory and how many threads to use.
+        result: the dataset, its rows, and columns with float32 features.
+    """
+    rows, columns = result.rows, result.columns
+    assert columns is not None
+    assert columns.float32 is not None
+    folder, float32 = columns.folder, columns.float32
+    spec = FeatureSpec.criteo(result.cardinalities)
+    parts = [
+        (path, split, index)
+        for split in rows
+        for index, path in enumerate(part_paths(result.dataset, split, rows[split]))
+    ]
+    missing = [p for p in parts if not p[0].exists()]
+    progress = Progress()
+    progress.rows = sum(rows.values()) - sum(_part_rows(rows[s], i) for _, s, i in missing)
+
+    def work(part: tuple[Path, Split, int]) -> int:
+        path, split, index = part
+        write_part(path, spec, read_groups(folder, float32 / split, split, spec, index))
+        return _part_rows(rows[split], index)
+
+    job = engine_job.job
+    threads, _ = share_budget(job.memory_limit, job.threads, PART_BUFFER_BYTES)
+    total = sum(rows.values()) * ROW_BYTES
+    with engine_job.reporter.stage(
+        "parquet", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
+    ):
+        for _, written in run_units(missing, work, threads, progress):
+            progress.rows += written
+
+
+def _part_rows(rows: int, index: int) -> int:
+    return sum(last - first for first, last in group_ranges(rows, index))

@@ -20,6 +20,8 @@ SAMPLE_ROWS = 100
 _SPLIT_ROW_BYTES = 89  # the full Criteo log at frequency limit 15
 _PARQUET_ROW_BYTES = 60 + 52  # the parts, and float32 columns until they are written
 _RUNS_ROW_BYTES = 50  # sorted runs, at 64 MiB of text per unit
+_FLOAT32_ROW_BYTES = 52
+_SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
 
@@ -115,6 +117,9 @@ def check_disk(job: CriteoJob, rows: float) -> None:
     output_bytes = rows * _SPLIT_ROW_BYTES
     if "parquet" in job.format:
         output_bytes += rows * _PARQUET_ROW_BYTES
+    if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
+        column_bytes = _SPLIT_ROW_BYTES + ("parquet" in job.format) * _FLOAT32_ROW_BYTES
+        output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
     needs = [(existing_folder(workspace.staging), output_bytes)]
     needs.append((existing_folder(workspace.root), rows * _RUNS_ROW_BYTES))
     by_device: dict[int, list[tuple[Path, float]]] = {}

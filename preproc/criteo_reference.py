@@ -30,6 +30,7 @@ from preproc.criteo_schema import (
     Split,
     order_dictionary,
     row_grammar,
+    shuffle_keys,
     split_bounds,
     transform_numerical,
 )
@@ -177,6 +178,18 @@ def encode(
     )
 
 
+def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:
+    """Returns all rows, those of the training split in the order of their keys."""
+    if seed is None:
+        return columns
+    order = np.arange(len(columns))
+    keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
+    order[slice(*train)] = train[0] + np.argsort(keys, kind="stable")
+    return ClickColumns(
+        columns.label[order], columns.numerical[order], tuple(c[order] for c in columns.categorical)
+    )
+
+
 def run(engine_job: EngineJob) -> EngineResult:
     """Prepares a dataset with NumPy."""
     job = engine_job.job
@@ -201,6 +214,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     dictionaries = build_dictionaries(rows, counted, job.semantics)
     columns = encode(rows, dictionaries, job.semantics)
+    columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
 
     staging = engine_job.workspace.staging_dir("reference")
     shutil.rmtree(staging)  # this engine does not continue what was interrupted

@@ -64,6 +64,7 @@ class CriteoSemantics:
         last_day_rounding: for an odd last day, the first half holds `floor` or `ceil` of half.
         split_fractions: None splits by days; (train, validation, test) fractions, in row order,
             split a single file instead. Each boundary is floor(fraction sum * rows + 1e-9).
+        shuffle_seed: orders the rows of train by `shuffle_keys`; None leaves them in input order.
     """
 
     numerical_offset: int = 2
@@ -75,6 +76,7 @@ class CriteoSemantics:
     last_day: Literal["test_validation", "validation_test"] = "test_validation"
     last_day_rounding: Literal["floor", "ceil"] = "floor"
     split_fractions: tuple[float, float, float] | None = None
+    shuffle_seed: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
@@ -89,6 +91,8 @@ class CriteoSemantics:
             raise ValueError(
                 f"--category_modulus must lie in [1, 2**32], got {self.category_modulus}"
             )
+        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
+            raise ValueError(f"--shuffle_seed must lie in [0, 2**64), got {self.shuffle_seed}")
         fractions = self.split_fractions
         if fractions is not None and (
             any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
@@ -197,3 +201,37 @@ def split_bounds(
     if semantics.last_day == "test_validation":
         return {"train": (0, start), "validation": tail, "test": head}
     return {"train": (0, start), "validation": head, "test": tail}
+
+
+_GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the keys that order a shuffled training split, ascending: SplitMix64 of each row.
+
+    The key of row r is output number r, counted from 0, of the SplitMix64 generator with `seed` as
+    its initial state, modulo 2**64 throughout:
+
+        z = seed + (r + 1) * 0x9E3779B97F4A7C15
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+        key = z ^ (z >> 31)
+
+    Every step can be undone, so no two rows have the same key and the order has no ties. Source:
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+
+    Args:
+        seed: in [0, 2**64).
+        rows: [n] global numbers of valid rows, in input order.
+
+    Returns:
+        [n] uint64.
+    """
+    z = (rows + np.uint64(1)) * _GOLDEN_RATIO
+    z += np.uint64(seed)
+    for shift, factor in _MIX:
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
+    z ^= z >> np.uint64(31)
+    return z

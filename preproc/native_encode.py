@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 3 of the native engine: rows to columns, and columns to parquet."""
+"""Stage 3 of the native engine: rows to columns."""
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import shutil
@@ -11,8 +12,13 @@ from typing import Any
 
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
-from preproc.criteo_engine import DICTIONARY_FOLDER, EngineJob, dictionary_path
-from preproc.criteo_schema import NUM_NUMERICAL, SPLITS, Split, split_bounds
+from preproc.criteo_engine import (
+    DICTIONARY_FOLDER,
+    EncodedColumns,
+    EngineJob,
+    dictionary_path,
+)
+from preproc.criteo_schema import NUM_NUMERICAL, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.errors import PreprocError
 from preproc.input_file import open_fd
 from preproc.native import binding
@@ -31,11 +37,12 @@ from preproc.workspace import boot_id, read_record, settings_key, write_record
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedInput:
-    """The staged dataset, and rows and clicks of its splits."""
+    """The staged dataset, rows and clicks of its splits, and what later stages make of them."""
 
     dataset: Path
     rows: dict[Split, int]
     positives: dict[Split, int]
+    columns: EncodedColumns
 
 
 def encode(
@@ -43,11 +50,21 @@ def encode(
     scanned: ScannedInput,
     dictionaries: Dictionaries,
 ) -> EncodedInput:
-    """Encodes every unit that was not encoded before, then writes parquet if asked for.
+    """Encodes every unit that was not encoded before.
 
     Raises:
         PreprocError: the dictionaries do not fit the memory limit, or the input changed.
     """
+    plan = plan_encode(engine_job, scanned, dictionaries)
+    if missing := plan.missing():
+        _encode_units(engine_job, plan, dictionaries, missing)
+    return finish_encode(plan, dictionaries)
+
+
+def plan_encode(
+    engine_job: EngineJob, scanned: ScannedInput, dictionaries: Dictionaries
+) -> "EncodePlan":
+    """Returns what encoding needs to know, with the staging folder made."""
     job, semantics = engine_job.job, engine_job.job.semantics
     bounds = split_bounds(rows_per_file(scanned), semantics)
     key = settings_key(
@@ -63,24 +80,30 @@ def encode(
             ],
         }
     )
-    stage = _Stage(_staging(engine_job, key), job.format)
-    spec = FeatureSpec.criteo(dictionaries.cardinalities)
-    missing = [u for u in scanned.units if stage.record(u) is None]
-    if missing:
-        _encode_units(engine_job, scanned, dictionaries, spec, bounds, stage, missing)
-    rows = {split: last - first for split, (first, last) in bounds.items()}
-    if "parquet" in job.format:
-        _write_parquet(engine_job, stage, spec, rows)
-    records = [stage.record(u) or {} for u in scanned.units]
-    _copy_dictionaries(dictionaries, stage.dataset)
-    return EncodedInput(
-        stage.dataset,
-        rows,
-        {split: sum(r["positives"][split] for r in records) for split in SPLITS},
+    return EncodePlan(
+        stage=EncodeStage(staging_folder(engine_job, key), job.format),
+        spec=FeatureSpec.criteo(dictionaries.cardinalities),
+        semantics=semantics,
+        bounds=bounds,
+        units=scanned.units,
+        first_rows=scanned.first_rows,
     )
 
 
-class _Stage:
+def finish_encode(plan: "EncodePlan", dictionaries: Dictionaries) -> EncodedInput:
+    """Completes the staged dataset once every unit is encoded."""
+    rows = {split: last - first for split, (first, last) in plan.bounds.items()}
+    records = [plan.stage.record(u.unit.name) or {} for u in plan.units]
+    _copy_dictionaries(dictionaries, plan.stage.dataset)
+    return EncodedInput(
+        plan.stage.dataset,
+        rows,
+        {split: sum(r["positives"][split] for r in records) for split in SPLITS},
+        EncodedColumns(plan.stage.columns, plan.stage.float32),
+    )
+
+
+class EncodeStage:
     """Places below the staging folder of one encoding."""
 
     def __init__(self, folder: Path, formats: tuple[str, ...]) -> None:
@@ -91,14 +114,41 @@ class _Stage:
         self.dataset.mkdir(exist_ok=True)
         self.records.mkdir(exist_ok=True)
 
-    def record_path(self, unit: ScannedUnit) -> Path:
-        return self.records / f"{unit.unit.name}.json"
+    def record(self, unit: str) -> dict[str, Any] | None:
+        """Returns what was counted in a unit that is encoded, else None."""
+        return read_record(self.records / f"{unit}.json")
 
-    def record(self, unit: ScannedUnit) -> dict[str, Any] | None:
-        return read_record(self.record_path(unit))
+    def write_record(self, unit: str, positives: dict[Split, int]) -> None:
+        """Marks a unit as encoded; `positives` are its clicks in each split."""
+        write_record(self.records / f"{unit}.json", {"positives": positives})
 
 
-def _staging(engine_job: EngineJob, key: str) -> Path:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EncodePlan:
+    """What encoding needs to know; may be sent to another process.
+
+    Attributes:
+        stage: where things go.
+        spec: the columns.
+        semantics: modulus and rule for numerical features.
+        bounds: global rows of each split.
+        units: every unit, in row order.
+        first_rows: global number of each unit's first row.
+    """
+
+    stage: EncodeStage
+    spec: FeatureSpec
+    semantics: CriteoSemantics
+    bounds: dict[Split, tuple[int, int]]
+    units: tuple[ScannedUnit, ...]
+    first_rows: tuple[int, ...]
+
+    def missing(self) -> list[int]:
+        """Returns the numbers of the units that are not encoded yet."""
+        return [i for i, u in enumerate(self.units) if self.stage.record(u.unit.name) is None]
+
+
+def staging_folder(engine_job: EngineJob, key: str) -> Path:
     """Returns the staging folder, emptied if the machine went down since it was used.
 
     Units are written without waiting for the disk: a killed process loses nothing, but after a
@@ -115,59 +165,82 @@ def _staging(engine_job: EngineJob, key: str) -> Path:
 
 
 def _encode_units(
-    engine_job: EngineJob,
-    scanned: ScannedInput,
-    dictionaries: Dictionaries,
-    spec: FeatureSpec,
-    bounds: dict[Split, tuple[int, int]],
-    stage: _Stage,
-    missing: list[ScannedUnit],
+    engine_job: EngineJob, plan: EncodePlan, dictionaries: Dictionaries, missing: list[int]
 ) -> None:
     job = engine_job.job
-    needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
-    free = free_budget(job.memory_limit)
-    if needed + STREAM_BYTES > free:
-        raise memory_error(
-            job.memory_limit, job.memory_limit - free + needed + STREAM_BYTES, REMEDIES
-        )
-    first_rows = {
-        scanned_unit.unit: first
-        for scanned_unit, first in zip(scanned.units, scanned.first_rows, strict=False)
-    }
+    check_encode_memory(job.memory_limit, dictionaries)
     progress = binding.Progress()
-    total = sum(u.result.text_bytes for u in scanned.units)
-    progress.bytes = total - sum(u.result.text_bytes for u in missing)
-    progress.rows = scanned.first_rows[-1] - sum(u.result.rows for u in missing)
+    total = sum(u.result.text_bytes for u in plan.units)
+    progress.bytes = total - sum(plan.units[i].result.text_bytes for i in missing)
+    progress.rows = plan.first_rows[-1] - sum(plan.units[i].result.rows for i in missing)
     with (
         engine_job.reporter.stage("encode", total, lambda: (progress.bytes, progress.rows)),
         binding.open_dictionaries(dictionaries.load()) as tables,
-        _open_outputs(stage, spec, bounds) as outputs,
+        open_outputs(plan) as outputs,
     ):
 
-        def work(unit: ScannedUnit) -> None:
-            first = first_rows[unit.unit]
-            targets = _targets(outputs, bounds, spec, first, first + unit.result.rows)
-            with binding.Encoder(
-                dictionaries=tables,
-                semantics=job.semantics,
-                targets=[target for _, target in targets],
-                progress=progress,
-            ) as encoder:
-                feed_unit(encoder, unit.unit)
-                rows, clicks = encoder.finish()
-            if rows != unit.result.rows:
-                raise PreprocError(
-                    f"{unit.unit.file.path}: held {unit.result.rows} valid rows at first, now "
-                    f"{rows}; do not change the input while it is prepared, and start again"
-                )
-            positives = dict.fromkeys(SPLITS, 0)
-            for (split, _), count in zip(targets, clicks, strict=True):
-                positives[split] += count
-            write_record(stage.record_path(unit), {"positives": positives})
+        def work(index: int) -> None:
+            clicks = encode_unit(plan, index, tables, outputs, progress)
+            plan.stage.write_record(plan.units[index].unit.name, clicks)
 
         threads, _ = share_budget(job.memory_limit, job.threads, STREAM_BYTES)
         for _ in run_units(missing, work, threads, progress):
             pass
+
+
+def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
+    """Refuses dictionaries that do not fit.
+
+    Raises:
+        PreprocError: they need more than the limit leaves.
+    """
+    needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
+    free = free_budget(memory_limit)
+    if needed + STREAM_BYTES > free:
+        raise memory_error(memory_limit, memory_limit - free + needed + STREAM_BYTES, REMEDIES)
+
+
+def encode_unit(
+    plan: EncodePlan,
+    index: int,
+    tables: ctypes.Array[ctypes.c_void_p],
+    outputs: "Outputs",
+    progress: binding.Progress,
+) -> dict[Split, int]:
+    """Writes the rows of one unit at their places.
+
+    Args:
+        plan: what to do.
+        index: number of the unit.
+        tables: the dictionaries, opened.
+        outputs: from `open_outputs`.
+        progress: counters to move on.
+
+    Returns:
+        The clicks in each split.
+
+    Raises:
+        PreprocError: the input changed since it was scanned.
+    """
+    unit, first = plan.units[index], plan.first_rows[index]
+    targets = _targets(outputs, plan.bounds, plan.spec, first, first + unit.result.rows)
+    with binding.Encoder(
+        dictionaries=tables,
+        semantics=plan.semantics,
+        targets=[target for _, target in targets],
+        progress=progress,
+    ) as encoder:
+        feed_unit(encoder, unit.unit)
+        rows, clicks = encoder.finish()
+    if rows != unit.result.rows:
+        raise PreprocError(
+            f"{unit.unit.file.path}: held {unit.result.rows} valid rows at first, now "
+            f"{rows}; do not change the input while it is prepared, and start again"
+        )
+    positives = dict.fromkeys(SPLITS, 0)
+    for (split, _), count in zip(targets, clicks, strict=True):
+        positives[split] += count
+    return positives
 
 
 Outputs = dict[Split, tuple[int, int, int, tuple[int, ...]]]
@@ -175,13 +248,13 @@ Outputs = dict[Split, tuple[int, int, int, tuple[int, ...]]]
 
 
 @contextlib.contextmanager
-def _open_outputs(
-    stage: _Stage, spec: FeatureSpec, bounds: dict[Split, tuple[int, int]]
-) -> Iterator[Outputs]:
+def open_outputs(plan: EncodePlan) -> Iterator[Outputs]:
+    """Opens the column files of all splits, in their full size."""
+    stage = plan.stage
     with contextlib.ExitStack() as stack:
         outputs: Outputs = {}
-        for split, (first, last) in bounds.items():
-            writer = SplitBinaryWriter(stage.columns / split, spec, last - first)
+        for split, (first, last) in plan.bounds.items():
+            writer = SplitBinaryWriter(stage.columns / split, plan.spec, last - first)
             stack.enter_context(writer)
             label, float16, categorical = writer.file_descriptors()
             float32 = -1
@@ -221,39 +294,6 @@ def _targets(
         )
         targets.append((split, target))
     return targets
-
-
-def _write_parquet(
-    engine_job: EngineJob, stage: _Stage, spec: FeatureSpec, rows: dict[Split, int]
-) -> None:
-    from preproc import criteo_parquet  # PyArrow, only for those who want parquet
-
-    parts = [
-        (path, split, index)
-        for split in SPLITS
-        for index, path in enumerate(criteo_parquet.part_paths(stage.dataset, split, rows[split]))
-    ]
-    progress = binding.Progress()
-    float32 = stage.float32
-    assert float32 is not None
-
-    def work(part: tuple[Path, Split, int]) -> int:
-        path, split, index = part
-        groups = criteo_parquet.read_groups(stage.columns, float32 / split, split, spec, index)
-        criteo_parquet.write_part(path, spec, groups)
-        return sum(last - first for first, last in criteo_parquet.group_ranges(rows[split], index))
-
-    limit = engine_job.job.memory_limit
-    threads, _ = share_budget(limit, engine_job.job.threads, criteo_parquet.PART_BUFFER_BYTES)
-    row_bytes = criteo_parquet.ROW_BYTES
-    total = sum(rows.values()) * row_bytes
-    with engine_job.reporter.stage("parquet", total, lambda: (progress.bytes, progress.rows)):
-        missing = [p for p in parts if not p[0].exists()]
-        for _, written in run_units(missing, work, threads, progress):
-            progress.rows += written
-            progress.bytes += written * row_bytes
-    for scratch in {float32, stage.columns} - {stage.dataset}:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _copy_dictionaries(dictionaries: Dictionaries, dataset: Path) -> None:
