@@ -49,6 +49,10 @@ class Dictionaries:
         """Rows of each embedding table: the categories, and id 0."""
         return tuple(k + 1 for k in self.kept)
 
+    def missing(self) -> list[int]:
+        """Returns the columns that are not merged yet."""
+        return [c for c, path in enumerate(self.paths) if not path.exists()]
+
     def load(self) -> list[npt.NDArray[np.uint32]]:
         """Returns the categories of each column (mapped, not read)."""
         return [_map(p, DICTIONARY_DTYPE) for p in self.paths]
@@ -60,24 +64,31 @@ def merge(engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings
     Raises:
         PreprocError: the categories kept do not fit the memory limit.
     """
-    job = engine_job.job
+    counted, dictionaries = plan_merge(engine_job, scanned, settings)
+    if missing := dictionaries.missing():
+        runs = map_runs(counted)
+        # The longest first, so that threads end together.
+        missing.sort(key=lambda c: -sum(len(r) for r in runs[c]))
+        _merge_columns(engine_job, runs, missing, dictionaries, settings)
+    return dictionaries
+
+
+def plan_merge(
+    engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings
+) -> tuple[list[ScannedUnit], Dictionaries]:
+    """Returns the units whose runs count, and where their dictionaries are or will be."""
     counted = _counted_units(engine_job, scanned, settings)
     key = settings_key(
         {
             "scan": scanned.folder.name,
             "units": [u.runs_path.name for u in counted],
-            "frequency_limit": max(job.semantics.frequency_limit, 1),
+            "frequency_limit": max(engine_job.job.semantics.frequency_limit, 1),
         }
     )
     folder = engine_job.workspace.unit_dir("merge", key)
-    paths = [folder / f"cat_{c}.bin" for c in range(NUM_CATEGORICAL)]
-    missing = [c for c in range(NUM_CATEGORICAL) if not paths[c].exists()]
-    if missing:
-        runs = _map_runs(counted)
-        # The longest first, so that threads end together.
-        missing.sort(key=lambda c: -sum(len(r) for r in runs[c]))
-        _merge_columns(engine_job, runs, missing, paths, settings)
-    return Dictionaries(key, tuple(paths))
+    return counted, Dictionaries(
+        key, tuple(folder / f"cat_{c}.bin" for c in range(NUM_CATEGORICAL))
+    )
 
 
 def _counted_units(
@@ -112,8 +123,9 @@ def _scan_cut(
         return found
     _, table_bytes = table_budget(engine_job, settings)
     progress = binding.Progress()
+    modulus = engine_job.job.semantics.category_modulus
     return scan_unit(
-        engine_job, scanned.folder, unit.unit, name, table_bytes, progress, row_limit=rows
+        modulus, scanned.folder, unit.unit, name, table_bytes, progress, row_limit=rows
     )
 
 
@@ -128,7 +140,8 @@ def rows_per_file(scanned: ScannedInput) -> list[int]:
 Runs = list[list[npt.NDArray[np.uint64]]]
 
 
-def _map_runs(units: Sequence[ScannedUnit]) -> Runs:
+def map_runs(units: Sequence[ScannedUnit]) -> Runs:
+    """Returns the runs of each column (mapped, not read)."""
     runs: Runs = [[] for _ in range(NUM_CATEGORICAL)]
     for unit in units:
         entries = _map(unit.runs_path, binding.RUN_ENTRY)
@@ -148,45 +161,63 @@ class _DoesNotFitError(Exception):
         self.needed = needed
 
 
+def merge_column(
+    runs: list[npt.NDArray[np.uint64]],
+    path: Path,
+    frequency_limit: int,
+    budget: int,
+    progress: binding.Progress,
+) -> int:
+    """Writes the dictionary of one column.
+
+    Returns:
+        0, or the bytes needed where they exceed the budget; then nothing is written.
+    """
+    try:
+        with atomic_file(path) as fd:
+            result = binding.merge_runs(
+                runs,
+                frequency_limit=frequency_limit,
+                budget_bytes=budget,
+                dictionary_fd=fd,
+                progress=progress,
+            )
+            if result.needed_bytes > budget:
+                raise _DoesNotFitError(result.needed_bytes)
+    except _DoesNotFitError as error:
+        return error.needed
+    return 0
+
+
 def _merge_columns(
     engine_job: EngineJob,
     runs: Runs,
     columns: list[int],
-    paths: list[Path],
+    dictionaries: Dictionaries,
     settings: NativeSettings,
 ) -> None:
     job = engine_job.job
     progress = binding.Progress()
 
-    def merge_column(column: int, budget: int) -> int:
-        """Returns the bytes needed when they exceed the budget, else 0."""
-        try:
-            with atomic_file(paths[column]) as fd:
-                result = binding.merge_runs(
-                    runs[column],
-                    frequency_limit=job.semantics.frequency_limit,
-                    budget_bytes=budget,
-                    dictionary_fd=fd,
-                    progress=progress,
-                )
-                if result.needed_bytes > budget:
-                    raise _DoesNotFitError(result.needed_bytes)
-        except _DoesNotFitError as error:
-            return error.needed
-        return 0
+    def work(column: int, budget: int) -> int:
+        return merge_column(
+            runs[column],
+            dictionaries.paths[column],
+            job.semantics.frequency_limit,
+            budget,
+            progress,
+        )
 
     total = sum(r.nbytes for c in columns for r in runs[c])
     with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
         threads, share = share_budget(job.memory_limit, job.threads, LEAST_MERGE_BYTES)
         share = settings.merge_bytes or share
         large = []
-        for column, needed in run_units(
-            columns, lambda c: merge_column(c, share), threads, progress
-        ):
+        for column, needed in run_units(columns, lambda c: work(c, share), threads, progress):
             if needed:
                 large.append(column)
         for column in large:  # alone, with all the memory there is
             free = free_budget(job.memory_limit)
-            if needed := merge_column(column, free):
+            if needed := work(column, free):
                 needed += job.memory_limit - free
                 raise memory_error(job.memory_limit, needed, REMEDIES)

@@ -77,14 +77,7 @@ def scan(
         PreprocError: no row is valid.
     """
     job = engine_job.job
-    key = settings_key(
-        {
-            "kernel": binding.kernel_version(),
-            "modulus": job.semantics.category_modulus,
-            "units": [(u.file.identity, u.begin, u.end) for u in units],
-        }
-    )
-    folder = engine_job.workspace.unit_dir("scan", key)
+    folder = scan_folder(engine_job, units)
     progress = binding.Progress()
     done: dict[TextUnit, ScannedUnit] = {}
     for unit in units:
@@ -93,22 +86,51 @@ def scan(
             progress.bytes += found.result.text_bytes
             progress.rows += found.result.rows
     threads, table_bytes = table_budget(engine_job, settings)
+    modulus = job.semantics.category_modulus
 
     def work(unit: TextUnit) -> ScannedUnit:
-        return scan_unit(engine_job, folder, unit, unit.name, table_bytes, progress)
+        return scan_unit(modulus, folder, unit, unit.name, table_bytes, progress)
 
     total = sum(u.text_bytes for u in units)
     with engine_job.reporter.stage("scan", total, lambda: (progress.bytes, progress.rows)):
         missing = [u for u in units if u not in done]
         for unit, scanned in run_units(missing, work, threads, progress):
             done[unit] = scanned
-            _check_bad_rows(done, units, job.max_bad_fraction)
-    _check_bad_rows(done, units, job.max_bad_fraction)
+            check_scanned(done, units, job.max_bad_fraction)
+    return join_scanned(engine_job, folder, units, done)
+
+
+def join_scanned(
+    engine_job: EngineJob,
+    folder: Path,
+    units: tuple[TextUnit, ...],
+    done: dict[TextUnit, ScannedUnit],
+) -> ScannedInput:
+    """Returns the whole input once every unit is scanned.
+
+    Raises:
+        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        PreprocError: no row is valid.
+    """
+    job = engine_job.job
+    check_scanned(done, units, job.max_bad_fraction)
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
         raise PreprocError(f"--input {job.input}: holds no valid row")
     return ScannedInput(folder, ordered, first_rows)
+
+
+def scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
+    """Returns (and makes) the folder for the results of these units."""
+    key = settings_key(
+        {
+            "kernel": binding.kernel_version(),
+            "modulus": engine_job.job.semantics.category_modulus,
+            "units": [(u.file.identity, u.begin, u.end) for u in units],
+        }
+    )
+    return engine_job.workspace.unit_dir("scan", key)
 
 
 def table_budget(engine_job: EngineJob, settings: NativeSettings) -> tuple[int, int]:
@@ -119,7 +141,7 @@ def table_budget(engine_job: EngineJob, settings: NativeSettings) -> tuple[int, 
 
 
 def scan_unit(
-    engine_job: EngineJob,
+    modulus: int | None,
     folder: Path,
     unit: TextUnit,
     name: str,
@@ -136,7 +158,7 @@ def scan_unit(
         atomic_file(folder / f"{name}.runs") as runs_fd,
         atomic_file(folder / f"{name}.rejects") as rejects_fd,
         binding.Scanner(
-            modulus=engine_job.job.semantics.category_modulus,
+            modulus=modulus,
             table_bytes=table_bytes,
             row_limit=row_limit,
             runs_fd=runs_fd,
@@ -166,7 +188,7 @@ def _scanned_unit(
     return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
 
 
-def _check_bad_rows(
+def check_scanned(
     done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], max_bad_fraction: float
 ) -> None:
     """Stops as soon as the rows still unread, all of them good, could not save the run."""
