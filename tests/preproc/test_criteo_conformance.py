@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dataspec.manifest import Manifest
-from preproc.criteo_job import ENGINES, CriteoJob
+from preproc.criteo_job import CriteoJob
 from preproc.criteo_pipeline import prepare
 from preproc.criteo_schema import PRESETS, REJECT_REASONS
 from preproc.quarantine import unescape_row
@@ -33,7 +33,7 @@ def run(tmp_path: Path, engine: str, preset: str, source: Path = FOLDER) -> Mani
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["native", "reference"])
 def test_engine_makes_the_recorded_bytes(tmp_path, engine, preset):
     manifest = run(tmp_path, engine, preset)
     expected = EXPECTED[preset]

@@ -157,7 +157,7 @@ def test_memory_sizes():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"engine": "spark"}, "--engine must be one of native, reference; got 'spark'"),
+        ({"engine": "hadoop"}, "--engine must be one of native, .*; got 'hadoop'"),
         ({"format": ("csv",)}, "--format must be .* split, parquet; got 'csv'"),
         ({"format": ()}, "--format must be"),
         ({"format": ("split", "split")}, "--format must be"),

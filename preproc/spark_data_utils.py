@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark engine as a program for spark-submit; run-spark.sh is the usual way to start it.
+
+    spark-submit [--master ...] preproc/spark_data_utils.py --input DIR --output DIR [--flag ...]
+
+The flags are those of `python -m preproc.criteo`, with --engine spark. One run generates the
+dictionaries and transforms the train, validation and test splits; the same command continues an
+interrupted one.
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # spark-submit puts the folder of the script first, not that of the package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from preproc.criteo import main
+
+if __name__ == "__main__":
+    sys.exit(main([sys.argv[0], "--engine=spark", *sys.argv[1:]]))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dataframe mode: Spark SQL alone does the work, no Python and no native code on the executors.
+
+scan    text -> validated rows, a parquet folder per day              (spark_rows)
+count   rows -> categories counted, ordered and numbered              (spark_dictionaries)
+encode  rows joined with the dictionaries -> ids, a folder per day    (here)
+join    the ids of a day -> their place in the columns, by the driver (here)
+
+Every folder stands under a key of what it depends on, and has its name only when it is complete.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from dataspec.click_columns import ClickColumns
+from dataspec.feature_spec import FeatureSpec
+from dataspec.positioned_write import write_at
+from dataspec.split_binary import SplitBinaryWriter
+from preproc.criteo_engine import EncodedColumns, EngineJob, EngineResult, dictionary_path
+from preproc.criteo_schema import (
+    NUM_CATEGORICAL,
+    NUM_NUMERICAL,
+    SPLITS,
+    CriteoSemantics,
+    Split,
+    split_bounds,
+)
+from preproc.input_file import open_fd
+from preproc.native_encode import EncodeStage, staging_folder
+from preproc.quarantine import QUARANTINE_FILE, write_quarantine
+from preproc.spark_dictionaries import (
+    SqlDictionaries,
+    category,
+    copy_dictionaries,
+    count_categories,
+)
+from preproc.spark_rows import DayRows, read_days, uri, write_parquet
+from preproc.spark_runner import SparkRunner
+from preproc.workspace import settings_key
+
+BROADCAST_CATEGORIES = 4 * 2**20
+"""A larger dictionary is joined by a shuffle: every executor would hold it, about 40 B each."""
+
+_BATCH_ROWS = 2**16
+
+
+def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
+    """Prepares a dataset with Spark SQL."""
+    runner = SparkRunner(runner.session.newSession(), runner.start_timeout)  # views of its own
+    runner.first_job(lambda: runner.session.range(1).count())
+    job, semantics = engine_job.job, engine_job.job.semantics
+    for key, value in job.spark.spark_conf:
+        if runner.session.conf.isModifiable(key):
+            runner.session.conf.set(key, value)
+    days = read_days(engine_job, runner)
+    dictionaries = count_categories(engine_job, runner, days)
+    bounds = split_bounds([day.rows for day in days], semantics)
+    key = settings_key(
+        {
+            "dictionaries": dictionaries.key,
+            "splits": bounds,
+            "format": sorted(job.format),
+            "numerical": [
+                semantics.numerical_offset,
+                semantics.numerical_min,
+                semantics.numerical_missing,
+            ],
+        }
+    )
+    stage = EncodeStage(staging_folder(engine_job, key), job.format)
+    cardinalities = tuple(kept + 1 for kept in dictionaries.kept)
+    _encode_days(engine_job, runner, days, dictionaries, _Places(stage, bounds, cardinalities))
+    copy_dictionaries(
+        dictionaries, [dictionary_path(stage.dataset, c) for c in range(NUM_CATEGORICAL)]
+    )
+    bad = [row for day in days for row in day.bad]
+    if bad:
+        write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
+    records = [stage.record(_name(i)) or {} for i in range(len(days))]
+    return EngineResult(
+        dataset=stage.dataset,
+        engine={"name": "spark", "mode": "dataframe", "spark_version": runner.version},
+        files=tuple(day.file_rows() for day in days),
+        rows={split: last - first for split, (first, last) in bounds.items()},
+        positives={split: sum(r["positives"][split] for r in records) for split in SPLITS},
+        cardinalities=cardinalities,
+        columns=EncodedColumns(stage.columns, stage.float32),
+    )
+
+
+def _name(day: int) -> str:
+    return f"day_{day:03d}"
+
+
+def _encode_days(
+    engine_job: EngineJob,
+    runner: SparkRunner,
+    days: list[DayRows],
+    dictionaries: SqlDictionaries,
+    places: "_Places",
+) -> None:
+    semantics = engine_job.job.semantics
+    total = sum(day.rows for day in days)
+    done = [0, 0]
+    key = settings_key(
+        {
+            "dictionaries": dictionaries.key,
+            "numerical": [
+                semantics.numerical_offset,
+                semantics.numerical_min,
+                semantics.numerical_missing,
+            ],
+        }
+    )
+    folder = engine_job.workspace.unit_dir("encode", key).resolve()
+    text_bytes = [day.file.text_bytes for day in days]
+    with (
+        engine_job.reporter.stage("encode", sum(text_bytes), lambda: (done[0], done[1])),
+        places.open(),
+    ):
+        for index, day in enumerate(days):
+            first, before = sum(d.rows for d in days[:index]), sum(text_bytes[:index])
+            if places.stage.record(_name(index)) is None:
+                encoded = folder / _name(index)
+                if not encoded.exists():
+
+                    def update(fraction: float, before: int = before, index: int = index) -> None:
+                        done[0] = before + int(fraction * text_bytes[index])
+
+                    write_parquet(
+                        runner, _encoded(runner, day, dictionaries, semantics), encoded, update
+                    )
+                positives = places.write_day(day, encoded, first)
+                places.stage.write_record(_name(index), positives)
+                shutil.rmtree(encoded)
+            done[:] = [before + text_bytes[index], first + day.rows]
+    assert done[1] == total
+
+
+def _encoded(
+    runner: SparkRunner, day: DayRows, dictionaries: SqlDictionaries, semantics: CriteoSemantics
+) -> Any:
+    """Returns the valid rows of a day with their features and ids."""
+    session = runner.session
+    session.read.parquet(uri(day.folder)).where("raw IS NULL").createOrReplaceTempView("rows")
+    joins, ids, small = [], [], []
+    for column, kept in enumerate(dictionaries.kept):
+        if kept == 0:
+            ids.append(f"0 AS id{column}")
+            continue
+        name = f"d{column}"
+        session.read.parquet(uri(dictionaries.ids(column))).createOrReplaceTempView(name)
+        key = category(column, semantics)
+        joins.append(f"LEFT JOIN {name} ON rows.{key} = {name}.value")
+        ids.append(f"coalesce({name}.id, 0) AS id{column}")
+        if kept <= BROADCAST_CATEGORIES:
+            small.append(name)
+    hint = f"/*+ BROADCAST({', '.join(small)}) */" if small else ""
+    columns = ["block", "line", "label", *_numerical(semantics), *ids]
+    table = session.sql(f"SELECT {hint} {', '.join(columns)} FROM rows {' '.join(joins)}")
+    if len(small) < len(joins):  # a shuffle has lost the order
+        table = table.repartitionByRange("block", "line").sortWithinPartitions("block", "line")
+    return table
+
+
+def _numerical(semantics: CriteoSemantics) -> list[str]:
+    """Returns the SQL of the features: in float64, rounded to float32 once."""
+    columns = []
+    for i in range(NUM_NUMERICAL):
+        raw = f"CAST(coalesce(i{i}, 0) AS BIGINT)"
+        shifted = f"greatest({raw}, {semantics.numerical_min}L) + {semantics.numerical_offset}L"
+        value = f"CAST(ln(CAST({shifted} AS DOUBLE)) AS FLOAT)"
+        if semantics.numerical_missing == "output_zero":
+            value = f"IF(i{i} IS NULL, CAST(0 AS FLOAT), {value})"
+        columns.append(f"{value} AS n{i}")
+    return columns
+
+
+class _Places:
+    """The columns of all splits, and where rows go in them."""
+
+    def __init__(
+        self,
+        stage: EncodeStage,
+        bounds: dict[Split, tuple[int, int]],
+        cardinalities: tuple[int, ...],
+    ) -> None:
+        self.stage = stage
+        self._bounds = bounds
+        self._spec = FeatureSpec.criteo(cardinalities)
+        self._writers: dict[Split, SplitBinaryWriter] = {}
+        self._float32: dict[Split, int] = {}
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Opens the files of all splits, in their full size."""
+        with contextlib.ExitStack() as stack:
+            for split, (first, last) in self._bounds.items():
+                writer = SplitBinaryWriter(self.stage.columns / split, self._spec, last - first)
+                self._writers[split] = stack.enter_context(writer)
+                if self.stage.float32 is not None:
+                    self.stage.float32.mkdir(exist_ok=True)
+                    fd = open_fd(self.stage.float32 / split, os.O_RDWR | os.O_CREAT)
+                    self._float32[split] = stack.enter_context(fd)
+            yield
+
+    def write_day(self, day: DayRows, encoded: Path, first_row: int) -> dict[Split, int]:
+        """Writes the encoded rows of a day at their places; returns the clicks of each split."""
+        positives = dict.fromkeys(SPLITS, 0)
+        written: list[tuple[int, int]] = []
+        for part in sorted(encoded.glob("*.parquet")):
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(_BATCH_ROWS):
+                    rows = day.row_numbers(batch["block"].to_numpy(), batch["line"].to_numpy())
+                    order = np.argsort(rows, kind="stable")
+                    rows = rows[order] + first_row
+                    columns = _columns(batch, order)
+                    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+                    for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+                        if start < stop:
+                            written.append((int(rows[start]), int(rows[stop - 1]) + 1))
+                            self._write(written[-1], columns[start:stop], positives)
+        _check_complete(day, written, first_row)
+        return positives
+
+    def _write(
+        self, rows: tuple[int, int], columns: ClickColumns, positives: dict[Split, int]
+    ) -> None:
+        for split, (begin, end) in self._bounds.items():
+            start, stop = max(rows[0], begin), min(rows[1], end)
+            if start >= stop:
+                continue
+            part = columns[start - rows[0] : stop - rows[0]]
+            self._writers[split].write(start - begin, part)
+            if split in self._float32:
+                values: npt.NDArray[Any] = part.numerical.astype("<f4", copy=False)
+                offset = (start - begin) * NUM_NUMERICAL * 4
+                write_at(self._float32[split], values, offset)
+            positives[split] += int(part.label.sum())
+
+
+def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
+    def column(name: str) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = batch[name].to_numpy(zero_copy_only=False)[order]
+        return values
+
+    return ClickColumns(
+        column("label").astype(np.bool_),
+        np.stack([column(f"n{i}") for i in range(NUM_NUMERICAL)], axis=1),
+        tuple(column(f"id{c}") for c in range(NUM_CATEGORICAL)),
+    )
+
+
+def _check_complete(day: DayRows, written: list[tuple[int, int]], first_row: int) -> None:
+    """Every row of the day must be there once."""
+    expected = first_row
+    for start, stop in sorted(written):
+        if start != expected:
+            raise AssertionError(
+                f"{day.file.path}: row {expected} came {start - expected:+d} rows off"
+            )
+        expected = stop
+    if expected != first_row + day.rows:
+        raise AssertionError(f"{day.file.path}: {first_row + day.rows - expected} rows are missing")
