@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVTabular engine, with the real NVTabular on the CPU: the native engine's bytes.
+
+Starting NVTabular takes seconds, so most tests share one process through `shared_process`.
+"""
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import input_file, nvtabular_criteo, nvtabular_dictionary, nvtabular_rows
+from preproc.criteo_schema import PRESETS, CriteoSemantics
+from preproc.errors import PreprocError, TooManyBadRowsError
+from preproc.nvtabular_process import DEFAULT_PYTHON, NvtabularProcess
+from tests.preproc.criteo_rows import good_text, run, write_days
+
+pytestmark = pytest.mark.nvtabular
+
+FOLDER = Path(__file__).parent / "conformance"
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+BOTH = ("split", "parquet")
+RUN_SCRIPT = Path(__file__).parents[2] / "preproc" / "run_nvtabular.sh"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nvtabular_python() -> Path:
+    """The environment of `make nvtabular`, which every machine with Python 3.11 can make."""
+    if not DEFAULT_PYTHON.exists():
+        if sys.version_info[:2] != (3, 11) and shutil.which("python3.11") is None:
+            pytest.skip("no Python 3.11 for NVTabular")
+        pytest.fail("run `make nvtabular` first")
+    return DEFAULT_PYTHON
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One process for many runs."""
+    log = tmp_path_factory.mktemp("nvtabular") / "log"
+    with NvtabularProcess(None, "cpu", 4 * 2**30, 2, log) as process:
+        yield process
+
+
+@pytest.fixture
+def one_process(shared, monkeypatch) -> dict[str, int]:
+    """Makes runs use the shared process, and counts their requests."""
+    calls = {"count": 0, "prepare": 0, "encode": 0}
+
+    class Shared:
+        def __init__(self, *_: object) -> None:
+            self.version, self.device = shared.version, shared.device
+
+        def __enter__(self) -> "Shared":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def call(self, request, on_progress) -> None:
+            calls[request["do"]] += 1
+            shared.call(request, on_progress)
+
+    monkeypatch.setattr(nvtabular_criteo, "NvtabularProcess", Shared)
+    return calls
+
+
+def small_parts(monkeypatch, size: int) -> None:
+    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", size)
+    monkeypatch.setattr(input_file, "_PIECE_BYTES", size)
+
+
+def assert_same(made: Manifest, expected: Manifest) -> None:
+    assert made.files == expected.files
+    assert (made.rows, made.positives) == (expected.rows, expected.positives)
+    assert made.rejected == expected.rejected
+    assert made.source_files == expected.source_files
+    assert made.cardinalities == expected.cardinalities
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_conformance(tmp_path, one_process, preset):
+    manifest = run(FOLDER, tmp_path / "made", "nvtabular", semantics=PRESETS[preset])
+    expected = EXPECTED[preset]
+    assert manifest.rejected == expected["rejected"]
+    assert manifest.rows == expected["rows"]
+    assert manifest.cardinalities == expected["cardinalities"]
+    assert {n: e["xxh3_128"] for n, e in manifest.files.items()} == expected["files"]
+    assert manifest.engine["name"] == "nvtabular"
+    assert manifest.engine["device"] == "cpu"
+
+
+@pytest.mark.parametrize("fractions", [None, (0.71, 0.18, 0.11), (0.0, 0.5, 0.5)])
+def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_process, fractions):
+    """More than ten parts, so that an order by name would show; the dictionary of part of one."""
+    small_parts(monkeypatch, 30_000)
+    monkeypatch.setattr(nvtabular_dictionary, "GROUP_PARTS", 12)
+    days = write_days(tmp_path / "days", rows=700)
+    semantics = CriteoSemantics(
+        dictionary_days="train", split_fractions=fractions, frequency_limit=2
+    )
+    fields = {"semantics": semantics, "format": BOTH}
+    made = run(days, tmp_path / "made", "nvtabular", **fields)
+    assert one_process["encode"] > 1
+    assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
+    assert not list(tmp_path.glob("made.*"))
+
+
+def test_shuffled_gzip_and_crlf(tmp_path, one_process):
+    days = tmp_path / "days"
+    days.mkdir()
+    text = good_text(400, seed=5)
+    (days / "day_0").write_bytes(gzip.compress(text))
+    (days / "day_1").write_bytes(text.replace(b"\n", b"\r\n"))
+    (days / "day_2").write_bytes(good_text(301, seed=6).removesuffix(b"\n"))
+    fields = {"semantics": dataclasses.replace(PRESETS["nvidia"], shuffle_seed=3), "format": BOTH}
+    made = run(days, tmp_path / "made", "nvtabular", **fields)
+    assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
+
+
+def test_real_rows(tmp_path, one_process, real_data):
+    packed = gzip.decompress((real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes())
+    source = tmp_path / "train.txt"
+    source.write_bytes(b"".join(packed.splitlines(keepends=True)[:2000]))
+    fields = {"semantics": PRESETS["kaggle"], "max_bad_fraction": 0.0, "format": BOTH}
+    made = run(source, tmp_path / "made", "nvtabular", **fields)
+    assert_same(made, run(source, tmp_path / "reference", "reference", **fields))
+
+
+def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
+    small_parts(monkeypatch, 15_000)
+    monkeypatch.setattr(nvtabular_dictionary, "GROUP_PARTS", 4)
+    days = write_days(tmp_path / "days", rows=300)
+    expected = run(days, tmp_path / "reference", "reference")
+    original, reads = nvtabular_criteo._read_encoded, 0
+
+    def interrupt(*args):
+        nonlocal reads
+        reads += 1
+        if reads == 6:  # in the second group
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(nvtabular_criteo, "_read_encoded", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(days, tmp_path / "made", "nvtabular")
+    assert not (tmp_path / "made").exists()
+    first = dict(one_process)
+    monkeypatch.setattr(nvtabular_criteo, "_read_encoded", original)
+    monkeypatch.setattr(nvtabular_rows, "_chunks", None)  # no file is read again
+    assert_same(run(days, tmp_path / "made", "nvtabular"), expected)
+    assert one_process["count"] == first["count"]
+    assert first["encode"] == 2
+    assert one_process["encode"] - first["encode"] == first["count"] - 1
+
+
+def test_too_many_bad_rows(tmp_path, one_process):
+    days = write_days(tmp_path / "days", rows=100)
+    with (days / "day_1").open("ab") as file:
+        file.write(b"bad\n" * 9)
+    with pytest.raises(TooManyBadRowsError, match=r"day_1, line 114, byte \d+: columns: bad"):
+        run(days, tmp_path / "made", "nvtabular", max_bad_fraction=0.01)
+    assert one_process["count"] == 0
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_error_of_nvtabular_is_shown(tmp_path, monkeypatch, one_process):
+    """The process lives on, so this may use the shared one."""
+    days = write_days(tmp_path / "days", rows=100)
+    monkeypatch.setattr(nvtabular_dictionary, "CATEGORICAL", ("C1", "no_such_column"))
+    with pytest.raises(PreprocError, match=r"NVTabular failed \(count\): .*no_such_column"):
+        run(days, tmp_path / "made", "nvtabular")
+
+
+def test_a_process_that_ends_is_reported(tmp_path):
+    with NvtabularProcess(None, "cpu", 4 * 2**30, 1, tmp_path / "log") as process:
+        request = {"do": "count", "parts": [], "columns": [], "folder": str(tmp_path / "scratch")}
+        with pytest.raises(PreprocError, match=r"NVTabular failed \(count\)"):
+            process.call(request, lambda share: None)
+        process._process.kill()
+        with pytest.raises(
+            PreprocError, match="was killed by signal 9; perhaps for lack of memory"
+        ):
+            process.call(request, lambda share: None)
+
+
+def test_the_memory_limit_is_enforced(tmp_path):
+    """A column of 40 million distinct numbers does not fit 1.7 GiB less what the parent takes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    part = tmp_path / "part.parquet"
+    numbers = np.arange(40_000_000)
+    pq.write_table(pa.table({"C1": numbers}), part, use_dictionary=False)
+    limit = int(1.7 * 2**30)
+    with NvtabularProcess(None, "cpu", limit, 1, tmp_path / "log") as process:
+        request = {"do": "count", "parts": [str(part)], "columns": ["C1"]}
+        with pytest.raises(PreprocError, match="lack of memory: raise --memory_limit"):
+            process.call(request | {"folder": str(tmp_path / "scratch")}, lambda share: None)
+
+
+def test_the_script_and_a_missing_environment(tmp_path):
+    write_days(tmp_path / "days", rows=100)
+    environment = os.environ | {
+        "PYTHON": sys.executable,
+        "INPUT_PATH": "days",
+        "OUTPUT_PATH": "made",
+    }
+
+    def script(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [RUN_SCRIPT, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment | more,
+        )
+
+    done = script("TPU")
+    assert done.returncode == 2
+    assert "must be CPU or GPU" in done.stderr
+    done = script("CPU", NVTABULAR_PYTHON="nowhere/python")
+    assert done.returncode == 2
+    assert f"{tmp_path}/nowhere/python: no Python with NVTabular is there" in done.stderr
+    assert "make nvtabular" in done.stderr
+    done = script("CPU", NVTABULAR_PYTHON=sys.executable)
+    assert done.returncode == 2
+    assert "NVTabular cannot be used: ModuleNotFoundError" in done.stderr
+    assert not (tmp_path / "made").exists()
+    done = script("CPU", "--frequency_limit=2", "--progress=json")
+    assert done.returncode == 0, done.stderr
+    stages = [json.loads(line) for line in done.stderr.splitlines()]
+    assert list(dict.fromkeys(s["stage"] for s in stages))[:3] == ["read", "count", "encode"]
+    assert stages[-1]["bytes_done"] == stages[-1]["bytes_total"]
+    manifest = Manifest.load(tmp_path / "made")
+    assert manifest.engine["version"].startswith("23.08")
+    semantics = dataclasses.replace(PRESETS["dlrm"], frequency_limit=2)
+    reference = run(tmp_path / "days", tmp_path / "reference", "reference", semantics=semantics)
+    assert_same(manifest, reference)
+
+
+def test_a_gpu_that_is_not_there(tmp_path):
+    import ctypes.util
+
+    if ctypes.util.find_library("cuda") is not None:
+        return
+    days = write_days(tmp_path / "days", rows=50)
+    with pytest.raises(PreprocError, match="no CUDA device for NVTabular"):
+        run(days, tmp_path / "made", "nvtabular", nvtabular_device="gpu")
+
+
+def test_a_memory_limit_too_small_to_begin(tmp_path):
+    days = write_days(tmp_path / "days", rows=50)
+    with pytest.raises(PreprocError, match=r"--memory_limit 1\.0 GiB is too small: .* to begin"):
+        run(days, tmp_path / "made", "nvtabular", memory_limit=2**30)
