@@ -28,6 +28,7 @@ PACKAGES = (
     "scikit-learn",
     "fbgemm-gpu-cpu",
     "torchrec",
+    "merlin-dataloader",
 )
 
 

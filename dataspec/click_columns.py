@@ -19,7 +19,7 @@ class ClickColumns:
     Attributes:
         label: [n] bool, True = clicked.
         numerical: [n, M] float16 or float32, transformed values.
-        categorical: F arrays of [n] int8, int16 or int32; ids in [0, cardinality).
+        categorical: F arrays of [n] signed integers; ids in [0, cardinality).
     """
 
     label: npt.NDArray[np.bool_]

@@ -167,7 +167,8 @@ class FeatureSpec:
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
             "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs; for a dataset "
-            f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, ...}})'
+            f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, '
+            "...}, or give --num_embeddings_per_feature)"
         )
 
     @classmethod

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet: one folder per split, parts of fixed row counts, columns named by the feature spec."""
 
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +20,10 @@ FOLDER = "parquet"
 ROW_GROUP_ROWS = 262_144
 """Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
 PART_ROWS = 4 * ROW_GROUP_ROWS
+
+_MAX_ROWS_AT_ONCE = 1 << 20
+"""Row groups of other software can hold a whole split; larger ones are decoded in pieces."""
+_STREAM_BUFFER_BYTES = 1 << 20
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 """What Arrow raises for damaged files; a ValueError comes from names that are not UTF-8."""
@@ -86,6 +92,9 @@ class ParquetReader:
         root: the dataset folder (with `parquet/<split>/` or `<split>/*.parquet`).
         split: `train`, `validation` or `test`.
         spec: the columns; None reads feature_spec.yaml, or the schema of the files.
+        cardinalities: ids of each categorical feature, for files of other software that come
+            without a spec: their integer columns are categorical, floating ones numerical, and
+            `label` (else the first column) is the label.
 
     Attributes:
         num_rows: rows of the split.
@@ -95,12 +104,20 @@ class ParquetReader:
         DatasetError: no part is there, or a part is damaged or lacks a column.
     """
 
-    def __init__(self, root: Path, split: str, spec: FeatureSpec | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        split: str,
+        spec: FeatureSpec | None = None,
+        cardinalities: Sequence[int] = (),
+    ) -> None:
         self.folder = _find_folder(root, split)
         self._paths = sorted(self.folder.glob("*.parquet"))
         # Footers are read once; files are opened again per group, so that handles stay few.
         footers = [_read_footer(p) for p in self._paths]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
+        if spec is None and cardinalities:
+            spec = _spec_of_plain(self._paths[0], schemas[0], cardinalities)
         self.spec = spec if spec is not None else _spec_of(root, self._paths[0], schemas[0])
         self._columns = [
             self.spec.label,
@@ -117,7 +134,13 @@ class ParquetReader:
         self.group_rows = [
             m.row_group(g).num_rows for m in metadata for g in range(m.num_row_groups)
         ]
-        self.num_rows = sum(self.group_rows)
+        self._first_rows = list(itertools.accumulate(self.group_rows, initial=0))
+        self.num_rows = self._first_rows[-1]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The part files, in the order of their rows."""
+        return list(self._paths)
 
     def _check_schema(self, path: Path, schema: pa.Schema) -> None:
         missing = [c for c in self._columns if schema.names.count(c) != 1]
@@ -143,21 +166,19 @@ class ParquetReader:
         """Returns the part file that holds a row group."""
         return self._groups[index][0]
 
-    def read_group(self, index: int) -> ClickColumns:
-        """Returns the rows of one row group, with narrow id dtypes; may be called from threads.
+    def read_group(self, index: int, *, check_ids: bool = True) -> ClickColumns:
+        """Returns the rows of one row group; may be called from threads.
+
+        Args:
+            index: of the row group.
+            check_ids: refuse ids outside their tables.
 
         Raises:
             DatasetError: the part is damaged, a value is null, a label is neither 0 nor 1, or an
                 id is outside its table.
         """
-        path, first_row = self.path_of_group(index), sum(self.group_rows[:index])
         raw = self.read_group_unchecked(index)
-        label = check_label(raw.label, self.spec.label, path, first_row)
-        columns = ClickColumns(label, raw.numerical, raw.categorical)
-        # Checked before narrowing: a narrowed id that wrapped around could look valid.
-        columns.check_ids(self.spec, path, first_row)
-        narrow = zip(raw.categorical, self.spec.categorical, strict=True)
-        return ClickColumns(label, raw.numerical, tuple(ids.astype(f.dtype) for ids, f in narrow))
+        return self._check(raw, self.path_of_group(index), self._first_rows[index], check_ids)
 
     def read_group_unchecked(self, index: int) -> RawColumns:
         """Returns the rows of one row group as the file holds them, numerical as float32.
@@ -165,15 +186,55 @@ class ParquetReader:
         Raises:
             DatasetError: the part is damaged, or a value is null.
         """
+        return self._columns_of(pa.concat_tables(self._tables(index)), index)
+
+    def groups(self, start: int = 0, *, check_ids: bool = True) -> Iterator[ClickColumns]:
+        """Yields the rows from `start` on, a row group at a time, or a piece of a large one.
+
+        What is held at a time does not depend on the size of the row groups.
+
+        Args:
+            start: row of the split to begin with.
+            check_ids: refuse ids outside their tables.
+
+        Raises:
+            DatasetError: as `read_group`.
+        """
+        for index, rows in enumerate(self.group_rows):
+            row = self._first_rows[index]
+            if row + rows <= start:
+                continue
+            for table in self._tables(index):
+                skipped = min(max(start - row, 0), len(table))
+                if skipped < len(table):
+                    raw = self._columns_of(table.slice(skipped), index)
+                    yield self._check(raw, self.path_of_group(index), row + skipped, check_ids)
+                row += len(table)
+
+    def _tables(self, index: int) -> Iterator[pa.Table]:
+        """Yields a row group in one piece, or in several if it is large."""
         path, group = self._groups[index]
+        large = self.group_rows[index] > _MAX_ROWS_AT_ONCE
+        # Without these, Arrow reads all columns of the row group before it decodes the first row.
+        bounded = {"buffer_size": _STREAM_BUFFER_BYTES, "pre_buffer": False} if large else {}
         try:
-            with pq.ParquetFile(path) as file:
-                table = file.read_row_group(group, columns=self._columns)
+            with pq.ParquetFile(path, **bounded) as file:
+                if not large:
+                    yield file.read_row_group(group, columns=self._columns)
+                    return
+                for batch in file.iter_batches(
+                    ROW_GROUP_ROWS, row_groups=[group], columns=self._columns
+                ):
+                    yield pa.Table.from_batches([batch])
         except _DAMAGE as error:
             raise DatasetError(
                 f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
                 "cut: prepare the dataset again"
             ) from error
+
+    def _columns_of(self, table: pa.Table, index: int) -> RawColumns:
+        """Returns a table of a row group as arrays, ids as signed integers."""
+        path, group = self._groups[index]
         nulls = [n for n in table.column_names if table.column(n).null_count]
         if nulls:
             raise DatasetError(
@@ -186,13 +247,28 @@ class ParquetReader:
             np.stack(numerical, axis=1).astype(np.float32, copy=False)
             if numerical
             else np.empty((len(table), 0), np.float32),
-            tuple(table.column(f.name).to_numpy() for f in self.spec.categorical),
+            tuple(_signed(table.column(f.name), path, f.name) for f in self.spec.categorical),
         )
 
-    def groups(self) -> Iterator[ClickColumns]:
-        """Yields every row group in order."""
-        for index in range(len(self._groups)):
-            yield self.read_group(index)
+    def _check(self, raw: RawColumns, path: Path, first_row: int, check_ids: bool) -> ClickColumns:
+        label = check_label(raw.label, self.spec.label, path, first_row)
+        columns = ClickColumns(label, raw.numerical, raw.categorical)
+        if check_ids:
+            columns.check_ids(self.spec, path, first_row)
+        return columns
+
+
+def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.signedinteger]:
+    if pa.types.is_unsigned_integer(column.type):
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise DatasetError(
+                f"{path}: feature {name}: {error}; ids must lie below 2^63: prepare the dataset "
+                "again with a --category_modulus"
+            ) from error
+    ids: npt.NDArray[np.signedinteger] = column.to_numpy()
+    return ids
 
 
 def _find_folder(root: Path, split: str) -> Path:
@@ -240,6 +316,24 @@ def _spec_of(root: Path, part: Path, schema: pa.Schema) -> FeatureSpec:
         categorical=tuple(categorical),
         numerical=tuple(f.name for f in schema if pa.types.is_floating(f.type)),
         label=schema.names[0],
+        numerical_dtype="float32",
+    )
+
+
+def _spec_of_plain(part: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
+    label = "label" if "label" in schema.names else schema.names[0]
+    columns = [field for field in schema if field.name != label]
+    categorical = [field.name for field in columns if pa.types.is_integer(field.type)]
+    if len(categorical) != len(cardinalities):
+        raise DatasetError(
+            f"{part}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
+            f"{len(cardinalities)} table sizes are given (--num_embeddings_per_feature); give one "
+            "for each"
+        )
+    return FeatureSpec(
+        categorical=tuple(map(CategoricalFeature, categorical, cardinalities)),
+        numerical=tuple(f.name for f in columns if pa.types.is_floating(f.type)),
+        label=label,
         numerical_dtype="float32",
     )
 

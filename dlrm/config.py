@@ -17,6 +17,7 @@ from training.settings import joined, require_positive, sections_from_dict, sett
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
+LoaderType = Literal["default", "merlin"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 Mode = Literal["train", "test", "inference_benchmark"]
 
@@ -113,10 +114,20 @@ class DataConfig:
         None, "Full path to the dataset folder, as preproc/prepare_dataset.sh makes it"
     )
     dataset_type: DatasetType = setting("split", "The type of the dataset to use")
+    loader: LoaderType = setting(
+        "default",
+        "What reads --dataset_type parquet: the reader of this project, or merlin-dataloader where "
+        "it is installed",
+    )
     feature_spec: str | None = setting(
         None,
         "Path of the feature specification, absolute or inside the dataset folder; by default "
         "feature_spec.yaml or model_size.json of the dataset",
+    )
+    num_embeddings_per_feature: tuple[int, ...] = setting(
+        (),
+        "Rows of each embedding table, for a dataset folder without feature specification "
+        "(TorchRec's), or instead of the cardinalities in it; by default those",
     )
     dataset_subset: float | None = setting(
         None,
@@ -154,10 +165,18 @@ class DataConfig:
             raise ValueError(f"--dataset_subset must lie in (0, 1], got {self.dataset_subset}")
         if self.read_ahead < 0:
             raise ValueError(f"--read_ahead must be 0 or more, got {self.read_ahead}")
-        sizes = self.synthetic_dataset_table_sizes
-        if any(s < 1 for s in sizes):
+        for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
+            sizes = getattr(self, name)
+            if any(s < 1 for s in sizes):
+                raise ValueError(f"--{name} must be positive, got {joined(sizes)}")
+        if self.loader == "merlin" and self.dataset_type != "parquet":
             raise ValueError(
-                f"--synthetic_dataset_table_sizes must be positive, got {joined(sizes)}"
+                f"--loader merlin reads --dataset_type parquet alone, not {self.dataset_type}"
+            )
+        if self.loader == "merlin" and self.shuffle_batch_order:
+            raise ValueError(
+                "--loader merlin reads in order, without --shuffle_batch_order; shuffle the rows "
+                "while preparing the dataset, or use --loader default"
             )
         if not self.is_synthetic and self.dataset is None:
             raise ValueError(

@@ -3,10 +3,13 @@
 
     python -m benchmark.micro.loader --rows 3000000
 
-`narrow` batches are what travels to a GPU; `wide` ones are what a model on the CPU gets.
+`narrow` batches are what travels to a GPU; `wide` ones are what a model on the CPU gets. Where
+merlin-dataloader is installed (`make merlin`), it is measured beside the parquet reader, both in
+that environment.
 """
 
 import argparse
+import importlib.util
 import sys
 import tempfile
 import time
@@ -17,10 +20,11 @@ import torch
 
 from benchmark.record import RESULTS, make_record, write_records
 from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import FOLDER, PART_ROWS, part_name, write_parquet_part
+from dataspec.parquet import FOLDER, PART_ROWS, ParquetReader, part_name, write_parquet_part
 from dataspec.split_binary import SplitBinaryReader
 from dlrm.config import DataConfig, DatasetType
 from dlrm.data.loader import BatchLoader
+from dlrm.data.merlin_loader import MerlinLoader
 from dlrm.data.sources import open_rows
 from dlrm.data.synthetic import write_synthetic_dataset
 
@@ -31,6 +35,7 @@ TABLE_SIZES = (
     104, 4, 968, 15, 100000, 100000, 100000, 100000, 12022, 97, 35,
 )  # fmt: skip
 DATASET_TYPES: tuple[DatasetType, ...] = ("split", "memmap", "parquet")
+MERLIN = "merlin"
 
 
 def make_dataset(root: Path, rows: int) -> FeatureSpec:
@@ -45,6 +50,26 @@ def make_dataset(root: Path, rows: int) -> FeatureSpec:
     return spec
 
 
+def candidates() -> tuple[str, ...]:
+    """Returns what can be measured in this environment."""
+    has_merlin = importlib.util.find_spec("merlin") is not None
+    return ("parquet", MERLIN) if has_merlin else DATASET_TYPES
+
+
+def open_loader(
+    candidate: str, root: Path, spec: FeatureSpec, batch_size: int
+) -> BatchLoader | MerlinLoader:
+    """Returns the loader of the training split, on the CPU."""
+    device = torch.device("cpu")
+    if candidate == MERLIN:
+        reader = ParquetReader(root, "train", spec)
+        return MerlinLoader(reader=reader, batch_size=batch_size, device=device, drop_last=True)
+    (dataset_type,) = (t for t in DATASET_TYPES if t == candidate)
+    data = DataConfig(dataset=str(root), dataset_type=dataset_type)
+    source = open_rows(data, "train", spec)
+    return BatchLoader(source=source, batch_size=batch_size, device=device, drop_last=True)
+
+
 def samples_per_s(batches: Callable[[], Iterable[object]], num_samples: int) -> float:
     """Returns the rate at which an epoch passes."""
     started = time.perf_counter()
@@ -54,7 +79,7 @@ def samples_per_s(batches: Callable[[], Iterable[object]], num_samples: int) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures every dataset type, interleaved."""
+    """Measures every dataset type, or merlin-dataloader beside parquet, interleaved."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--batch_size", type=int, default=32_768)
@@ -67,27 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = Path(temporary) / "dataset"
         spec = make_dataset(root, options.rows)
         for _ in range(options.repeats):
-            for dataset_type in DATASET_TYPES:
-                data = DataConfig(dataset=str(root), dataset_type=dataset_type)
-                loader = BatchLoader(
-                    source=open_rows(data, "train", spec),
-                    batch_size=options.batch_size,
-                    device=torch.device("cpu"),
-                    drop_last=True,
-                )
+            for candidate in candidates():
+                loader = open_loader(candidate, root, spec, options.batch_size)
                 rows = loader.num_batches * options.batch_size
                 for width, batches in (
                     ("narrow", loader.narrow_batches),
                     ("wide", loader.batches),
                 ):
                     rate = samples_per_s(batches, rows)
-                    found.setdefault((dataset_type, width), []).append(rate)
+                    found.setdefault((candidate, width), []).append(rate)
     config = {"rows": options.rows, "batch_size": options.batch_size, "page_cache": "warm"}
+    if MERLIN in candidates():
+        config["environment"] = "merlin-dataloader's: Arrow 15, NumPy 1.26"
     records = [
         make_record(
-            "loader", t, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
+            "loader", c, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
         )
-        for (t, w), rates in found.items()
+        for (c, w), rates in found.items()
     ]
     write_records(options.results, records)
     for record in records:

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of a split, read ahead in threads and widened on the device."""
 
-import collections
-import concurrent.futures
+import contextlib
 import dataclasses
-from collections.abc import Iterator
-from concurrent.futures import Future
+import functools
+from collections.abc import Generator, Iterator
 
 import torch
 
+from dataspec.click_columns import ClickColumns
 from dlrm.data.batch import Batch, NarrowBatch
-from dlrm.data.sources import RowSource
+from dlrm.data.read_ahead import call_ahead, iterate_ahead
+from dlrm.data.sources import RowSource, StreamedRows
 
 _READER_THREADS = 2
 """Readers wait for the disk, or run NumPy without the interpreter's lock; two keep both busy."""
+
+_BLOCKS_AHEAD = 1
+"""Blocks of a stream that are decoded while batches are cut from the one before."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLoader:
     """The batches of one split.
+
+    Rows that come as a stream are read as one, unless the batches are shuffled.
 
     Attributes:
         source: rows.
@@ -29,7 +35,6 @@ class BatchLoader:
         seed: of the permutations.
         subset: share of the batches to use, from the front; None uses all.
         read_ahead: batches prepared while the model works; 0 reads when asked.
-        check_ids: refuse ids outside their tables, by feature, row and value.
     """
 
     source: RowSource
@@ -40,83 +45,100 @@ class BatchLoader:
     seed: int = 0
     subset: float | None = None
     read_ahead: int = 4
-    check_ids: bool = True
 
     def __post_init__(self) -> None:
         """Refuses a split too small for a batch."""
-        if self.num_batches == 0:
-            raise ValueError(
-                f"--batch_size {self.batch_size} leaves no whole batch of {self.source.num_rows} "
-                f"rows{'' if self.subset is None else f' x --dataset_subset {self.subset}'}; "
-                "use a smaller one"
-            )
+        check_any_batch(self.num_batches, self.batch_size, self.source.num_rows, self.subset)
 
     @property
     def num_batches(self) -> int:
         """Batches in an epoch."""
-        rows = self.source.num_rows
-        whole = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
-        return whole if self.subset is None else int(whole * self.subset)
+        return count_batches(self.source.num_rows, self.batch_size, self.drop_last, self.subset)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
-        queued = self.narrow_batches(epoch, start)
-        return self._to_cuda(queued) if self.device.type == "cuda" else map(_widen, queued)
+        return arrive(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
         """Yields the same batches as they leave the reader threads, on the host."""
+        if isinstance(self.source, StreamedRows) and not self.shuffle:
+            return iterate_ahead(self._cut(self.source, start), self.read_ahead)
         order = list(range(self.num_batches))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.num_batches, generator=generator).tolist()
-        return self._read_ahead(order[start:])
+        reads = (functools.partial(self._read, index) for index in order[start:])
+        return call_ahead(reads, self.read_ahead, _READER_THREADS)
 
     def _read(self, index: int) -> NarrowBatch:
         start = index * self.batch_size
-        stop = min(start + self.batch_size, self.source.num_rows)
-        columns = self.source.read(start, stop)
-        if self.check_ids:
-            columns.check_ids(self.source.spec, "dataset", start)
+        return self._narrow(
+            self.source.read(start, min(start + self.batch_size, self.source.num_rows))
+        )
+
+    def _cut(self, source: StreamedRows, start: int) -> Generator[NarrowBatch, None, None]:
+        """Cuts the batches from `start` on out of the blocks of a stream."""
+        blocks = iterate_ahead(
+            source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
+        )
+        with contextlib.closing(blocks):
+            rest: list[ClickColumns] = []
+            for _ in range(start, self.num_batches):
+                held = sum(map(len, rest))
+                while held < self.batch_size and (block := next(blocks, None)) is not None:
+                    rest.append(block)
+                    held += len(block)
+                rows = rest[0] if len(rest) == 1 else ClickColumns.concatenate(rest)
+                rest = [rows[self.batch_size :]] if held > self.batch_size else []
+                yield self._narrow(rows[: self.batch_size])
+
+    def _narrow(self, columns: ClickColumns) -> NarrowBatch:
         return NarrowBatch.from_columns(columns, pin_memory=self.device.type == "cuda")
 
-    def _read_ahead(self, indices: list[int]) -> Iterator[NarrowBatch]:
-        if self.read_ahead == 0:
-            yield from map(self._read, indices)
-            return
-        pool = concurrent.futures.ThreadPoolExecutor(_READER_THREADS, "reader")
-        queue: collections.deque[Future[NarrowBatch]] = collections.deque()
-        try:
-            for index in indices:
-                queue.append(pool.submit(self._read, index))
-                if len(queue) > self.read_ahead:
-                    yield queue.popleft().result()
-            while queue:
-                yield queue.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
-    def _to_cuda(self, queued: Iterator[NarrowBatch]) -> Iterator[Batch]:
-        """Copies each batch on a stream of its own while the model works on the one before."""
-        copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float | None) -> int:
+    """Returns the batches of an epoch; see `BatchLoader` for the arguments."""
+    whole = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
+    return whole if subset is None else int(whole * subset)
 
-        def start_copy(host: NarrowBatch) -> NarrowBatch:
-            with torch.cuda.stream(copies):
-                return host.to(self.device)
 
-        ahead: NarrowBatch | None = None
-        for host in queued:
-            current, ahead = ahead, start_copy(host)
-            if current is not None:
-                yield self._arrive(current, copies)
-        if ahead is not None:
-            yield self._arrive(ahead, copies)
+def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: float | None) -> None:
+    """Refuses an epoch without a batch.
 
-    def _arrive(self, batch: NarrowBatch, copies: torch.cuda.Stream) -> Batch:
-        stream = torch.cuda.current_stream(self.device)
+    Raises:
+        ValueError: there is none.
+    """
+    if num_batches == 0:
+        raise ValueError(
+            f"--batch_size {batch_size} leaves no whole batch of {num_rows} "
+            f"rows{'' if subset is None else f' x --dataset_subset {subset}'}; "
+            "use a smaller one"
+        )
+
+
+def arrive(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch]:
+    """Yields batches in the dtypes of the model, on its device."""
+    return _to_cuda(queued, device) if device.type == "cuda" else map(NarrowBatch.widen, queued)
+
+
+def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch]:
+    """Copies each batch on a stream of its own while the model works on the one before."""
+    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start_copy(host: NarrowBatch) -> NarrowBatch:
+        with torch.cuda.stream(copies):
+            return host.to(device)
+
+    def finish(batch: NarrowBatch) -> Batch:
+        stream = torch.cuda.current_stream(device)
         stream.wait_stream(copies)
         batch.record_stream(stream)
         return batch.widen()
 
-
-def _widen(batch: NarrowBatch) -> Batch:
-    return batch.widen()
+    ahead: NarrowBatch | None = None
+    for host in queued:
+        current, ahead = ahead, start_copy(host)
+        if current is not None:
+            yield finish(current)
+    if ahead is not None:
+        yield finish(ahead)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a split by number, whatever the dataset type."""
 
+import dataclasses
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dataspec.binary_records import BinaryRecordsReader
 from dataspec.click_columns import ClickColumns
 from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
+from dataspec.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from dataspec.parquet import ParquetReader
 from dataspec.split_binary import SplitBinaryReader
 from dlrm.config import DataConfig
@@ -32,21 +34,63 @@ class RowSource(Protocol):
         ...
 
 
-class ParquetRows:
-    """Rows of a parquet split by number: keeps the last row groups that were decoded.
+@runtime_checkable
+class StreamedRows(Protocol):
+    """Rows that are cheapest to read in order."""
+
+    def stream(self, start: int) -> Iterator[ClickColumns]:
+        """Yields the rows from `start` on, in blocks of any length."""
+        ...
+
+
+class CheckedRows:
+    """Rows of a reader, their ids held against the feature spec.
 
     Args:
         reader: of the split.
+        path: what to name in the message.
+    """
+
+    def __init__(self, reader: RowSource, path: Path) -> None:
+        self._reader = reader
+        self._path = path
+        self.spec = reader.spec
+        self.num_rows = reader.num_rows
+
+    def read(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop).
+
+        Raises:
+            DatasetError: an id is outside its table.
+        """
+        columns = self._reader.read(start, stop)
+        columns.check_ids(self.spec, self._path, start)
+        return columns
+
+
+class ParquetRows:
+    """Rows of a parquet split: as a stream of row groups, or by number.
+
+    By number, the last row groups that were decoded are kept.
+
+    Args:
+        reader: of the split.
+        check_ids: refuse ids outside their tables.
     """
 
     _KEPT_GROUPS = 3
 
-    def __init__(self, reader: ParquetReader) -> None:
+    def __init__(self, reader: ParquetReader, check_ids: bool = True) -> None:
         self._reader = reader
+        self._check_ids = check_ids
         self._groups: dict[int, ClickColumns] = {}
         self._lock = threading.Lock()
         self.spec = reader.spec
         self.num_rows = reader.num_rows
+
+    def stream(self, start: int) -> Iterator[ClickColumns]:
+        """Yields the rows from `start` on, a row group (or a piece of a large one) at a time."""
+        return self._reader.groups(start, check_ids=self._check_ids)
 
     def read(self, start: int, stop: int) -> ClickColumns:
         """Returns rows [start, stop)."""
@@ -64,7 +108,7 @@ class ParquetRows:
     def _group(self, index: int) -> ClickColumns:
         with self._lock:
             if index not in self._groups:
-                self._groups[index] = self._reader.read_group(index)
+                self._groups[index] = self._reader.read_group(index, check_ids=self._check_ids)
                 while len(self._groups) > self._KEPT_GROUPS:
                     self._groups.pop(next(iter(self._groups)))
             return self._groups[index]
@@ -74,16 +118,42 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
     """Returns the spec of the dataset of a run.
 
     Args:
-        config: says where it is.
-        num_numerical: numerical features, where the spec does not tell (synthetic data and
-            model_size.json).
+        config: says where it is, and the table sizes if the user gave them.
+        num_numerical: numerical features, where the spec does not tell (synthetic data,
+            model_size.json and folders without a spec).
 
     Raises:
         DatasetError: the folder or the spec is missing or malformed.
     """
     if config.is_synthetic:
         return FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
-    root = _root(config)
+    root = dataset_root(config)
+    sizes = config.num_embeddings_per_feature
+    if not sizes:
+        return _stored_spec(config, root, num_numerical)
+    if config.feature_spec is None and not any(
+        (root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE)
+    ):
+        if config.dataset_type == "parquet":
+            return ParquetReader(root, "train", cardinalities=sizes).spec
+        return FeatureSpec.criteo(sizes, num_numerical, "float32")
+    return _resized(_stored_spec(config, root, num_numerical), sizes)
+
+
+def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
+    if len(sizes) != len(spec.categorical):
+        raise DatasetError(
+            f"--num_embeddings_per_feature gives {len(sizes)} sizes, the feature spec of the "
+            f"dataset has {len(spec.categorical)} categorical features; give one for each"
+        )
+    resized = (
+        dataclasses.replace(feature, cardinality=size)
+        for feature, size in zip(spec.categorical, sizes, strict=True)
+    )
+    return dataclasses.replace(spec, categorical=tuple(resized))
+
+
+def _stored_spec(config: DataConfig, root: Path, num_numerical: int) -> FeatureSpec:
     if config.feature_spec is None:
         if config.dataset_type == "parquet":
             return ParquetReader(root, "train").spec
@@ -97,24 +167,38 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
     return FeatureSpec.load_yaml(path)
 
 
-def open_rows(config: DataConfig, split: str, spec: FeatureSpec) -> RowSource:
+def open_rows(
+    config: DataConfig, split: str, spec: FeatureSpec, *, check_ids: bool = True
+) -> RowSource:
     """Opens a split of the dataset of a run.
+
+    Args:
+        config: says where it is, and of which type.
+        split: `train`, `validation` or `test`.
+        spec: the columns.
+        check_ids: refuse ids outside their tables, by file, feature, row and value.
 
     Raises:
         DatasetError: it is missing or damaged.
     """
-    root = _root(config)
-    if config.dataset_type == "binary":
-        return BinaryRecordsReader(root, split, spec)
+    root = dataset_root(config)
     if config.dataset_type == "parquet":
-        return ParquetRows(ParquetReader(root, split, spec))
+        return ParquetRows(ParquetReader(root, split, spec), check_ids)
+    if config.dataset_type == "binary":
+        records = BinaryRecordsReader(root, split, spec)
+        return CheckedRows(records, records.path) if check_ids else records
     mapped = config.dataset_type == "memmap"
     reader = SplitBinaryReader(root, split, spec, access="memmap" if mapped else "pread")
     reader.advise_sequential()
-    return reader
+    return CheckedRows(reader, reader.folder) if check_ids else reader
 
 
-def _root(config: DataConfig) -> Path:
+def dataset_root(config: DataConfig) -> Path:
+    """Returns the folder of the dataset of a run.
+
+    Raises:
+        DatasetError: there is none.
+    """
     root = Path(
         config.synthetic_dataset_dir
         if config.dataset_type == "synthetic_disk"

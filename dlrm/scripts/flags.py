@@ -35,6 +35,16 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     Raises:
         ValueError: a value is refused, or two flags contradict each other.
     """
+    values, explicit = values_from_flags(flag_values)
+    return DlrmConfig.from_dict(values, frozenset(explicit))
+
+
+def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str]]:
+    """Returns every setting under its name, and the names of those that the user gave.
+
+    Raises:
+        ValueError: a list holds something that is no integer, or two flags contradict each other.
+    """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     for alias, (name, value) in _HEAD_ALIASES.items():
         if flag_values[alias].value:
@@ -42,4 +52,4 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
                 raise ValueError(f"--{alias} contradicts --{name} {values[name]}")
             values[name] = value
             explicit.add(name)
-    return DlrmConfig.from_dict(values, frozenset(explicit))
+    return values, explicit

@@ -29,8 +29,8 @@ _MAY_DIFFER_ON_RESUME = frozenset(
         "base_device", "print_freq", "log_path", "load_checkpoint_path", "save_checkpoint_path",
         "output_dir", "save_freq", "resume", "benchmark_warmup_steps", "num_threads",
         "inference_benchmark_batch_sizes", "inference_benchmark_steps", "dataset",
-        "test_batch_size", "eval_split", "read_ahead", "synthetic_dataset_dir", "feature_spec",
-        "cuda_graphs", "optimized_mlp",
+        "test_batch_size", "eval_split", "loader", "read_ahead", "synthetic_dataset_dir",
+        "feature_spec", "cuda_graphs", "optimized_mlp",
     }
 )  # fmt: skip
 """Settings that change what is watched or where, not the parameters a run arrives at."""

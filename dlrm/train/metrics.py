@@ -45,6 +45,7 @@ class ClickMetrics:
         normalised_entropy: log_loss over that of always predicting the base rate; below 1 is
             better than knowing nothing. Source: He et al. 2014 (ADKDD), section 3.
         calibration: mean prediction over the base rate; 1 is calibrated.
+        accuracy: share of rows whose prediction is on the right side of one half.
         base_rate: share of clicks.
         num_rows: rows they were computed on.
     """
@@ -53,6 +54,7 @@ class ClickMetrics:
     log_loss: float
     normalised_entropy: float
     calibration: float
+    accuracy: float
     base_rate: float
     num_rows: int
 
@@ -68,6 +70,7 @@ def click_metrics(logits: Tensor, labels: Tensor) -> ClickMetrics:
         log_loss=float(loss),
         normalised_entropy=float(loss / entropy) if entropy else float("nan"),
         calibration=float(torch.sigmoid(logits64).mean() / rate) if rate else float("nan"),
+        accuracy=float(((logits > 0) == labels).to(torch.float64).mean()),
         base_rate=float(rate),
         num_rows=labels.numel(),
     )

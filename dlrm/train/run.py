@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet import ParquetReader
 from dlrm.config import DlrmConfig
 from dlrm.data.loader import BatchLoader
-from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.data.merlin_loader import MerlinLoader
+from dlrm.data.sources import dataset_root, load_feature_spec, open_rows
 from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
@@ -33,7 +35,7 @@ from training.schedule import WarmupPolynomialDecay
 logger = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
-Batches = BatchLoader | SyntheticBatches
+Batches = BatchLoader | MerlinLoader | SyntheticBatches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +51,15 @@ class Session:
     announce: Announce
 
     @classmethod
-    def start(cls, config: DlrmConfig, announce: Announce) -> "Session":
+    def start(
+        cls, config: DlrmConfig, announce: Announce, log_class: type[RunLog] = RunLog
+    ) -> "Session":
         """Resolves the settings, opens the log and builds the model.
+
+        Args:
+            config: as the user gave it.
+            announce: prints a line.
+            log_class: of the log; another one may print what it records.
 
         Raises:
             ValueError: a setting, the dataset or the checkpoint is refused.
@@ -72,7 +81,7 @@ class Session:
             model = Dlrm(config.model, spec.table_sizes)
         if config.run.load_checkpoint_path is not None:
             load_weights(Path(config.run.load_checkpoint_path), model)
-        log = RunLog(Path(config.run.log_path), append=config.run.resume)
+        log = log_class(Path(config.run.log_path), append=config.run.resume)
         log.parameters(config.to_dict())
         return cls(
             config=config,
@@ -105,22 +114,33 @@ class Session:
                 drop_last=whole,
                 seed=self.config.run.seed + int(not train),
             )
+        check_ids = not self.config.model.hash_indices
+        subset = data.dataset_subset if train else None
+        if data.loader == "merlin":
+            return MerlinLoader(
+                reader=ParquetReader(dataset_root(data), split, self.spec),
+                batch_size=batch_size,
+                device=self.device,
+                drop_last=whole,
+                subset=subset,
+                read_ahead=data.read_ahead,
+                check_ids=check_ids,
+            )
         return BatchLoader(
-            source=open_rows(data, split, self.spec),
+            source=open_rows(data, split, self.spec, check_ids=check_ids),
             batch_size=batch_size,
             device=self.device,
             drop_last=whole,
             shuffle=train and data.shuffle_batch_order,
             seed=self.config.run.seed,
-            subset=data.dataset_subset if train else None,
+            subset=subset,
             read_ahead=data.read_ahead,
-            check_ids=not self.config.model.hash_indices,
         )
 
-    def score(self) -> SplitScores:
-        """Scores the evaluation split."""
+    def score(self, split: str | None = None) -> SplitScores:
+        """Scores a split; None takes that of --eval_split."""
         loader = self.batches(
-            self.config.data.eval_split,
+            split or self.config.data.eval_split,
             self.config.data.test_batch_size,
             train=False,
             whole=False,
@@ -158,7 +178,12 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         ValueError: a setting, the dataset or the checkpoint is refused.
         DivergenceError: the loss is not finite or constant, or the AUC stays at 0.5.
     """
-    session = Session.start(config, announce)
+    return fit(Session.start(config, announce))
+
+
+def fit(session: Session) -> FitResult:
+    """Trains a session that is set up; see `train`."""
+    announce = session.announce
     config, optim, run = session.config, session.config.optimizer, session.config.run
     schedule = WarmupPolynomialDecay(
         base_lr=optim.lr,

@@ -62,11 +62,12 @@ def all_commands():
 def check_module(name, arguments):
     assert importlib.util.find_spec(name) is not None, f"there is no module {name}"
     if name.startswith("dlrm.scripts."):
+        program = importlib.import_module(name)
         values = flags.FlagValues()
-        define_flags(values)
+        program.define_flags(values)
         if arguments != ["--help"]:  # which absl adds to the flags when a program starts
             assert values([name, *arguments])[1:] == []
-            config_from_flags(values)
+            program.config_from_flags(values)
     elif name.startswith("bert4rec.scripts."):
         values = flags.FlagValues()
         bert4rec_flags.define_flags(values)

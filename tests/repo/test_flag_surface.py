@@ -14,18 +14,33 @@ from absl import flags
 
 from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
+from dlrm.scripts import train_torchrec
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
+PROGRAM_MODULES = {
+    "dlrm": "dlrm.scripts.main",
+    "train_torchrec": "dlrm.scripts.train_torchrec",
+    "bert4rec": "bert4rec.scripts.main",
+}
 PROGRAMS = {
     "dlrm": (dlrm, "help_main.txt", "seed_flags.txt", 43),
+    "train_torchrec": (
+        train_torchrec,
+        "help_train_torchrec.txt",
+        "seed_flags_train_torchrec.txt",
+        15,
+    ),
     "bert4rec": (bert4rec, "help_bert4rec.txt", "seed_flags_bert4rec.txt", 24),
 }
-"""Model -> its flags, the list of all, the list of the seed's, and how many those are."""
+"""Program -> its flags, the list of all, the list of the seed's, and how many those are."""
 
 DEFAULTS_THAT_DIFFER = {
     # CUDA if present, else CPU: the seed's `cuda` fails without a GPU.
     ("dlrm", "base_device"): "auto",
+    # The cardinalities of the dataset: with other sizes, ids would be refused or rows wasted.
+    ("train_torchrec", "num_embeddings"): "none",
+    ("train_torchrec", "num_embeddings_per_feature"): "empty",
     # The seed can only train: its `dmp` and `ddp` are --parallelism here, and still taken.
     ("bert4rec", "mode"): "train",
 }
@@ -58,7 +73,7 @@ def kind_of(flag):
 
 def render(model):
     found = flags_of(model)
-    lines = [f"# python -m {model}.scripts.main: flag | type | default, then the help.\n"]
+    lines = [f"# python -m {PROGRAM_MODULES[model]}: flag | type | default, then the help.\n"]
     for name in sorted(found):
         flag = found[name]
         short = f" [{flag.short_name}]" if flag.short_name else ""

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of TorchRec's NVTabular example, for DLRM as it is trained here.
+
+torchrun --nproc_per_node 1 -m dlrm.scripts.train_torchrec \
+    --binary_path /data/criteo_binary/split --learning_rate 1.0 --batch_size 256
+
+Its flags are translated into settings of DLRM; every flag of `dlrm.scripts.main` can be given too.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+
+import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
+from dlrm.config import DlrmConfig
+from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.scripts import flags as dlrm_flags
+from dlrm.train import run as runs
+from dlrm.train.evaluate import SplitScores
+from training.run_log import RunLog
+from training.scripts import flags as settings_flags
+from training.scripts import program
+from training.settings import setting
+
+NUM_CATEGORICAL = 26
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TorchRecFlags:
+    """What TorchRec's example calls by other names than DLRM here, with its defaults."""
+
+    binary_path: str = setting(
+        "/data/criteo_1tb/criteo_binary/split/",
+        "Folder with train/, validation/ and test/: --dataset",
+    )
+    num_embeddings: int | None = setting(
+        None,
+        "Rows of each of the 26 tables, where --num_embeddings_per_feature is not given; by "
+        "default the cardinalities of the dataset's feature specification",
+    )
+    dense_arch_layer_sizes: tuple[int, ...] = setting(
+        (512, 256, 128), "Layer sizes of the dense arch: --bottom_mlp_sizes"
+    )
+    over_arch_layer_sizes: tuple[int, ...] = setting(
+        (1024, 1024, 512, 256, 1), "Layer sizes of the over arch: --top_mlp_sizes"
+    )
+    learning_rate: float = setting(15.0, "Learning rate, the same all along: --lr")
+    change_lr: bool = setting(False, "Change the learning rate once, part way through training")
+    lr_change_point: float = setting(
+        0.8, "Share of all steps of the run after which --change_lr changes the rate"
+    )
+    lr_after_change_point: float = setting(3.0, "Learning rate after the change of --change_lr")
+    validation_freq_within_epoch: int = setting(
+        10000, "Steps between evaluations on the validation split within an epoch: --test_freq"
+    )
+    throughput_check_freq_within_epoch: int = setting(
+        1000, "Steps between prints of the throughput: --print_freq"
+    )
+    adagrad: bool = setting(
+        False, "Adagrad, row by row in the tables, instead of SGD: --optimizer rowwise_adagrad"
+    )
+
+
+SECTIONS: dict[type, str] = {TorchRecFlags: "torchrec"}
+
+SAME_AS = {
+    "binary_path": "dataset",
+    "dense_arch_layer_sizes": "bottom_mlp_sizes",
+    "over_arch_layer_sizes": "top_mlp_sizes",
+    "learning_rate": "lr",
+    "validation_freq_within_epoch": "test_freq",
+    "throughput_check_freq_within_epoch": "print_freq",
+}
+"""Flag of TorchRec -> the setting of DLRM that it is."""
+
+DEFAULTS = {
+    "batch_size": 32,
+    "lr": 15.0,
+    "test_freq": 10000,
+    "print_freq": 1000,
+    "warmup_steps": 0,
+    "decay_steps": 0,
+    "eval_split": "validation",
+}
+"""Defaults that differ from those of `dlrm.scripts.main`."""
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of TorchRec's example, and those of DLRM."""
+    dlrm_flags.define_flags(flag_values, **DEFAULTS)
+    settings_flags.define_flags(flag_values, SECTIONS, defaults={}, short_names={})
+
+
+def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
+    """Returns the settings that parsed flags say, but for --change_lr, which needs the dataset.
+
+    Raises:
+        ValueError: a value is refused, or two flags contradict each other.
+    """
+    values, explicit = dlrm_flags.values_from_flags(flag_values)
+    theirs, given = settings_flags.values_from_flags(flag_values, SECTIONS)
+    for flag, name in SAME_AS.items():
+        _take(values, explicit, name, theirs[flag], f"--{flag}", flag in given)
+    if theirs["adagrad"]:
+        _take(values, explicit, "optimizer", "rowwise_adagrad", "--adagrad", True)
+    if theirs["num_embeddings"] is not None and not values["num_embeddings_per_feature"]:
+        values["num_embeddings_per_feature"] = (theirs["num_embeddings"],) * NUM_CATEGORICAL
+    if not 0 <= theirs["lr_change_point"] <= 1:
+        raise ValueError(f"--lr_change_point must lie in [0, 1], got {theirs['lr_change_point']}")
+    return DlrmConfig.from_dict(values, frozenset(explicit))
+
+
+def _take(
+    values: dict[str, Any], explicit: set[str], name: str, value: Any, flag: str, given: bool
+) -> None:
+    """Puts what a flag of TorchRec says under DLRM's name, unless the user gave that one."""
+    if name not in explicit:
+        values[name] = value
+        if given:
+            explicit.add(name)
+    elif given and values[name] != value:
+        raise ValueError(f"{flag} and --{name} are the same setting; give one of them")
+
+
+def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:
+    """Returns the config with a rate that changes once, after a share of all steps of the run.
+
+    Raises:
+        DatasetError: the dataset, which says how many steps there are, is missing or malformed.
+    """
+    spec = load_feature_spec(config.data, config.model.num_numerical_features)
+    rows = open_rows(config.data, "train", spec, check_ids=False).num_rows
+    steps = config.run.epochs * (rows // config.data.batch_size)
+    if config.run.max_steps is not None:
+        steps = min(steps, config.run.max_steps)
+    decay = {"decay_start_step": int(steps * point), "decay_steps": 1, "decay_end_lr": rate}
+    return DlrmConfig.from_dict(config.to_dict() | decay, config.explicit)
+
+
+def throughput_lines(step: int, batch_size: int, step_time: float) -> list[str]:
+    """Returns what TorchRec's example prints of the speed.
+
+    Args:
+        step: steps of the run so far.
+        batch_size: samples of a step.
+        step_time: mean seconds of a step since the last print, waiting for data included.
+    """
+    figures = {
+        "throughput-throughput|total_examples": step * batch_size,
+        "throughput-throughput|window_throughput": batch_size / step_time,
+    }
+    return [f"step {step}", f"throughput {figures}"]
+
+
+def quality_lines(split: str, metrics: Mapping[str, float]) -> list[str]:
+    """Returns what TorchRec's example prints of an evaluation."""
+    return [
+        f"AUROC over {split} set: {metrics['auc']}.",
+        f"Accuracy over {split} set: {metrics['accuracy']}.",
+        f"binary cross entropy loss over {split} set {metrics['log_loss']}",
+    ]
+
+
+class PrintedLog(RunLog):
+    """A log that also prints each record as TorchRec's example does."""
+
+    def parameters(self, config: Mapping[str, Any]) -> None:
+        """Records every setting of the run."""
+        self._batch_size, self._split = config["batch_size"], config["eval_split"]
+        super().parameters(config)
+
+    def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
+        """Records figures and prints them."""
+        super().record(step, data)
+        lines = []
+        if "step_time" in data:
+            lines = throughput_lines(step[-1], self._batch_size, data["step_time"])
+        elif step and "auc" in data:
+            lines = quality_lines(self._split, data)
+        for line in lines:
+            program.say(line)
+
+
+def run(flag_values: flags.FlagValues) -> None:
+    """Trains as the flags say, then scores the test split.
+
+    Raises:
+        ValueError: a flag, the dataset or the number of processes is refused.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1:
+        raise ValueError(
+            f"DLRM trains in one process, {processes} were started; use torchrun "
+            "--nproc_per_node 1, and multiply --batch_size by the number of processes for the "
+            "same global batch"
+        )
+    config = config_from_flags(flag_values)
+    if config.run.mode != "train":
+        raise ValueError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+    if flag_values.change_lr:
+        config = with_rate_change(
+            config, flag_values.lr_change_point, flag_values.lr_after_change_point
+        )
+    session = runs.Session.start(config, program.say, PrintedLog)
+    result = runs.fit(session)
+    program.say_how_to_continue(
+        result,
+        config.checkpoint_folder,
+        "dlrm.scripts.train_torchrec",
+        resumable=config.run.checkpoint_format == "native",
+    )
+    if result.reason.startswith("SIG"):
+        return
+    _print_test_split(session.score("test"))
+
+
+def _print_test_split(scores: SplitScores) -> None:
+    for line in quality_lines("test", dataclasses.asdict(scores.metrics)):
+        program.say(line)
+
+
+def spelled_with_two_dashes(arguments: list[str]) -> list[str]:
+    """Returns the arguments with `---adagrad`, as TorchRec's page spells it, put right."""
+    return [a[1:] if a.startswith("---") else a for a in arguments]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = spelled_with_two_dashes(sys.argv[1:])
+    define_flags(flags.FLAGS)
+    program.start(run)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training from parquet: streamed row groups, bounded memory, ids checked once, foreign files."""
+
+import dataclasses
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dataspec import parquet
+from dataspec.click_columns import ClickColumns
+from dataspec.errors import DatasetError
+from dataspec.feature_spec import FeatureSpec
+from dlrm.config import DataConfig
+from dlrm.data.loader import BatchLoader
+from dlrm.data.sources import load_feature_spec, open_rows
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
+
+CPU = torch.device("cpu")
+SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
+SMALLER = (5, 150, 20_000, 17)
+
+
+def loader(dataset, **settings):
+    config = DataConfig(dataset=str(dataset), dataset_type="parquet")
+    values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
+    return BatchLoader(source=open_rows(config, "train", SPEC), **values)
+
+
+def all_rows(batches):
+    found = list(batches)
+    return [torch.cat([getattr(b, name) for b in found]) for name in ("label", "numerical", "ids")]
+
+
+def losses(records):
+    return [r["data"]["loss"] for r in records if "loss" in r["data"]]
+
+
+def write_plain(folder, table, row_group_rows=None):
+    """Writes a part as other software would: no cardinalities in its schema."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / "part.0.parquet", row_group_size=row_group_rows)
+
+
+def plain_table(columns, id_type="int64", names=("int_0", "int_1", "int_2")):
+    numerical = {n: columns.numerical[:, i].astype(np.float64) for i, n in enumerate(names)}
+    ids = {f"cat_{i}": c.astype(id_type) for i, c in enumerate(columns.categorical)}
+    return pa.table(numerical | ids | {"label": columns.label.astype(np.float32)})
+
+
+@pytest.mark.parametrize("batch_size", [1, 500, 512, 2500, 6000])
+@pytest.mark.parametrize("read_ahead", [0, 3])
+def test_a_stream_cuts_batches_across_parts(dataset, batch_size, read_ahead):
+    start = 2 if batch_size < 2500 else 0
+    found = loader(dataset, batch_size=batch_size, read_ahead=read_ahead).batches(start=start)
+    if batch_size == 1:
+        found = [next(found) for _ in range(3)]
+    label, numerical, ids = all_rows(found)
+    first = start * batch_size
+    expected = make_columns(ROWS["train"], 0)[first : first + len(label)]
+    assert len(label) == (3 if batch_size == 1 else ROWS["train"] - first)
+    assert torch.equal(label, torch.from_numpy(expected.label).float())
+    assert torch.equal(ids, torch.from_numpy(np.stack(expected.categorical, 1)).long())
+    assert np.array_equal(numerical.numpy(), expected.numerical.astype(np.float32))
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_large_row_groups_come_in_pieces(dataset, monkeypatch, start):
+    whole = list(loader(dataset).batches(start=start))
+    monkeypatch.setattr(parquet, "_MAX_ROWS_AT_ONCE", 900)
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 300)
+    reader = parquet.ParquetReader(dataset, "train", SPEC)
+    assert max(len(block) for block in reader.groups()) == 300
+    pieces = list(loader(dataset).batches(start=start))
+    assert len(whole) == len(pieces)
+    for one, other in zip(whole, pieces, strict=True):
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.numerical, other.numerical)
+        assert torch.equal(one.label, other.label)
+
+
+READ_LARGE_GROUP = """
+import sys
+import pyarrow as pa
+from pathlib import Path
+from dataspec.parquet import ParquetReader
+
+rows = sum(len(block) for block in ParquetReader(Path(sys.argv[1]), "train").groups())
+print(rows, pa.default_memory_pool().max_memory())
+"""
+
+
+def test_memory_does_not_grow_with_the_row_group(tmp_path):
+    rows, features = 4_000_000, 4
+    generator = np.random.default_rng(0)
+    spec = FeatureSpec.criteo([2**30] * features, 0)
+    ids = tuple(generator.integers(0, 2**30, rows, np.int32) for _ in range(features))
+    columns = ClickColumns(np.zeros(rows, bool), np.empty((rows, 0), np.float32), ids)
+    arrays = [pa.array(columns.label.astype(np.int32)), *map(pa.array, columns.categorical)]
+    table = pa.Table.from_arrays(arrays, schema=parquet.arrow_schema(spec))
+    write_plain(tmp_path / "train", table, row_group_rows=rows)
+    assert pq.read_metadata(tmp_path / "train/part.0.parquet").num_row_groups == 1
+    done = subprocess.run(
+        [sys.executable, "-c", READ_LARGE_GROUP, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, peak = map(int, done.stdout.split())
+    assert found == rows
+    assert peak < table.nbytes / 2
+
+
+def test_shuffled_batches_are_those_of_split_binary(dataset):
+    config = DataConfig(dataset=str(dataset), dataset_type="split")
+    split = dataclasses.replace(
+        loader(dataset, shuffle=True, seed=3), source=open_rows(config, "train", SPEC)
+    )
+    for one, other in zip(
+        split.batches(epoch=1), loader(dataset, shuffle=True, seed=3).batches(epoch=1), strict=True
+    ):
+        assert torch.equal(one.ids, other.ids)
+
+
+def test_leaving_a_stream_early_ends_its_threads(dataset):
+    before = threading.active_count()
+    batches = loader(dataset, read_ahead=4).batches()
+    next(batches)
+    assert threading.active_count() > before
+    del batches
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("read_ahead", [0, 4])
+def test_ids_are_checked_once_and_by_part(dataset, monkeypatch, read_ahead):
+    checked = []
+    check = ClickColumns.check_ids
+
+    def counted(columns, spec, source, first_row):
+        checked.append(len(columns))
+        check(columns, spec, source, first_row)
+
+    monkeypatch.setattr(ClickColumns, "check_ids", counted)
+    assert sum(len(b) for b in loader(dataset, read_ahead=read_ahead).batches()) == ROWS["train"]
+    assert sum(checked) == ROWS["train"]
+
+    ids = make_columns(ROWS["train"], 0).categorical[1]
+    highest = int(ids.max())
+    row = int(np.flatnonzero(ids == highest)[0])
+    smaller = FeatureSpec.criteo((5, highest, 40_000, 17), NUM_NUMERICAL)
+    config = DataConfig(dataset=str(dataset), dataset_type="parquet")
+    wrong = loader(dataset, read_ahead=read_ahead)
+    wrong = dataclasses.replace(wrong, source=open_rows(config, "train", smaller))
+    part = f"part_{row // 2500:05d}.parquet"
+    with pytest.raises(DatasetError, match=rf"{part}: feature cat_1, row {row}: id {highest} is"):
+        list(wrong.batches())
+
+
+def test_a_damaged_part_is_named_after_the_batches_before_it(dataset, tmp_path):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for path in (dataset / "parquet/train").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    SPEC.save(tmp_path)
+    batches = loader(tmp_path, batch_size=500).batches()
+    damaged = folder / "part_00001.parquet"
+    content = bytearray(damaged.read_bytes())
+    content[4:64] = b"\xff" * 60
+    damaged.write_bytes(content)
+    assert [len(next(batches)) for _ in range(5)] == [500] * 5
+    with pytest.raises(DatasetError, match=r"part_00001.parquet: row group 0 is not readable"):
+        next(batches)
+
+
+@pytest.mark.parametrize("dataset_type", ["parquet", "split", "binary"])
+def test_hashing_takes_ids_above_the_table(program, dataset, dataset_type, capsys):
+    common = (
+        f"--dataset={dataset}",
+        f"--dataset_type={dataset_type}",
+        f"--num_embeddings_per_feature={','.join(map(str, SMALLER))}",
+        "--print_freq=5",
+        "--max_steps=10",
+    )
+    program(*common)
+    assert program.exit_code == 2
+    assert "feature cat_1, row " in capsys.readouterr().err
+    hashed = losses(program(*common, "--hash_indices"))
+    assert program.exit_code == 0, capsys.readouterr().err
+    split = losses(program(*common, "--hash_indices", "--dataset_type=split"))
+    assert hashed == split
+    assert len(hashed) == 2
+
+
+def test_table_sizes_must_be_one_for_each_feature(program, dataset, capsys):
+    for dataset_type in ("parquet", "split"):
+        program(
+            f"--dataset={dataset}",
+            f"--dataset_type={dataset_type}",
+            "--num_embeddings_per_feature=5,6",
+        )
+        assert program.exit_code == 2
+        assert "gives 2 sizes, the feature spec of the dataset has 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("id_type", ["int64", "int32", "uint32", "uint64", "uint8"])
+def test_files_of_other_software(program, tmp_path, id_type):
+    cardinalities = (5, 200, 256, 17) if id_type == "uint8" else CARDINALITIES
+    columns = make_columns(3000, 0)
+    ids = tuple(c % n for c, n in zip(columns.categorical, cardinalities, strict=True))
+    table = plain_table(dataclasses.replace(columns, categorical=ids), id_type)
+    for split in ("train", "test"):
+        write_plain(tmp_path / split, table)
+    config = DataConfig(
+        dataset=str(tmp_path),
+        dataset_type="parquet",
+        num_embeddings_per_feature=cardinalities,
+    )
+    spec = load_feature_spec(config, 13)
+    assert spec.numerical == ("int_0", "int_1", "int_2")
+    assert spec.table_sizes == cardinalities
+    assert spec.label == "label"
+    (batch,) = BatchLoader(
+        source=open_rows(config, "train", spec), batch_size=3000, device=CPU, drop_last=False
+    ).batches()
+    assert torch.equal(batch.ids, torch.from_numpy(np.stack(ids, 1).astype(np.int64)))
+    assert np.array_equal(batch.numerical.numpy(), columns.numerical.astype(np.float32))
+    program(
+        f"--dataset={tmp_path}",
+        "--dataset_type=parquet",
+        f"--num_embeddings_per_feature={','.join(map(str, cardinalities))}",
+        "--max_steps=3",
+    )
+    assert program.exit_code == 0
+
+
+def test_other_files_without_table_sizes_say_what_to_give(program, tmp_path, capsys):
+    columns = make_columns(300, 0)
+    write_plain(tmp_path / "train", plain_table(columns))
+    program(f"--dataset={tmp_path}", "--dataset_type=parquet")
+    assert program.exit_code == 2
+    assert "carries no cardinalities" in capsys.readouterr().err
+    program(f"--dataset={tmp_path}", "--dataset_type=parquet", "--num_embeddings_per_feature=5,200")
+    assert program.exit_code == 2
+    assert "has 4 integer columns besides label" in capsys.readouterr().err
+
+
+def test_an_id_that_no_signed_integer_holds(tmp_path):
+    columns = make_columns(300, 0)
+    table = plain_table(columns, "uint64")
+    huge = table["cat_2"].to_numpy().copy()
+    huge[7] = 2**63
+    table = table.set_column(table.schema.names.index("cat_2"), "cat_2", pa.array(huge))
+    write_plain(tmp_path / "train", table)
+    config = DataConfig(
+        dataset=str(tmp_path), dataset_type="parquet", num_embeddings_per_feature=CARDINALITIES
+    )
+    source = open_rows(config, "train", load_feature_spec(config, 3))
+    with pytest.raises(DatasetError, match=r"part.0.parquet: feature cat_2: .*2\^63.*modulus"):
+        list(source.stream(0))

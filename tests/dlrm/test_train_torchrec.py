@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dlrm.scripts.train_torchrec: the flags of TorchRec's example drive DLRM's own training."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from absl import flags
+
+from dataspec.feature_spec import FeatureSpec
+from dlrm.scripts import train_torchrec
+from training.scripts.program import run_guarded
+
+TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
+ROWS = {"train": 6400, "validation": 1280, "test": 1000}
+BATCH_SIZE = 128
+
+SIZES = (
+    "--num_embeddings_per_feature",
+    ",".join(map(str, TABLES)),
+    "--over_arch_layer_sizes",
+    "16,8,1",
+    "--dense_arch_layer_sizes",
+    "16,8",
+    "--embedding_dim",
+    "8",
+)
+
+
+@pytest.fixture(scope="module")
+def binary_path(tmp_path_factory):
+    """TorchRec's layout: 4 bytes for every value, no feature spec."""
+    root = tmp_path_factory.mktemp("criteo_binary") / "split"
+    for seed, (split, rows) in enumerate(ROWS.items()):
+        generator = np.random.default_rng(seed)
+        numerical = generator.normal(size=(rows, 13)).astype("<f4")
+        ids = [generator.integers(0, n, rows).astype("<i4") for n in TABLES]
+        logit = 2 * numerical[:, 0] + 1.5 * (ids[5] - 1)
+        folder = root / split
+        folder.mkdir(parents=True)
+        label = generator.random(rows) < 1 / (1 + np.exp(-logit))
+        (folder / "label.bin").write_bytes(label.astype("<f4").tobytes())
+        (folder / "numerical.bin").write_bytes(numerical.tobytes())
+        for i, column in enumerate(ids):
+            (folder / f"cat_{i}.bin").write_bytes(column.tobytes())
+    return root
+
+
+def parse(*arguments):
+    values = flags.FlagValues()
+    train_torchrec.define_flags(values)
+    words = train_torchrec.spelled_with_two_dashes(list(map(str, arguments)))
+    assert values(["train_torchrec", *words])[1:] == []
+    return values
+
+
+@pytest.fixture
+def train(tmp_path, capsys):
+    """Runs the program in this process; returns its output, exit status and log."""
+
+    def run(*arguments):
+        log = tmp_path / "log.json"
+        log.unlink(missing_ok=True)
+        values = parse(*arguments, f"--log_path={log}", "--base_device=cpu", "--num_threads=1")
+        status = 0
+        try:
+            run_guarded(train_torchrec.run, values)
+        except SystemExit as stop:
+            status = stop.code
+        lines = log.read_text().splitlines() if log.is_file() else []
+        records = [json.loads(line.removeprefix("DLLL ")) for line in lines]
+        captured = capsys.readouterr()
+        return captured.out, captured.err, status, records
+
+    return run
+
+
+def losses(records):
+    return [r["data"]["loss"] for r in records if "loss" in r["data"]]
+
+
+def test_the_command_of_the_example_is_understood():
+    command = (
+        "--num_embeddings_per_feature 40000000,39060,17295,7424,20265,3,7122,1543,63,40000000,"
+        "3067956,405282,10,2209,11938,155,4,976,14,40000000,40000000,40000000,590152,12973,108,36 "
+        "--over_arch_layer_sizes 1024,1024,512,256,1 --dense_arch_layer_sizes 512,256,128 "
+        "--embedding_dim 128 --binary_path /data/criteo_binary/split/ --learning_rate 1.0 "
+        "--validation_freq_within_epoch 1000000 --throughput_check_freq_within_epoch 1000000 "
+        "--batch_size 256 ---adagrad"
+    )
+    config = train_torchrec.config_from_flags(parse(*command.split()))
+    assert len(config.data.num_embeddings_per_feature) == 26
+    assert config.data.num_embeddings_per_feature[0] == 40_000_000
+    assert config.data.dataset == "/data/criteo_binary/split/"
+    assert config.data.dataset_type == "split"
+    assert config.data.eval_split == "validation"
+    assert config.data.batch_size == 256
+    assert config.model.top_mlp_sizes == (1024, 1024, 512, 256, 1)
+    assert config.model.bottom_mlp_sizes == (512, 256, 128)
+    assert config.model.embedding_dim == 128
+    assert config.optimizer.lr == 1.0
+    assert (config.optimizer.warmup_steps, config.optimizer.decay_steps) == (0, 0)
+    assert config.optimizer.embedding_rule == "rowwise_adagrad"
+    assert config.optimizer.mlp_rule == "adagrad"
+    assert config.run.test_freq == 1_000_000
+    assert config.run.print_freq == 1_000_000
+
+
+def test_defaults_are_those_of_the_example():
+    config = train_torchrec.config_from_flags(parse())
+    assert config.data.dataset == "/data/criteo_1tb/criteo_binary/split/"
+    assert config.data.batch_size == 32
+    assert config.optimizer.lr == 15.0
+    assert config.optimizer.embedding_rule == config.optimizer.mlp_rule == "sgd"
+    assert (config.run.epochs, config.run.test_freq, config.run.print_freq) == (1, 10000, 1000)
+
+
+def test_trains_and_prints_as_the_example_does(train, binary_path):
+    out, err, status, records = train(
+        *SIZES,
+        "--binary_path", binary_path,
+        "--learning_rate", "0.5",
+        "--validation_freq_within_epoch", "20",
+        "--throughput_check_freq_within_epoch", "10",
+        "--batch_size", BATCH_SIZE,
+    )  # fmt: skip
+    assert status == 0, err
+    steps = [int(n) for n in re.findall(r"^step (\d+)$", out, re.MULTILINE)]
+    assert steps == [10, 20, 30, 40, 50]
+    speeds = re.findall(r"^throughput (\{.*\})$", out, re.MULTILINE)
+    assert len(speeds) == 5
+    found = json.loads(speeds[2].replace("'", '"'))
+    assert found["throughput-throughput|total_examples"] == 30 * BATCH_SIZE
+    (step_time,) = [r["data"]["step_time"] for r in records if r["step"] == [0, 30]][:1]
+    assert found["throughput-throughput|window_throughput"] == pytest.approx(BATCH_SIZE / step_time)
+    validated = [float(v) for v in re.findall(r"^AUROC over validation set: (.*)\.$", out, re.M)]
+    assert len(validated) == 3
+    assert validated == [r["data"]["auc"] for r in records if "auc" in r["data"]]
+    (tested,) = re.findall(r"^AUROC over test set: (.*)\.$", out, re.MULTILINE)
+    assert float(tested) > 0.8
+    (accuracy,) = re.findall(r"^Accuracy over test set: (.*)\.$", out, re.MULTILINE)
+    assert 0.7 < float(accuracy) < 1
+    assert out.index("AUROC over validation") < out.index("AUROC over test")
+
+
+@pytest.mark.parametrize("adagrad", [False, True])
+def test_arrives_where_the_main_program_does(train, program, binary_path, adagrad):
+    common = (*SIZES[:2], *SIZES[6:], "--batch_size", BATCH_SIZE, "--epochs", "2")
+    _, err, status, records = train(
+        *common, *SIZES[2:6], "--binary_path", binary_path, "--learning_rate", "0.3",
+        "--throughput_check_freq_within_epoch", "1", *(["---adagrad"] if adagrad else []),
+    )  # fmt: skip
+    assert status == 0, err
+    expected = program(
+        *map(str, common),
+        "--top_mlp_sizes=16,8,1",
+        "--bottom_mlp_sizes=16,8",
+        f"--dataset={binary_path}",
+        "--lr=0.3",
+        "--warmup_steps=0",
+        "--decay_steps=0",
+        "--print_freq=1",
+        "--eval_split=validation",
+        "--base_device=cpu",
+        f"--optimizer={'rowwise_adagrad' if adagrad else 'sgd'}",
+        model=(),
+    )
+    assert losses(records) == losses(expected)
+    assert len(losses(records)) == 100
+
+
+def test_the_rate_changes_once(train, binary_path):
+    _, err, status, records = train(
+        *SIZES, "--binary_path", binary_path, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5",
+        "--change_lr", "--lr_change_point", "0.8", "--lr_after_change_point", "0.1",
+        "--throughput_check_freq_within_epoch", "1",
+    )  # fmt: skip
+    assert status == 0, err
+    rates = [r["data"]["lr"] for r in records if "step_time" in r["data"]]
+    assert rates == [0.5] * 40 + [0.1] * 10
+
+
+def test_one_size_for_all_tables(train, binary_path):
+    _, err, status, records = train(
+        "--num_embeddings", "50", *SIZES[2:], "--binary_path", binary_path, "--max_steps", "3",
+        "--batch_size", BATCH_SIZE,
+    )  # fmt: skip
+    assert status == 0, err
+    assert records[0]["data"]["num_embeddings_per_feature"] == [50] * 26
+
+
+def test_a_folder_without_sizes_says_what_to_give(train, binary_path):
+    _, err, status, _ = train("--binary_path", binary_path, "--batch_size", BATCH_SIZE)
+    assert status == 2
+    assert "--num_embeddings_per_feature" in err
+
+
+def test_a_dataset_of_ours_brings_its_sizes(train, dataset):
+    out, err, status, _ = train(
+        "--binary_path", dataset, "--num_numerical_features", "3", "--batch_size", BATCH_SIZE,
+        *SIZES[2:], "--learning_rate", "0.5", "--dataset_type", "parquet",
+    )  # fmt: skip
+    assert status == 0, err
+    assert float(re.findall(r"AUROC over test set: (.*)\.", out)[0]) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--learning_rate=1", "--lr=2"), "--learning_rate and --lr are the same setting"),
+        (("--adagrad", "--optimizer=sgd"), "--adagrad and --optimizer are the same setting"),
+        (("--lr_change_point=2",), "--lr_change_point must lie in [0, 1], got 2.0"),
+        (("--dense_arch_layer_sizes=512,64",), "--bottom_mlp_sizes must end with --embedding_dim"),
+        (("--mode=test",), "use python -m dlrm.scripts.main"),
+        (("--num_embeddings_per_feature=1,x",), "must be integers separated by commas"),
+    ],
+)
+def test_refusals(train, arguments, message):
+    _, err, status, _ = train(*arguments)
+    assert status == 2
+    assert message in err
+
+
+def test_several_processes_are_refused(train, binary_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    _, err, status, _ = train(*SIZES, "--binary_path", binary_path)
+    assert status == 2
+    assert "DLRM trains in one process, 8 were started" in err
+
+
+@pytest.mark.multiprocess
+def test_torchrun_starts_it(binary_path, tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1",
+            "-m", "dlrm.scripts.train_torchrec", *SIZES, "--binary_path", str(binary_path),
+            "--learning_rate", "0.5", "--batch_size", str(BATCH_SIZE), "--max_steps", "20",
+            "--base_device", "cpu", "--log_path", str(tmp_path / "log.json"), "---adagrad",
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "AUROC over validation set: 0." in done.stdout
+    assert "AUROC over test set: 0." in done.stdout
+
+
+def test_a_spec_keeps_the_names_of_its_files(dataset, train):
+    spec = FeatureSpec.load(dataset)
+    sizes = ",".join(str(2 * n) for n in spec.table_sizes)
+    out, err, status, _ = train(
+        "--binary_path", dataset, "--num_embeddings_per_feature", sizes, "--batch_size",
+        BATCH_SIZE, *SIZES[2:], "--dataset_type", "binary", "--max_steps", "4",
+    )  # fmt: skip
+    assert status == 0, err
+    assert f"4 tables with {2 * sum(spec.table_sizes)} rows" in out
