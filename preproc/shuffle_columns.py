@@ -98,11 +98,11 @@ def shuffle_columns(
 def record_dtype(row_bytes: Sequence[int]) -> np.dtype[np.void]:
     """Returns a row of columns of these widths: field `key`, then fields `0`, `1`, ... .
 
-    Every field lies on its natural boundary, widest first, and the whole is a number of 8-byte
-    words: so NumPy copies it fastest.
+    Every field lies on its natural boundary, with no gaps between, and the whole is a number of
+    8-byte words: so NumPy copies it fastest.
     """
-    widest_first = sorted(range(len(row_bytes)), key=lambda i: -row_bytes[i])
-    fields = [("key", "<u8"), *((str(i), _value_type(row_bytes[i])) for i in widest_first)]
+    coarsest_first = sorted(range(len(row_bytes)), key=lambda i: -(row_bytes[i] & -row_bytes[i]))
+    fields = [("key", "<u8"), *((str(i), _value_type(row_bytes[i])) for i in coarsest_first)]
     return np.dtype(fields, align=True)
 
 

@@ -26,10 +26,15 @@ SMALL_UNITS = NativeSettings(unit_bytes=40_000)
 CHILD = """
 import sys
 from pathlib import Path
+from preproc import shuffle_columns
+from preproc.criteo_schema import CriteoSemantics
 from preproc.native_units import NativeSettings
 from tests.preproc.criteo_rows import run
+shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._PIECE_ROWS = 512, 1
 SMALL = NativeSettings(unit_bytes=40_000)
-run(Path(sys.argv[1]), Path(sys.argv[2]), settings=SMALL, format=("split", "parquet"))
+SHUFFLED = CriteoSemantics(shuffle_seed=3)
+BOTH = ("split", "parquet")
+run(Path(sys.argv[1]), Path(sys.argv[2]), settings=SMALL, format=BOTH, semantics=SHUFFLED)
 """
 
 
