@@ -21,6 +21,8 @@ _SPLIT_ROW_BYTES = 89  # the full Criteo log at frequency limit 15
 _PARQUET_ROW_BYTES = 60 + 52  # the parts, and float32 columns until they are written
 _RUNS_ROW_BYTES = 50  # sorted runs, at 64 MiB of text per unit
 _FLOAT32_ROW_BYTES = 52
+_WIDE_ROW_BYTES = 160
+_NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and what one group becomes
 _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
@@ -117,11 +119,15 @@ def check_disk(job: CriteoJob, rows: float) -> None:
     output_bytes = rows * _SPLIT_ROW_BYTES
     if "parquet" in job.format:
         output_bytes += rows * _PARQUET_ROW_BYTES
+    if job.layout == "torchrec":
+        output_bytes += rows * (_FLOAT32_ROW_BYTES + _WIDE_ROW_BYTES)
     if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
-        column_bytes = _SPLIT_ROW_BYTES + ("parquet" in job.format) * _FLOAT32_ROW_BYTES
+        has_float32 = "parquet" in job.format or job.layout == "torchrec"
+        column_bytes = _SPLIT_ROW_BYTES + has_float32 * _FLOAT32_ROW_BYTES
         output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
     needs = [(existing_folder(workspace.staging), output_bytes)]
-    needs.append((existing_folder(workspace.root), rows * _RUNS_ROW_BYTES))
+    work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_ROW_BYTES
+    needs.append((existing_folder(workspace.root), rows * work_bytes))
     by_device: dict[int, list[tuple[Path, float]]] = {}
     for folder, need in needs:
         by_device.setdefault(folder.stat().st_dev, []).append((folder, need))

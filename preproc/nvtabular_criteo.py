@@ -33,6 +33,7 @@ from preproc.nvtabular_dictionary import (
     Dictionaries,
     GroupProgress,
     build_dictionaries,
+    group_parts,
     groups_of,
 )
 from preproc.nvtabular_process import NvtabularProcess
@@ -110,11 +111,12 @@ def _encode(
         "offset": semantics.numerical_offset,
         "fill": {"raw_zero": "input", "output_zero": "output"}[semantics.numerical_missing],
     }
-    depends = {"rows": rows.key, "dictionaries": dictionaries.key, "numerical": numerical}
+    size = group_parts(engine_job.job.memory_limit)
+    depends = {"dictionaries": dictionaries.key, "numerical": numerical, "group_parts": size}
     key = settings_key(depends | {"splits": bounds, "format": sorted(engine_job.job.format)})
     stage = EncodeStage(staging_folder(engine_job, key), engine_job.job.format)
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", key)
-    groups = list(groups_of(list(rows.parts)))
+    groups = list(groups_of(list(rows.parts), size))
     missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]
     progress = GroupProgress()
     for index in set(range(len(groups))) - set(missing):

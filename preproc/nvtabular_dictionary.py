@@ -19,7 +19,7 @@ from preproc.criteo_engine import EngineJob
 from preproc.criteo_schema import order_dictionary
 from preproc.native_merge import REMEDIES
 from preproc.native_units import memory_error
-from preproc.nvtabular_process import LEAST_WORKER_BYTES, NvtabularProcess
+from preproc.nvtabular_process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 from preproc.nvtabular_rows import (
     CATEGORICAL,
     MISSING_CATEGORY,
@@ -29,8 +29,11 @@ from preproc.nvtabular_rows import (
 )
 from preproc.workspace import read_record, settings_key, write_record
 
-GROUP_PARTS = 16
-"""Parts of a request: 512 MiB of text, whose distinct categories NVTabular holds in memory."""
+MAX_GROUP_PARTS = 16
+"""Parts of a request, at most: 512 MiB of text."""
+
+_PART_BYTES = 160 * 2**20
+"""Memory of NVTabular while it counts a part whose categories are all distinct."""
 
 _MERGE_ENTRY_BYTES = 64
 """Of a (value, count) of one group while a column is merged: both, sorted, and the order."""
@@ -74,10 +77,15 @@ class GroupProgress:
         self.rows += sum(p.rows for p in group)
 
 
-def groups_of(parts: list[RowPart]) -> Iterator[list[RowPart]]:
+def group_parts(memory_limit: int) -> int:
+    """Returns the parts of a request, whose distinct categories NVTabular holds in memory."""
+    return max(1, min((memory_limit - PARENT_BYTES) // _PART_BYTES, MAX_GROUP_PARTS))
+
+
+def groups_of(parts: list[RowPart], size: int) -> Iterator[list[RowPart]]:
     """Yields the parts of each request, in order."""
-    for first in range(0, len(parts), GROUP_PARTS):
-        yield parts[first : first + GROUP_PARTS]
+    for first in range(0, len(parts), size):
+        yield parts[first : first + size]
 
 
 def build_dictionaries(
@@ -89,14 +97,15 @@ def build_dictionaries(
         PreprocError: NVTabular failed, or the counts of a column do not fit the memory limit.
     """
     limit = engine_job.job.semantics.frequency_limit
-    key = settings_key({"rows": rows.key, "counted": counted, "group_parts": GROUP_PARTS})
+    size = group_parts(engine_job.job.memory_limit)
+    key = settings_key({"rows": rows.key, "counted": counted, "group_parts": size})
     folder = engine_job.workspace.unit_dir("nvtabular_count", key)
     parts = _first_parts(rows, counted, folder)
     progress = GroupProgress()
     total = sum(p.path.stat().st_size for p in parts)
     group_folders = []
     with engine_job.reporter.stage("count", total, progress.counters):
-        for index, group in enumerate(groups_of(parts)):
+        for index, group in enumerate(groups_of(parts, size)):
             record, group_folder = folder / f"{index:05d}.json", folder / f"{index:05d}"
             group_folders.append(group_folder)
             if read_record(record) is not None:
@@ -111,7 +120,8 @@ def build_dictionaries(
             progress.run(process, request, group)
             write_record(record, {"rows": sum(p.rows for p in group)})
     categories = [_merge(engine_job, group_folders, name, limit) for name in CATEGORICAL]
-    return Dictionaries(settings_key({"count": key, "frequency_limit": limit}), categories)
+    depends = {"rows": rows.key, "counted": counted, "frequency_limit": limit}
+    return Dictionaries(settings_key(depends), categories)
 
 
 def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowPart]:

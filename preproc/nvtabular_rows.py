@@ -17,17 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from preproc.criteo_engine import EngineJob, FileRows
-from preproc.criteo_input import MAX_LINE_BYTES, long_line_message
 from preproc.criteo_reference import reject_reason
 from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS, RejectReason
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
 from preproc.quarantine import BadRow, check_bad_rows, escape_row, unescape_row
+from preproc.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.workspace import atomic_file, read_record, settings_key, write_record
 
 ROW, LABEL = "row", "label"
@@ -41,14 +40,16 @@ MISSING_CATEGORY = -1
 CHUNK_BYTES = 32 * 2**20
 """Text of a part: about 135,000 Criteo rows, 45 MiB as a dataframe."""
 
+CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
+
 _FORMAT_VERSION = 1
 _SHORTEST_ROW_BYTES = 41  # a label, 39 tabs and a line feed
 _HEX_DIGITS = 8
 
 # Ten digits may exceed int32, so rows that have them go through `reject_reason`.
 _SURELY_GOOD = (
-    rf"\A[01](?:\t(?:-?[0-9]{{1,9}})?){{{NUM_NUMERICAL}}}"
-    rf"(?:\t(?:[0-9a-fA-F]{{1,8}})?){{{NUM_CATEGORICAL}}}\r?\n\z"
+    rf"[01](?:\t(?:-?[0-9]{{1,9}})?){{{NUM_NUMERICAL}}}"
+    rf"(?:\t(?:[0-9a-fA-F]{{1,8}})?){{{NUM_CATEGORICAL}}}"
 )
 
 
@@ -165,91 +166,43 @@ def _read_file(
     part_rows: list[int] = []
     lines = 0
     with (folder / f"{index:03d}.bad").open("w", encoding="ascii") as bad_file:
-        for offset, text in _chunks(file):
-            starts = _line_starts(text)
-            bad = _judge(file, offset, text, starts)
-            for line, reason in bad:
+        for chunk in read_chunks(file, CHUNK_BYTES, CRITEO_LOG):
+            good, reasons = _judge(chunk)
+            for line, reason in reasons.items():
                 rejected[reason] += 1
-                row = escape_row(_row(text, starts, line))
-                place = (offset + int(starts[line]), lines + line + 1)
+                place = (chunk.offset + int(chunk.starts[line]), chunk.first_line + line)
+                row = escape_row(chunk.row(line))
                 bad_file.write(json.dumps([*place, reason, row]) + "\n")
             bad_file.flush()
-            found, rows = len(starts) - 1, len(starts) - 1 - len(bad)
+            rows = chunk.num_lines - len(reasons)
             if rows:
-                good = _without(text, starts, [line for line, _ in bad])
-                table = _parse(good, tally.rows, rows, modulus)
+                table = _parse(chunk.text_of(good), tally.rows, rows, modulus)
                 write_part(_part_path(folder, index, len(part_rows)), table)
                 part_rows.append(rows)
-            lines += found
-            tally.add(len(text), found, rows)
+            lines += chunk.num_lines
+            tally.add(len(chunk.text), chunk.num_lines, rows)
             tally.check()
         os.fsync(bad_file.fileno())
     return {"lines": lines, "rejected": rejected, "part_rows": part_rows}
+
+
+def _judge(chunk: Chunk) -> tuple[BoolArray, dict[int, RejectReason]]:
+    """Returns which lines are good, and why each other is refused."""
+    good = chunk.matches(_SURELY_GOOD)
+    reasons: dict[int, RejectReason] = {}
+    for line in np.flatnonzero(~good).tolist():
+        reason = reject_reason(chunk.row(line))
+        if reason is None:
+            good[line] = True
+        else:
+            reasons[line] = reason
+    return good, reasons
 
 
 def write_part(path: Path, table: pa.Table) -> None:
     """Writes one part, by rename."""
     with atomic_file(path) as fd, os.fdopen(os.dup(fd), "wb") as file:
         pq.write_table(table, file, compression="snappy")
-
-
-def _chunks(file: InputFile) -> Iterator[tuple[int, bytes]]:
-    """Yields (byte offset, text of whole lines, each with its line feed)."""
-    held, size, offset = [], 0, 0
-    for piece in file.pieces():
-        held.append(piece)
-        size += len(piece)
-        if size < CHUNK_BYTES:
-            continue
-        text = b"".join(held)
-        end = text.rfind(b"\n") + 1
-        if end == 0:
-            raise PreprocError(long_line_message(file.path, offset))
-        yield offset, text[:end]
-        offset += end
-        held, size = [text[end:]], len(text) - end
-    text = b"".join(held)
-    if text:
-        yield offset, text if text.endswith(b"\n") else text + b"\n"
-
-
-def _line_starts(text: bytes) -> npt.NDArray[np.int32]:
-    """Returns where each line begins, and the end of the last one."""
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-    return np.concatenate([[0], ends]).astype(np.int32)
-
-
-def _row(text: bytes, starts: npt.NDArray[np.int32], line: int) -> bytes:
-    return text[starts[line] : starts[line + 1]].removesuffix(b"\n").removesuffix(b"\r")
-
-
-def _judge(
-    file: InputFile, offset: int, text: bytes, starts: npt.NDArray[np.int32]
-) -> list[tuple[int, RejectReason]]:
-    """Returns the lines that are refused, and why."""
-    buffers = [None, pa.py_buffer(starts), pa.py_buffer(text)]
-    lines = pa.Array.from_buffers(pa.binary(), len(starts) - 1, buffers)
-    good = pc.match_substring_regex(lines, _SURELY_GOOD).to_numpy(zero_copy_only=False)
-    bad = []
-    for line in np.flatnonzero(~good).tolist():
-        row = _row(text, starts, line)
-        if len(row) > MAX_LINE_BYTES:
-            raise PreprocError(long_line_message(file.path, offset + int(starts[line])))
-        reason = reject_reason(row)
-        if reason is not None:
-            bad.append((line, reason))
-    return bad
-
-
-def _without(text: bytes, starts: npt.NDArray[np.int32], lines: list[int]) -> bytes:
-    """Returns the text less some lines."""
-    if not lines:
-        return text
-    kept, begin = [], 0
-    for line in lines:
-        kept.append(text[begin : starts[line]])
-        begin = starts[line + 1]
-    return b"".join([*kept, text[begin:]])
 
 
 def _parse(text: bytes, first_row: int, rows: int, modulus: int | None) -> pa.Table:

@@ -1,96 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ratings file of a run: where it is, which format it has, its lines in chunks."""
+"""The ratings file of a run: where it is, and which format it has."""
 
-import dataclasses
 import re
-from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
 from preproc.ratings_format import AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, RatingsFormat, show
 from preproc.ratings_job import RatingsJob
+from preproc.text_chunks import read_chunks
 
-MAX_LINE_BYTES = 2**20
+RATINGS_FILE = "a ratings file"
+"""What a file should be, for messages about text that is not."""
+
 SAMPLE_ROWS = 100
 UTF8_MARK = b"\xef\xbb\xbf"
 
 _ASIN = re.compile(rb"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """Whole lines of a file.
-
-    Attributes:
-        text: ends with LF.
-        offset: of its first byte in the (unpacked) text.
-        first_line: number of its first line, from 1.
-        starts: [n + 1] where its lines begin, and the end.
-    """
-
-    text: bytes
-    offset: int
-    first_line: int
-    starts: npt.NDArray[np.int32]
-
-    @property
-    def num_lines(self) -> int:
-        """Lines in it."""
-        return len(self.starts) - 1
-
-    def row(self, index: int) -> bytes:
-        """Returns a line without LF and one CR before it."""
-        line = self.text[self.starts[index] : self.starts[index + 1] - 1]
-        return line.removesuffix(b"\r")
-
-
-def read_chunks(file: InputFile, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yields the text of a file, a last line without LF included.
-
-    Args:
-        file: to read.
-        chunk_bytes: about so many a chunk; a line is never cut.
-
-    Raises:
-        PreprocError: a line is longer than 1 MiB, or the gzip data are damaged.
-    """
-    parts: list[bytes] = []
-    held, offset, line = 0, 0, 1
-    for piece in file.pieces():
-        parts.append(piece)
-        held += len(piece)
-        if held < chunk_bytes:
-            continue
-        text = b"".join(parts)
-        end = text.rfind(b"\n") + 1
-        if end:
-            chunk = _chunk_of(file, text[:end], offset, line)
-            yield chunk
-            offset, line = offset + end, line + chunk.num_lines
-        if held - end > MAX_LINE_BYTES:
-            raise _too_long(file, offset)
-        parts, held = [text[end:]], held - end
-    if rest := b"".join(parts):
-        yield _chunk_of(file, rest if rest.endswith(b"\n") else rest + b"\n", offset, line)
-
-
-def _chunk_of(file: InputFile, text: bytes, offset: int, first_line: int) -> Chunk:
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    starts = np.zeros(len(ends) + 1, np.int32)
-    starts[1:] = ends + 1
-    lengths = np.diff(starts)
-    if lengths.max() > MAX_LINE_BYTES + 1:
-        raise _too_long(file, offset + int(starts[np.argmax(lengths > MAX_LINE_BYTES + 1)]))
-    return Chunk(text, offset, first_line, starts)
-
-
-def _too_long(file: InputFile, offset: int) -> PreprocError:
-    return PreprocError(
-        f"{file.path}: the line at byte {offset} is longer than 1 MiB; this is not a ratings file"
-    )
 
 
 def find_file(job: RatingsJob) -> InputFile:
@@ -126,7 +53,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     Raises:
         PreprocError: no row is good, or the order of columns cannot be told.
     """
-    chunk = next(read_chunks(file, 2**18))
+    chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
     length = float(chunk.starts[len(rows)]) / len(rows)
     if rows[0].startswith(UTF8_MARK):

@@ -21,9 +21,7 @@ from preproc.ratings_format import (
     Column,
     RatingsFormat,
 )
-from preproc.ratings_input import Chunk
-
-BoolArray = npt.NDArray[np.bool_]
+from preproc.text_chunks import BoolArray, Chunk
 
 _IDS = pa.dictionary(pa.int32(), pa.string())
 _COLUMN_TYPES: dict[Column, pa.DataType] = {
@@ -71,7 +69,7 @@ def parse_chunk(
         layout: how they are written.
         skip_header: the first line is a header: neither good nor bad.
     """
-    good = _follows_grammar(chunk, layout)
+    good = chunk.matches(layout.grammar())
     bad = ~good
     if skip_header:
         good[0] = bad[0] = False
@@ -80,7 +78,7 @@ def parse_chunk(
         bad[refused] = True
         table = table.rename_columns(list(JSON_KEYS.values()))
     else:
-        table = _read_fields(_text_of(chunk, good), layout)
+        table = _read_fields(chunk.text_of(good), layout)
 
     def numbers(column: Column) -> npt.NDArray[np.generic] | None:
         return table.column(column).to_numpy() if column in table.column_names else None
@@ -92,23 +90,6 @@ def parse_chunk(
         Interactions(users, items, numbers("rating"), numbers("timestamp")),  # type: ignore[arg-type]
         np.flatnonzero(bad),
     )
-
-
-def _follows_grammar(chunk: Chunk, layout: RatingsFormat) -> BoolArray:
-    """Returns which lines follow the grammar."""
-    # A view of the text: lines are the items of a binary array, line ends included.
-    buffers = [None, pa.py_buffer(chunk.starts), pa.py_buffer(chunk.text)]
-    lines = pa.Array.from_buffers(pa.binary(), chunk.num_lines, buffers)
-    matches = pc.match_substring_regex(lines, rf"\A{layout.grammar()}\r?\n\z")
-    return np.array(matches)
-
-
-def _text_of(chunk: Chunk, chosen: BoolArray) -> bytes:
-    """Returns the text of the chosen lines."""
-    if chosen.all():
-        return chunk.text
-    keep = np.repeat(chosen, np.diff(chunk.starts))
-    return np.frombuffer(chunk.text, np.uint8)[keep].tobytes()
 
 
 def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
@@ -165,7 +146,7 @@ def _sound_objects(
         part = pending.pop()
         chosen = np.zeros(chunk.num_lines, np.bool_)
         chosen[part] = True
-        table = _read_objects(_text_of(chunk, chosen), len(part))
+        table = _read_objects(chunk.text_of(chosen), len(part))
         if table is not None:
             is_sound = _is_sound(table)
             tables.append(table if is_sound.all() else table.filter(pa.array(is_sound)))

@@ -13,9 +13,10 @@ from preproc.progress import ProgressReporter
 from preproc.quarantine import BadRow, check_bad_rows
 from preproc.ratings_format import RatingsFormat
 from preproc.ratings_ids import IdColumn
-from preproc.ratings_input import Chunk, read_chunks
+from preproc.ratings_input import RATINGS_FILE
 from preproc.ratings_job import RatingsJob
 from preproc.ratings_parse import Interactions, parse_chunk
+from preproc.text_chunks import Chunk, read_chunks
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
@@ -79,7 +80,7 @@ def read_ratings(
     ratings = Ratings()
     done = 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
-        for chunk in read_chunks(file, chunk_bytes):
+        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE):
             has_header = chunk.offset == 0 and chunk.row(0) in layout.headers
             rows, bad = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad):

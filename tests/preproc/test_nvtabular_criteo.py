@@ -100,7 +100,7 @@ def test_conformance(tmp_path, one_process, preset):
 def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_process, fractions):
     """More than ten parts, so that an order by name would show; the dictionary of part of one."""
     small_parts(monkeypatch, 30_000)
-    monkeypatch.setattr(nvtabular_dictionary, "GROUP_PARTS", 12)
+    monkeypatch.setattr(nvtabular_dictionary, "MAX_GROUP_PARTS", 12)
     days = write_days(tmp_path / "days", rows=700)
     semantics = CriteoSemantics(
         dictionary_days="train", split_fractions=fractions, frequency_limit=2
@@ -135,7 +135,7 @@ def test_real_rows(tmp_path, one_process, real_data):
 
 def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
     small_parts(monkeypatch, 15_000)
-    monkeypatch.setattr(nvtabular_dictionary, "GROUP_PARTS", 4)
+    monkeypatch.setattr(nvtabular_dictionary, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=300)
     expected = run(days, tmp_path / "reference", "reference")
     original, reads = nvtabular_criteo._read_encoded, 0
@@ -153,7 +153,7 @@ def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
     assert not (tmp_path / "made").exists()
     first = dict(one_process)
     monkeypatch.setattr(nvtabular_criteo, "_read_encoded", original)
-    monkeypatch.setattr(nvtabular_rows, "_chunks", None)  # no file is read again
+    monkeypatch.setattr(nvtabular_rows, "read_chunks", None)  # no file is read again
     assert_same(run(days, tmp_path / "made", "nvtabular"), expected)
     assert one_process["count"] == first["count"]
     assert first["encode"] == 2

@@ -92,7 +92,7 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
 def test_finished_files_are_not_read_again(tmp_path, monkeypatch):
     texts = [good_text(50, seed=1), good_text(60, seed=2)]
     first = read(tmp_path, texts)
-    monkeypatch.setattr(nvtabular_rows, "_chunks", None)
+    monkeypatch.setattr(nvtabular_rows, "read_chunks", None)
     for path in tmp_path.glob("day_*"):
         assert InputFile.open(path).size
     inputs = tuple(InputFile.open(tmp_path / f"day_{i}") for i in range(2))

@@ -20,7 +20,7 @@ from preproc import amazon, input_file, movielens, ratings_pipeline, ratings_rea
 from preproc.errors import TooManyBadRowsError
 from preproc.generate_ratings import RatingsConfig, generate
 from preproc.input_file import InputFile
-from preproc.ratings_input import read_chunks
+from preproc.text_chunks import read_chunks
 from tests.preproc.ratings_oracle import decode, run, tree
 
 REPOSITORY = Path(__file__).parents[2]
@@ -241,7 +241,7 @@ def test_chunks_hold_each_line_once(tmp_path, pack, chunk_bytes):
     text += b"1::2::4::3\n" * 300_000  # packed, a few hundred times shorter
     source = tmp_path / "log"
     source.write_bytes(pack(text))
-    chunks = list(read_chunks(InputFile.open(source), chunk_bytes))
+    chunks = list(read_chunks(InputFile.open(source), chunk_bytes, "a ratings file"))
     assert b"".join(c.text for c in chunks) == text
     assert (len(chunks) == 1) == (chunk_bytes > len(text))
     done = 0

@@ -21,8 +21,8 @@ from preproc.ratings_format import (
     REJECT_REASONS,
     TEXT,
 )
-from preproc.ratings_input import Chunk
 from preproc.ratings_parse import parse_chunk
+from preproc.text_chunks import Chunk
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/dataset_format.md").read_text()
 LINE_FORMATS = {
@@ -61,7 +61,7 @@ def parse(text: bytes, layout):
 
 def expected_row(row: bytes, layout):
     """Returns the values of a good row, None of a bad one; written from the format page."""
-    kinds = dict(re.findall(r"^    (\w+) += (.+)$", PAGE, re.MULTILINE))
+    kinds = dict(re.findall(r"^    ([A-Z]+) += (.+)$", PAGE, re.MULTILINE))
     is_integer = layout in (MOVIELENS_CSV, MOVIELENS_DAT, MOVIELENS_UDATA)
     patterns = {"rating": kinds["RATING"], "timestamp": kinds["TIME"]}
     fields = row.split(layout.separator.encode())
@@ -157,7 +157,7 @@ def test_fields_of_no_interest_are_not_looked_at():
 
 
 def test_the_grammar_of_the_page_is_that_of_the_code():
-    kinds = dict(re.findall(r"^    (\w+) += (.+)$", PAGE, re.MULTILINE))
+    kinds = dict(re.findall(r"^    ([A-Z]+) += (.+)$", PAGE, re.MULTILINE))
     code = {
         "ID": ratings_format.INTEGER_ID,
         "TOKEN": ratings_format.TOKEN_ID,
