@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A placement of tables on devices, as data: what a run follows, prints, writes and reads.
+
+Letters: W ranks, T tables.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT = "recsys-recipes placement"
+FORMAT_VERSION = 1
+
+PlacementKind = Literal["replicate", "whole", "rows"]
+KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
+
+
+class PlacementError(ValueError):
+    """A placement is not possible, or a file does not hold one that fits the model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TablePlacement:
+    """Where one table lies.
+
+    Attributes:
+        rows: of the table.
+        kind: `replicate`: a copy on every rank. `whole`: on one rank. `rows`: spread over all
+            ranks, row by row, so that the frequent ones at the front do not meet on one rank.
+        rank: that has it, where it is `whole`.
+    """
+
+    rows: int
+    kind: PlacementKind
+    rank: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every table lies.
+
+    Attributes:
+        world_size: W.
+        tables: T, in the order of the features.
+
+    Raises:
+        PlacementError: a table has no place among the ranks.
+    """
+
+    world_size: int
+    tables: tuple[TablePlacement, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses tables that nobody or somebody unknown has."""
+        if self.world_size < 1:
+            raise PlacementError(f"world_size must be at least 1, got {self.world_size}")
+        for i, table in enumerate(self.tables):
+            if table.kind not in KINDS:
+                raise PlacementError(
+                    f"table {i}: kind must be one of {', '.join(KINDS)}, got {table.kind!r}"
+                )
+            if table.rows < 1:
+                raise PlacementError(f"table {i}: rows must be at least 1, got {table.rows}")
+            is_rank = table.rank is not None and 0 <= table.rank < self.world_size
+            if table.kind == "whole" and not is_rank:
+                raise PlacementError(
+                    f"table {i}: lies whole on rank {table.rank}, but the ranks are 0 to "
+                    f"{self.world_size - 1}"
+                )
+            if table.kind != "whole" and table.rank is not None:
+                raise PlacementError(f"table {i}: {table.kind} lies on every rank, not on one")
+
+    def of_kind(self, kind: PlacementKind) -> list[int]:
+        """Returns the numbers of the tables that lie so."""
+        return [i for i, table in enumerate(self.tables) if table.kind == kind]
+
+    def whole_on(self, rank: int) -> list[int]:
+        """Returns the numbers of the tables that lie whole on a rank."""
+        return [i for i in self.of_kind("whole") if self.tables[i].rank == rank]
+
+    def owner(self, table: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the rank of each id of a table that is spread by rows.
+
+        Row r of table i lies on rank (r + i) mod W, at r div W: consecutive rows on consecutive
+        ranks, and the most frequent row of each table on another one.
+        """
+        return (ids + table) % self.world_size
+
+    def local_rows(self, table: int, rank: int) -> int:
+        """Returns how many rows of a table a rank keeps."""
+        placed = self.tables[table]
+        if placed.kind == "replicate":
+            return placed.rows
+        if placed.kind == "whole":
+            return placed.rows if placed.rank == rank else 0
+        first = (rank - table) % self.world_size
+        return max(placed.rows - first + self.world_size - 1, 0) // self.world_size
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain values."""
+        tables = [
+            {k: v for k, v in dataclasses.asdict(table).items() if v is not None}
+            for table in self.tables
+        ]
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "world_size": self.world_size,
+            "tables": tables,
+        }
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON, under its name when it is whole."""
+        temporary = path.with_name(path.name + ".tmp")
+        lines = json.dumps(self.to_json(), indent=1)
+        temporary.write_text(lines + "\n")
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path, table_sizes: Sequence[int], world_size: int) -> "Placement":
+        """Reads what `save` or a user wrote.
+
+        Args:
+            path: of the file.
+            table_sizes: rows of each table of the model.
+            world_size: W of the run.
+
+        Raises:
+            PlacementError: it is not readable, or belongs to another model or number of ranks.
+        """
+        try:
+            values = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise PlacementError(f"{path}: not readable as JSON: {error}") from error
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")')
+        if values.get("format_version") != FORMAT_VERSION:
+            raise PlacementError(
+                f"{path}: format version {values.get('format_version')}, this code reads "
+                f"{FORMAT_VERSION}"
+            )
+        try:
+            tables = tuple(TablePlacement(**table) for table in values["tables"])
+            found = cls(values["world_size"], tables)
+        except (KeyError, TypeError) as error:
+            raise PlacementError(f"{path}: a key is missing or unknown: {error}") from error
+        except PlacementError as error:
+            raise PlacementError(f"{path}: {error}") from error
+        if found.world_size != world_size:
+            raise PlacementError(
+                f"{path}: was made for {found.world_size} ranks, the run has {world_size}; leave "
+                "--placement out to have one planned"
+            )
+        sizes = [table.rows for table in found.tables]
+        if sizes != list(table_sizes):
+            differing = [
+                f"table {i} (file {was}, model {now})"
+                for i, (was, now) in enumerate(zip(sizes, table_sizes, strict=False))
+                if was != now
+            ] or [f"{len(sizes)} tables, the model has {len(table_sizes)}"]
+            raise PlacementError(f"{path}: was made for other tables: {', '.join(differing[:5])}")
+        return found

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placements cover every row once, survive their file, and are planned as their costs say."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from dataspec.feature_spec import FeatureSpec
+from dlrm.model.placement.__main__ import CRITEO_CAP_40M, CRITEO_LIMIT_15, main
+from dlrm.model.placement.cost import GIB, Machine, Workload, predict
+from dlrm.model.placement.plan import KINDS, Placement, PlacementError, TablePlacement
+from dlrm.model.placement.planner import plan
+
+
+def workload(sizes, batch=8192, **more):
+    return Workload.of_network(
+        sizes,
+        num_numerical=13,
+        embedding_dim=128,
+        bottom_mlp_sizes=(512, 256, 128),
+        top_mlp_sizes=(1024, 1024, 512, 256, 1),
+        global_batch=batch,
+        **more,
+    )
+
+
+def machine(world_size, gib=80.0, **more):
+    settings = {
+        "ranks_per_node": 8,
+        "memory_bytes_per_s": 2e12,
+        "node_bytes_per_s": 300e9,
+        "network_bytes_per_s": 40e9,
+        "flop_per_s": 300e12,
+    }
+    return Machine(world_size=world_size, memory_bytes=gib * GIB, **(settings | more))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 100])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_rows_lie_on_one_rank_each_and_fill_its_share_without_gaps(rows, ranks):
+    for table in range(ranks + 1):
+        tables = (TablePlacement(rows, "rows"),) * (table + 1)
+        placement = Placement(ranks, tables)
+        ids = np.arange(rows)
+        owners = placement.owner(table, ids)
+        for rank in range(ranks):
+            mine = ids[owners == rank]
+            assert placement.local_rows(table, rank) == len(mine)
+            assert (mine // ranks).tolist() == list(range(len(mine)))
+
+
+def test_the_first_rows_of_tables_lie_on_different_ranks():
+    placement = Placement(4, (TablePlacement(100, "rows"),) * 4)
+    first = [int(placement.owner(i, np.array([0]))[0]) for i in range(4)]
+    assert sorted(first) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (TablePlacement(10, "whole", 2), "rank 2, but the ranks are 0 to 1"),
+        (TablePlacement(10, "whole"), "rank None"),
+        (TablePlacement(10, "rows", 1), "rows lies on every rank"),
+        (TablePlacement(0, "rows"), "rows must be at least 1"),
+        (TablePlacement(10, "halves"), "kind must be one of replicate, whole, rows"),
+    ],
+)
+def test_impossible_placements_are_refused(table, message):
+    with pytest.raises(PlacementError, match=message):
+        Placement(2, (TablePlacement(10, "replicate"), table))
+
+
+def test_a_file_gives_the_placement_back_and_refuses_another_model(tmp_path):
+    file = tmp_path / "placement.json"
+    tables = (TablePlacement(7, "replicate"), TablePlacement(90, "whole", 1))
+    placement = Placement(2, (*tables, TablePlacement(1000, "rows")))
+    placement.save(file)
+    assert Placement.load(file, (7, 90, 1000), 2) == placement
+    with pytest.raises(PlacementError, match="made for 2 ranks, the run has 4"):
+        Placement.load(file, (7, 90, 1000), 4)
+    with pytest.raises(PlacementError, match=r"table 1 \(file 90, model 91\)"):
+        Placement.load(file, (7, 91, 1000), 2)
+    with pytest.raises(PlacementError, match="3 tables, the model has 2"):
+        Placement.load(file, (7, 90), 2)
+    values = json.loads(file.read_text())
+    values["tables"][0]["kindd"] = "rows"
+    file.write_text(json.dumps(values))
+    with pytest.raises(PlacementError, match=r"placement.json: a key is missing or unknown.*kindd"):
+        Placement.load(file, (7, 90, 1000), 2)
+    file.write_text("{")
+    with pytest.raises(PlacementError, match="not readable as JSON"):
+        Placement.load(file, (7, 90, 1000), 2)
+
+
+def brute_force(sizes, ranks, load, devices):
+    """Returns the shortest predicted step over every placement that fits."""
+    choices = [("replicate", None), ("rows", None), *(("whole", r) for r in range(ranks))]
+    best = float("inf")
+    for kinds in itertools.product(choices, repeat=len(sizes)):
+        tables = (TablePlacement(n, kind, r) for n, (kind, r) in zip(sizes, kinds, strict=True))
+        placement = Placement(ranks, tuple(tables))
+        cost = predict(placement, load, devices)
+        if cost.table_bytes.max() <= devices.table_bytes:
+            best = min(best, cost.seconds)
+    return best
+
+
+@pytest.mark.parametrize("sizes", [(10, 5000, 60_000, 200_000), (9, 9, 9), (300_000, 299_000)])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_plans_come_close_to_the_best_of_all_placements(sizes, ranks):
+    load = workload(sizes, 4096)
+    for gib in (1.0, 0.2):
+        devices = machine(ranks, gib)
+        found = plan(load, devices)
+        assert found.cost.table_bytes.max() <= devices.table_bytes
+        assert found.cost.seconds <= 1.1 * brute_force(sizes, ranks, load, devices)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "gib"),
+    [
+        (CRITEO_LIMIT_15, 8, 40),
+        (CRITEO_LIMIT_15, 1, 141),
+        (CRITEO_CAP_40M, 16, 80),
+        (CRITEO_CAP_40M, 8, 80),
+        (CRITEO_CAP_40M, 8, 16),
+    ],
+)
+def test_published_models_fit_and_balance(sizes, ranks, gib):
+    devices = machine(ranks, gib)
+    found = plan(workload(sizes, 65536, wire_bytes=2), devices)
+    assert found.cost.table_bytes.max() <= devices.table_bytes
+    assert found.cost.imbalance < 0.1
+    assert [t.rows for t in found.placement.tables] == list(sizes)
+    kinds = [t.kind for t in found.placement.tables]
+    if ranks > 1:
+        assert kinds[sizes.index(min(sizes))] == "replicate"
+        assert kinds[sizes.index(max(sizes))] != "replicate"
+
+
+def test_a_table_larger_than_a_device_is_spread_and_too_large_ones_are_refused():
+    devices = machine(8, 10.0)
+    rows = int(12 * GIB / 512)
+    found = plan(workload((rows, 1000)), devices)
+    assert found.placement.tables[0].kind == "rows"
+    with pytest.raises(PlacementError, match=r"take at least 17 such devices.*--max_table_size"):
+        plan(workload((rows * 12, 1000)), devices)
+
+
+def test_costs_count_what_travels():
+    sizes = (1_000_000, 2_000_000, 3_000_000)
+    load = workload(sizes, 4000, wire_bytes=2)
+    tables = (
+        TablePlacement(sizes[0], "rows"),
+        TablePlacement(sizes[1], "whole", 2),
+        TablePlacement(sizes[2], "replicate"),
+    )
+    cost = predict(Placement(4, tables), load, machine(4))
+    vector = 128 * 2
+    by_rows = 1000 * 3 / 4 * vector
+    assert cost.vectors_out.tolist() == [by_rows, by_rows, by_rows + 3000 * vector, by_rows]
+    assert cost.lookups.tolist() == [2000, 2000, 6000, 2000]
+    held = 250_000 + 3_000_000
+    assert (cost.table_bytes / 512).tolist() == [held, held, held + 2_000_000, held]
+
+
+def test_the_command_plans_a_dataset_for_machines_that_are_not_there(tmp_path, capsys):
+    FeatureSpec.criteo((100, 2_000_000, 30_000_000)).save(tmp_path)
+    file = tmp_path / "placement.json"
+    arguments = ["--dry_run", f"--dataset={tmp_path}", "--world_size=4", f"--placement={file}"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "3 tables on 4 ranks: 1 replicated" in out
+    assert "predicted: " in out
+    loaded = Placement.load(file, (100, 2_000_000, 30_000_000), 4)
+    assert {t.kind for t in loaded.tables} <= set(KINDS)
+    assert main(["--tables=5,x"]) == 2
+    assert "--tables must be whole numbers" in capsys.readouterr().err
+    assert main(["--hbm_gib=1", "--world_size=2"]) == 2
+    assert "take at least" in capsys.readouterr().err
