@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dataspec.feature_spec import SPEC_FILE, CategoricalFeature, FeatureSpec
 from dataspec.split_layout import SPLIT_FOLDERS
 
 FOLDER = "parquet"
+METADATA_FILE = "_metadata"
 ROW_GROUP_ROWS = 262_144
 """Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
 PART_ROWS = 4 * ROW_GROUP_ROWS
@@ -85,6 +87,21 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
         raise
 
 
+def write_metadata_file(folder: Path) -> None:
+    """Writes `_metadata` beside the parts of a split, by rename: the row groups of all of them.
+
+    Dask, and with it NVTabular and merlin, then plan their reads without opening each part.
+    """
+    paths = sorted(folder.glob("*.parquet"), key=_by_number)
+    footers = [pq.read_metadata(path) for path in paths]
+    for path, footer in zip(paths, footers, strict=True):
+        footer.set_file_path(path.name)
+    schema = pq.read_schema(paths[0])
+    temporary = folder / (METADATA_FILE + ".tmp")
+    pq.write_metadata(schema, temporary, metadata_collector=footers)
+    temporary.replace(folder / METADATA_FILE)
+
+
 class ParquetReader:
     """Reads one split row group by row group.
 
@@ -112,7 +129,7 @@ class ParquetReader:
         cardinalities: Sequence[int] = (),
     ) -> None:
         self.folder = _find_folder(root, split)
-        self._paths = sorted(self.folder.glob("*.parquet"))
+        self._paths = sorted(self.folder.glob("*.parquet"), key=_by_number)
         # Footers are read once; files are opened again per group, so that handles stay few.
         footers = [_read_footer(p) for p in self._paths]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
@@ -280,6 +297,12 @@ def _find_folder(root: Path, split: str) -> Path:
         f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
         f"and {split}/*.parquet); prepare the dataset with --format parquet"
     )
+
+
+def _by_number(path: Path) -> tuple[list[int | str], str]:
+    """Sorts part.2 before part.10, as Dask does, which numbers its parts without zeros."""
+    pieces = re.split("([0-9]+)", path.name)
+    return [int(p) if i % 2 else p for i, p in enumerate(pieces)], path.name
 
 
 def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:

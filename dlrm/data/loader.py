@@ -82,15 +82,20 @@ class BatchLoader:
             source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
         )
         with contextlib.closing(blocks):
-            rest: list[ClickColumns] = []
+            block: ClickColumns | None = None
             for _ in range(start, self.num_batches):
-                held = sum(map(len, rest))
-                while held < self.batch_size and (block := next(blocks, None)) is not None:
-                    rest.append(block)
-                    held += len(block)
-                rows = rest[0] if len(rest) == 1 else ClickColumns.concatenate(rest)
-                rest = [rows[self.batch_size :]] if held > self.batch_size else []
-                yield self._narrow(rows[: self.batch_size])
+                pieces: list[ClickColumns] = []
+                wanted = self.batch_size
+                while wanted:
+                    block = block or next(blocks, None)
+                    if block is None:
+                        break
+                    pieces.append(block[:wanted])
+                    block = block[wanted:]
+                    wanted -= len(pieces[-1])
+                yield self._narrow(
+                    pieces[0] if len(pieces) == 1 else ClickColumns.concatenate(pieces)
+                )
 
     def _narrow(self, columns: ClickColumns) -> NarrowBatch:
         return NarrowBatch.from_columns(columns, pin_memory=self.device.type == "cuda")

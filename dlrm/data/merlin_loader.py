@@ -114,7 +114,6 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
 
     Raises:
         ValueError: it is not installed.
-        DatasetError: it would read the parts in another order.
     """
     try:
         with warnings.catch_warnings():
@@ -140,12 +139,6 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             row_groups_per_part=1,  # else it takes an eighth of the machine's memory
             schema=Schema(names),
         )
-        if list(dataset.engine.paths) != paths:
-            raise DatasetError(
-                f"{reader.folder}: merlin-dataloader takes numbers in file names by value "
-                f"({dataset.engine.paths[:3]} ...), where the rows stand in the order of the bytes "
-                f"({paths[:3]} ...); rename the parts with as many digits each"
-            )
         return Loader(dataset, batch_size=batch_size, shuffle=False)
 
 

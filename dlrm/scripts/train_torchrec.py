@@ -51,7 +51,7 @@ class TorchRecFlags:
     learning_rate: float = setting(15.0, "Learning rate, the same all along: --lr")
     change_lr: bool = setting(False, "Change the learning rate once, part way through training")
     lr_change_point: float = setting(
-        0.8, "Share of all steps of the run after which --change_lr changes the rate"
+        0.8, "Share of the steps of all epochs after which --change_lr changes the rate"
     )
     lr_after_change_point: float = setting(3.0, "Learning rate after the change of --change_lr")
     validation_freq_within_epoch: int = setting(
@@ -127,7 +127,7 @@ def _take(
 
 
 def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:
-    """Returns the config with a rate that changes once, after a share of all steps of the run.
+    """Returns the config with a rate that changes once, after a share of the steps of all epochs.
 
     Raises:
         DatasetError: the dataset, which says how many steps there are, is missing or malformed.
@@ -135,8 +135,6 @@ def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfi
     spec = load_feature_spec(config.data, config.model.num_numerical_features)
     rows = open_rows(config.data, "train", spec, check_ids=False).num_rows
     steps = config.run.epochs * (rows // config.data.batch_size)
-    if config.run.max_steps is not None:
-        steps = min(steps, config.run.max_steps)
     decay = {"decay_start_step": int(steps * point), "decay_steps": 1, "decay_end_lr": rate}
     return DlrmConfig.from_dict(config.to_dict() | decay, config.explicit)
 

@@ -5,6 +5,7 @@ import dataclasses
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dataspec import parquet
 from dataspec.click_columns import ClickColumns
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet import ParquetReader, write_parquet_part
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import load_feature_spec, open_rows
@@ -67,6 +69,44 @@ def test_a_stream_cuts_batches_across_parts(dataset, batch_size, read_ahead):
     assert torch.equal(label, torch.from_numpy(expected.label).float())
     assert torch.equal(ids, torch.from_numpy(np.stack(expected.categorical, 1)).long())
     assert np.array_equal(numerical.numpy(), expected.numerical.astype(np.float32))
+
+
+def test_parts_are_read_by_number(tmp_path):
+    columns = make_columns(900, 0)
+    names = ("a.1", "a.1b", "a.2", "a.10", "b.02", "b.2", "b.11", "c", "é")
+    assert sorted(names) != list(names)
+    for i, name in enumerate(names):
+        write_parquet_part(tmp_path / f"train/{name}.parquet", SPEC, [columns[100 * i :][:100]])
+    assert [p.stem for p in ParquetReader(tmp_path, "train", SPEC).paths] == list(names)
+    (batch,) = loader(tmp_path, batch_size=900).batches()
+    assert torch.equal(batch.ids, torch.from_numpy(np.stack(columns.categorical, 1)).long())
+
+
+class CountedBlocks:
+    """Rows as a stream that tells how far it was read."""
+
+    spec, num_rows, made = SPEC, 20_000, 0
+
+    def read(self, start, stop):
+        raise AssertionError("a stream is not read by number")
+
+    def stream(self, start):
+        for first in range(start, self.num_rows, 1000):
+            self.made += 1
+            yield make_columns(1000, first)
+
+
+@pytest.mark.parametrize(("read_ahead", "most"), [(0, 1), (1, 4), (3, 6)])
+def test_reading_ahead_is_bounded(read_ahead, most):
+    source = CountedBlocks()
+    batches = BatchLoader(
+        source=source, batch_size=1000, device=CPU, drop_last=False, read_ahead=read_ahead
+    ).batches()
+    for taken in range(20):
+        next(batches)
+        time.sleep(0.02)  # it may go on as far as it likes
+        assert taken + 1 <= source.made <= min(taken + most, 20)
+    assert next(batches, None) is None
 
 
 @pytest.mark.parametrize("start", [0, 1, 3])

@@ -261,3 +261,16 @@ def test_a_spec_keeps_the_names_of_its_files(dataset, train):
     )  # fmt: skip
     assert status == 0, err
     assert f"4 tables with {2 * sum(spec.table_sizes)} rows" in out
+
+
+def test_an_interrupted_run_continues_with_the_same_losses(train, binary_path, tmp_path):
+    common = (
+        *SIZES, "--binary_path", binary_path, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5",
+        "--throughput_check_freq_within_epoch", "1", "--change_lr", "--lr_change_point", "0.5",
+    )  # fmt: skip
+    whole = losses(train(*common)[3])
+    saved = ("--save_checkpoint_path", tmp_path / "run")
+    assert train(*common, *saved, "--max_steps", "30")[2] == 0
+    _, err, status, records = train(*common, *saved, "--resume")
+    assert status == 0, err
+    assert losses(records)[-20:] == whole[30:]
