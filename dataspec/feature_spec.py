@@ -100,30 +100,38 @@ class FeatureSpec:
         cardinalities: Sequence[int],
         num_numerical: int = 13,
         numerical_dtype: NumericalDtype = "float16",
+        numerical_prefix: str = "num_",
     ) -> "FeatureSpec":
         """Returns a spec with the project's names: label, num_0.., cat_0..."""
         return cls(
             categorical=tuple(
                 CategoricalFeature(f"cat_{i}", int(c)) for i, c in enumerate(cardinalities)
             ),
-            numerical=tuple(f"num_{i}" for i in range(num_numerical)),
+            numerical=tuple(f"{numerical_prefix}{i}" for i in range(num_numerical)),
             numerical_dtype=numerical_dtype,
         )
 
-    def save(self, root: Path) -> None:
-        """Writes feature_spec.yaml and model_size.json into `root`, each by rename."""
-        _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(), sort_keys=True))
+    def save(self, root: Path, *, wide: bool = False) -> None:
+        """Writes feature_spec.yaml and model_size.json into `root`, each by rename.
+
+        Args:
+            root: the dataset folder.
+            wide: declare the dtypes of the wide flavour.
+        """
+        _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
         sizes = {
             f"_c{FIRST_CATEGORICAL_COLUMN + i}": f.cardinality - 1
             for i, f in enumerate(self.categorical)
         }
         _write(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
 
-    def _to_dict(self) -> dict[str, Any]:
-        features: dict[str, dict[str, Any]] = {self.label: {"dtype": "bool"}}
-        features |= {n: {"dtype": self.numerical_dtype} for n in self.numerical}
+    def _to_dict(self, wide: bool) -> dict[str, Any]:
+        features: dict[str, dict[str, Any]] = {self.label: {"dtype": "float32" if wide else "bool"}}
+        numerical = "float32" if wide else self.numerical_dtype
+        features |= {name: {"dtype": numerical} for name in self.numerical}
         features |= {
-            f.name: {"dtype": f.dtype.name, "cardinality": f.cardinality} for f in self.categorical
+            f.name: {"dtype": "int32" if wide else f.dtype.name, "cardinality": f.cardinality}
+            for f in self.categorical
         }
 
         def chunk(split: str, names: list[str], file: str) -> dict[str, Any]:

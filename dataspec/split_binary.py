@@ -24,15 +24,17 @@ from dataspec.positioned_write import write_at
 from dataspec.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,
+    Flavour,
     categorical_file,
     resolve_layout,
+    storage_dtypes,
 )
 
 Access = Literal["pread", "memmap"]
 
 
 class SplitBinaryWriter:
-    """Writes one split of the narrow flavour; rows may come in any order and from many threads.
+    """Writes one split; rows may come in any order and from many threads.
 
     The files are made under their final names, so `split_dir` belongs in a staging folder that is
     renamed when everything is written.
@@ -41,18 +43,19 @@ class SplitBinaryWriter:
         split_dir: folder to make.
         spec: the columns.
         num_rows: rows of the split; the files are given their full size at once.
+        flavour: `narrow` or `wide`.
     """
 
-    def __init__(self, split_dir: Path, spec: FeatureSpec, num_rows: int) -> None:
+    def __init__(
+        self, split_dir: Path, spec: FeatureSpec, num_rows: int, flavour: Flavour = "narrow"
+    ) -> None:
         split_dir.mkdir(parents=True, exist_ok=True)
         self._spec = spec
         self._num_rows = num_rows
-        self._row_bytes = {LABEL_FILE: 1}
+        self._dtypes = storage_dtypes(spec, flavour)
+        self._row_bytes = {name: dtype.itemsize for name, dtype in self._dtypes.items()}
         if spec.numerical:
-            itemsize = np.dtype(spec.numerical_dtype).itemsize
-            self._row_bytes[NUMERICAL_FILE] = itemsize * len(spec.numerical)
-        for i, feature in enumerate(spec.categorical):
-            self._row_bytes[categorical_file(i)] = feature.dtype.itemsize
+            self._row_bytes[NUMERICAL_FILE] *= len(spec.numerical)
         self._fds: dict[str, int] = {}
         try:
             for name, row_bytes in self._row_bytes.items():
@@ -85,31 +88,29 @@ class SplitBinaryWriter:
         columns.check_ids(self._spec, "rows to write", start_row)
         if start_row < 0 or start_row + len(columns) > self._num_rows:
             raise ValueError(f"rows {start_row}+{len(columns)} exceed {self._num_rows}")
-        self._pwrite(LABEL_FILE, start_row, columns.label.astype(np.bool_))
+        self._pwrite(LABEL_FILE, start_row, columns.label)
         if self._spec.numerical:
             self._pwrite(NUMERICAL_FILE, start_row, self._narrow(columns.numerical, start_row))
-        for i, (feature, ids) in enumerate(
-            zip(self._spec.categorical, columns.categorical, strict=True)
-        ):
-            self._pwrite(
-                categorical_file(i), start_row, ids.astype(feature.dtype.newbyteorder("<"))
-            )
+        names = [categorical_file(i) for i in range(len(self._spec.categorical))]
+        for name, ids in zip(names, columns.categorical, strict=True):
+            self._pwrite(name, start_row, ids)
 
     def _narrow(self, values: npt.NDArray[Any], start_row: int) -> npt.NDArray[Any]:
         # float16 comes from the float32 value, never straight from float64: see the format.
         with np.errstate(over="ignore"):
-            narrow = values.astype(np.float32).astype(self._spec.numerical_dtype)
+            narrow = values.astype(np.float32).astype(self._dtypes[NUMERICAL_FILE])
         if not np.isfinite(narrow).all():
             row, feature = (int(i) for i in np.argwhere(~np.isfinite(narrow))[0])
             raise DatasetError(
                 f"rows to write: feature {self._spec.numerical[feature]}, row {start_row + row}: "
-                f"{values[row, feature]} is not finite in {self._spec.numerical_dtype}; scale or "
+                f"{values[row, feature]} is not finite in {narrow.dtype.name}; scale or "
                 "clip it, or use numerical_dtype float32"
             )
         return narrow
 
     def _pwrite(self, name: str, start_row: int, values: npt.NDArray[Any]) -> None:
-        write_at(self._fds[name], values, start_row * self._row_bytes[name])
+        stored = values.astype(self._dtypes[name], copy=False)
+        write_at(self._fds[name], stored, start_row * self._row_bytes[name])
 
     def close(self) -> None:
         """Flushes everything to disk and closes the files."""

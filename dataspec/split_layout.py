@@ -191,6 +191,18 @@ def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -
     )
 
 
+def storage_dtypes(spec: FeatureSpec, flavour: Flavour) -> dict[str, np.dtype[np.generic]]:
+    """Returns standard name -> dtype of the values that a writer stores."""
+    dtypes: dict[str, np.dtype[np.generic]] = {LABEL_FILE: np.dtype(np.bool_)}
+    if spec.numerical:
+        dtypes[NUMERICAL_FILE] = np.dtype(spec.numerical_dtype).newbyteorder("<")
+    for i, feature in enumerate(spec.categorical):
+        dtypes[categorical_file(i)] = feature.dtype.newbyteorder("<")
+    if flavour == "wide":
+        return {n: np.dtype("<i4" if d.kind == "i" else "<f4") for n, d in dtypes.items()}
+    return dtypes
+
+
 def _dtypes(
     flavour: Flavour, num_rows: int, sizes: Mapping[str, int], spec: FeatureSpec
 ) -> dict[str, np.dtype[np.generic]]:

@@ -23,6 +23,7 @@ from preproc import criteo_pipeline
 from preproc.criteo_job import (
     ENGINES,
     FORMATS,
+    LAYOUTS,
     NVTABULAR_DEVICES,
     CriteoJob,
     default_threads,
@@ -67,6 +68,13 @@ def define_flags() -> flags.FlagValues:
     define("string", "preset", "dlrm", f"What numbers and ids mean: {', '.join(PRESETS)}.")
     define("string", "engine", "native", f"Who does the work: {', '.join(ENGINES)}.")
     define("string", "format", "split", f"What to write, comma-separated: {', '.join(FORMATS)}.")
+    define(
+        "string",
+        "layout",
+        "nvidia",
+        f"Of what is written: {', '.join(LAYOUTS)} (float32 and int32 throughout, 160 bytes a row; "
+        "parquet with _metadata).",
+    )
     define("string", "memory_limit", "4GiB", "Anonymous memory of the process, such as 512MiB.")
     define("integer", "threads", default_threads(), "Worker threads.")
     define(
@@ -172,6 +180,7 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
         preset=values.preset,
         engine=values.engine,
         format=tuple(values.format.split(",")),
+        layout=values.layout,
         memory_limit=parse_memory_size(values.memory_limit),
         threads=values.threads,
         max_bad_fraction=values.max_bad_fraction,

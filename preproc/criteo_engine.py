@@ -34,6 +34,16 @@ class EngineJob:
     workspace: Workspace
     reporter: ProgressReporter
 
+    def for_engine(self) -> "EngineJob":
+        """Returns the job as its engine is to see it.
+
+        TorchRec's layout is made from columns that are no part of the dataset, with float32
+        features: those that any engine leaves for parquet.
+        """
+        if self.job.layout == "nvidia":
+            return self
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, format=("parquet",)))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FileRows:
@@ -53,10 +63,12 @@ class EncodedColumns:
             to have them.
         float32: folder with a file per split, its numerical features as [rows, 13] float32; None
             where no format needs them.
+        is_shuffled: train has its final order; otherwise it is in input order.
     """
 
     folder: Path
     float32: Path | None
+    is_shuffled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +82,7 @@ class EngineResult:
         rows: rows of each split.
         positives: clicks of each split.
         cardinalities: rows of each embedding table (kept categories + 1).
-        columns: what the shuffle and parquet are to be made from, in input order; None: the engine
-            wrote every format itself, shuffled where that is asked for.
+        columns: what the shuffle, parquet and other layouts are made from.
     """
 
     dataset: Path
@@ -80,7 +91,7 @@ class EngineResult:
     rows: dict[Split, int]
     positives: dict[Split, int]
     cardinalities: tuple[int, ...]
-    columns: EncodedColumns | None = None
+    columns: EncodedColumns
 
 
 Engine = Callable[[EngineJob], EngineResult]

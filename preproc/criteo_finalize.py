@@ -4,11 +4,11 @@
 import dataclasses
 from pathlib import Path
 
-from dataspec.feature_spec import FeatureSpec
 from dataspec.manifest import Manifest, fingerprint
 from preproc.criteo_engine import EngineJob, EngineResult
 from preproc.criteo_schema import REJECT_REASONS
 from preproc.shuffle_train import shuffle_train
+from preproc.torchrec_layout import dataset_spec, separate_dataset, write_wide
 
 
 def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
@@ -19,7 +19,7 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     """
     result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
-    FeatureSpec.criteo(result.cardinalities).save(dataset)
+    dataset_spec(job.layout, result.cardinalities).save(dataset, wide=job.layout == "torchrec")
     total = sum(p.stat().st_size for p in dataset.rglob("*") if p.is_file())
     done = 0
     with engine_job.reporter.stage("finish", total, lambda: (done, 0)):
@@ -47,14 +47,16 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
 
 
 def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
-    """Does what most engines leave to others: the shuffle, then parquet of the final rows."""
-    if result.columns is None:
-        return result
-    seed = engine_job.job.semantics.shuffle_seed
-    if seed is not None:
-        result = shuffle_train(engine_job, result, result.columns, seed)
-    if "parquet" in engine_job.job.format:
+    """Does what engines leave to others: the shuffle, then formats made of rows in that order."""
+    job = engine_job.job
+    if job.semantics.shuffle_seed is not None and not result.columns.is_shuffled:
+        result = shuffle_train(engine_job, result, job.semantics.shuffle_seed)
+    if job.layout == "torchrec":
+        result = separate_dataset(result)
+    if "parquet" in job.format:
         from preproc.criteo_parquet import write_splits  # PyArrow, only for those who want parquet
 
         write_splits(engine_job, result)
+    if "split" in job.format and job.layout == "torchrec":
+        write_wide(engine_job, result)
     return result

@@ -22,6 +22,9 @@ NVTABULAR_DEVICES: tuple[NvtabularDevice, ...] = get_args(NvtabularDevice)
 Format = Literal["split", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
+Layout = Literal["nvidia", "torchrec"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
 _UNITS = {
     "": 1,
     "B": 1,
@@ -80,6 +83,8 @@ class CriteoJob:
         preset: the name `semantics` began as, for the manifest.
         engine: who does the work.
         format: what to write.
+        layout: `nvidia` is split binary in the narrow flavour; `torchrec` in the wide one, with
+            TorchRec's column names and a `_metadata` file beside parquet.
         memory_limit: bytes of anonymous memory of the process.
         threads: worker threads.
         max_bad_fraction: share of bad rows above which the run stops.
@@ -98,6 +103,7 @@ class CriteoJob:
     preset: str = "dlrm"
     engine: EngineName = "native"
     format: tuple[Format, ...] = ("split",)
+    layout: Layout = "nvidia"
     memory_limit: int = 4 * 2**30
     threads: int = dataclasses.field(default_factory=default_threads)
     max_bad_fraction: float = 1e-4
@@ -123,6 +129,8 @@ class CriteoJob:
                 f"--nvtabular_device must be one of {', '.join(NVTABULAR_DEVICES)}; got "
                 f"{self.nvtabular_device!r}"
             )
+        if self.layout not in LAYOUTS:
+            raise PreprocError(f"--layout must be one of {', '.join(LAYOUTS)}; got {self.layout!r}")
         if self.threads < 1:
             raise PreprocError(f"--threads must be at least 1, got {self.threads}")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):

@@ -52,7 +52,7 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         engine_job = EngineJob(job, inputs, workspace, reporter)
         try:
             chosen = engine or _choose_engine(engine_job)
-            return finalize(engine_job, chosen(engine_job))
+            return finalize(engine_job, chosen(engine_job.for_engine()))
         except binding.KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error
 

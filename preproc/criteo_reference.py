@@ -8,7 +8,6 @@ slower than the native engine, and it holds all rows in memory (about 4 kB each)
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,13 @@ import numpy.typing as npt
 from dataspec.click_columns import ClickColumns
 from dataspec.feature_spec import FeatureSpec
 from dataspec.split_binary import SplitBinaryWriter
-from preproc.criteo_engine import EngineJob, EngineResult, FileRows, write_dictionaries
+from preproc.criteo_engine import (
+    EncodedColumns,
+    EngineJob,
+    EngineResult,
+    FileRows,
+    write_dictionaries,
+)
 from preproc.criteo_input import MAX_LINE_BYTES, long_line_message
 from preproc.criteo_schema import (
     INT32_MAX,
@@ -36,6 +41,7 @@ from preproc.criteo_schema import (
 )
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
+from preproc.native_encode import EncodeStage
 from preproc.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
 
 _GRAMMAR = row_grammar()
@@ -218,39 +224,36 @@ def run(engine_job: EngineJob) -> EngineResult:
 
     staging = engine_job.workspace.staging_dir("reference")
     shutil.rmtree(staging)  # this engine does not continue what was interrupted
-    dataset = staging / "dataset"
-    dataset.mkdir(parents=True)
-    _write(engine_job, dataset, columns, [len(d) + 1 for d in dictionaries], bounds)
-    write_dictionaries(dataset, dictionaries)
+    staging.mkdir()
+    stage = EncodeStage(staging, job.format)
+    encoded = _write(stage, columns, [len(d) + 1 for d in dictionaries], bounds)
+    write_dictionaries(stage.dataset, dictionaries)
     if bad:
-        write_quarantine(dataset / QUARANTINE_FILE, bad)
+        write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
     return EngineResult(
-        dataset=dataset,
+        dataset=stage.dataset,
         engine={"name": "reference"},
         files=tuple(files),
         rows={split: last - first for split, (first, last) in bounds.items()},
         positives={split: int(rows.label[slice(*b)].sum()) for split, b in bounds.items()},
         cardinalities=tuple(len(d) + 1 for d in dictionaries),
+        columns=encoded,
     )
 
 
 def _write(
-    engine_job: EngineJob,
-    dataset: Path,
+    stage: EncodeStage,
     columns: ClickColumns,
     cardinalities: list[int],
     bounds: dict[Split, tuple[int, int]],
-) -> None:
+) -> EncodedColumns:
     spec = FeatureSpec.criteo(cardinalities)
     for split, (first, last) in bounds.items():
         rows = columns[first:last]
-        if "split" in engine_job.job.format:
-            with SplitBinaryWriter(dataset / split, spec, len(rows)) as writer:
-                if len(rows):
-                    writer.write(0, rows)
-        if "parquet" in engine_job.job.format:
-            from preproc.criteo_parquet import group_ranges, part_paths, write_part
-
-            for index, path in enumerate(part_paths(dataset, split, len(rows))):
-                groups = (rows[slice(*r)] for r in group_ranges(len(rows), index))
-                write_part(path, spec, groups)
+        with SplitBinaryWriter(stage.columns / split, spec, len(rows)) as writer:
+            if len(rows):
+                writer.write(0, rows)
+        if stage.float32 is not None:
+            stage.float32.mkdir(exist_ok=True)
+            rows.numerical.astype("<f4").tofile(stage.float32 / split)
+    return EncodedColumns(stage.columns, stage.float32, is_shuffled=True)

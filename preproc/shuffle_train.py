@@ -7,33 +7,31 @@ is a second folder, where the other splits are links to the engine's files.
 """
 
 import dataclasses
-import os
 import shutil
 import time
 from pathlib import Path
 
 from preproc.criteo_engine import EncodedColumns, EngineJob, EngineResult
 from preproc.criteo_schema import Split
+from preproc.linked_files import link_files
 from preproc.shuffle_columns import ColumnFile, shuffle_columns
 from preproc.workspace import boot_id, settings_key
 
 TRAIN: Split = "train"
 
 
-def shuffle_train(
-    engine_job: EngineJob, result: EngineResult, columns: EncodedColumns, seed: int
-) -> EngineResult:
+def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> EngineResult:
     """Returns the same dataset with the training split in the order of its shuffle keys.
 
     Args:
         engine_job: what to do.
-        result: of the engine.
-        columns: of the result, every split in input order.
+        result: of the engine, every split in input order.
         seed: of the keys.
 
     Raises:
         PreprocError: the memory limit is too small.
     """
+    columns = result.columns
     sources = sorted((columns.folder / TRAIN).glob("*.bin"))
     folder = _work_folder(
         result.dataset.parent / "shuffle",
@@ -44,6 +42,7 @@ def shuffle_train(
     shuffled = EncodedColumns(
         dataset if columns.folder == result.dataset else folder / "columns",
         None if columns.float32 is None else folder / "float32",
+        is_shuffled=True,
     )
     moves = [(columns.folder, shuffled.folder)]
     files = [ColumnFile(path, shuffled.folder / TRAIN / path.name) for path in sources]
@@ -61,7 +60,7 @@ def shuffle_train(
             files, rows, seed, state, job.memory_limit, job.threads, engine_job.reporter
         )
     for source, target in {(result.dataset, dataset), *moves}:
-        _link_other_splits(source, target)
+        link_files(source, target, but={TRAIN})
     return dataclasses.replace(result, dataset=dataset, columns=shuffled)
 
 
@@ -80,21 +79,3 @@ def _work_folder(parent: Path, seed: int, sources: list[Path]) -> Path:
     folder = parent / key
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def _link_other_splits(source: Path, target: Path) -> None:
-    """Puts the files below `source`, those of train aside, at the same places below `target`.
-
-    Bytes are not copied where the file system has hard links; what is there already is replaced.
-    """
-    for path in source.rglob("*"):
-        name = path.relative_to(source)
-        if not path.is_file() or TRAIN in name.parts:
-            continue
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        try:
-            os.link(path, place)
-        except OSError:
-            shutil.copyfile(path, place)

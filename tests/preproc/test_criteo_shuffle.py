@@ -19,7 +19,7 @@ from dataspec.click_columns import ClickColumns
 from dataspec.parquet import ParquetReader
 from dataspec.split_binary import SplitBinaryReader
 from dataspec.verify import verify
-from preproc import shuffle_columns, shuffle_train, workspace
+from preproc import linked_files, shuffle_columns, shuffle_train, workspace
 from preproc.criteo_schema import PRESETS, CriteoSemantics, shuffle_keys
 from preproc.errors import PreprocError
 from preproc.native import binding
@@ -137,7 +137,7 @@ def test_without_hard_links(days, tmp_path, monkeypatch):
         raise PermissionError("no hard links here")
 
     expected = run(days, tmp_path / "linked", semantics=seeded(1), format=BOTH)
-    monkeypatch.setattr(shuffle_train.os, "link", refuse)
+    monkeypatch.setattr(linked_files.os, "link", refuse)
     assert run(days, tmp_path / "copied", semantics=seeded(1), format=BOTH).files == expected.files
 
 
@@ -273,7 +273,7 @@ def test_failed_shuffle_continues(days, tmp_path, small_units, monkeypatch):
 def test_another_seed_starts_over(days, tmp_path, small_units, monkeypatch):
     expected = run(days, tmp_path / "expected", semantics=seeded(2))
     with monkeypatch.context() as patch:
-        patch.setattr(shuffle_train, "_link_other_splits", _raise_stop)
+        patch.setattr(shuffle_train, "link_files", _raise_stop)
         with pytest.raises(OSError, match="stop"):
             run(days, tmp_path / "made", semantics=seeded(1))
     assert run(days, tmp_path / "made", semantics=seeded(2)).files == expected.files

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--layout torchrec: the rows of the other layout at 160 bytes each, readable and trainable."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from dataspec.parquet import METADATA_FILE, ParquetReader
+from dataspec.split_binary import SplitBinaryReader
+from dataspec.verify import verify
+from preproc import criteo, torchrec_layout, workspace
+from preproc.criteo_schema import SPLITS, CriteoSemantics
+from preproc.native import binding
+from tests.preproc.criteo_rows import run, write_days
+
+BOTH = ("split", "parquet")
+SEMANTICS = CriteoSemantics(frequency_limit=3, shuffle_seed=11)
+ENGINES = ("native", "reference") if binding.is_built() else ("reference",)
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> Path:
+    return write_days(tmp_path_factory.mktemp("days"))
+
+
+@pytest.fixture(scope="module")
+def both_layouts(days, tmp_path_factory) -> tuple[Path, Path]:
+    """The same rows in NVIDIA's layout and in TorchRec's, by different engines."""
+    root = tmp_path_factory.mktemp("made")
+    for layout, engine in (("nvidia", ENGINES[0]), ("torchrec", ENGINES[-1])):
+        run(days, root / layout, engine, layout=layout, semantics=SEMANTICS, format=BOTH)
+    return root / "nvidia", root / "torchrec"
+
+
+def test_every_value_takes_four_bytes(both_layouts):
+    narrow, wide = both_layouts
+    for split in SPLITS:
+        folder = wide / split
+        rows = (narrow / split / "label.bin").stat().st_size
+        assert sum(p.stat().st_size for p in folder.iterdir()) == 160 * rows
+        labels = np.fromfile(narrow / split / "label.bin", np.bool_)
+        assert np.fromfile(folder / "label.bin", "<f4").tolist() == labels.tolist()
+        expected = ParquetReader(narrow, split).read_group(0)
+        numerical = np.fromfile(folder / "numerical.bin", "<f4").reshape(rows, 13)
+        assert numerical.tobytes() == expected.numerical.tobytes()
+        for i, ids in enumerate(expected.categorical):
+            assert np.array_equal(np.fromfile(folder / f"cat_{i}.bin", "<i4"), ids)
+
+
+def test_readers_and_verify_take_it(both_layouts):
+    narrow, wide = both_layouts
+    findings, report = verify(wide)
+    assert findings.problems == []
+    assert "wide" in report or SplitBinaryReader(wide, "train").flavour == "wide"
+    for split in SPLITS:
+        reader, other = SplitBinaryReader(wide, split), SplitBinaryReader(narrow, split)
+        rows, others = reader.read(0, reader.num_rows), other.read(0, other.num_rows)
+        assert np.array_equal(rows.label, others.label)
+        assert rows.numerical.astype(np.float16).tobytes() == others.numerical.tobytes()
+        for ids, other_ids in zip(rows.categorical, others.categorical, strict=True):
+            assert np.array_equal(ids, other_ids)
+
+
+def test_parquet_has_the_names_and_the_metadata_file(both_layouts):
+    narrow, wide = both_layouts
+    for split in SPLITS:
+        folder = wide / "parquet" / split
+        footer = pq.read_metadata(folder / METADATA_FILE)
+        names = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
+        assert footer.schema.to_arrow_schema().names == names
+        table = pyarrow.dataset.parquet_dataset(folder / METADATA_FILE).to_table()
+        ours = ParquetReader(wide, split)
+        assert footer.num_rows == len(table) == ours.num_rows
+        theirs = pq.read_table(narrow / "parquet" / split / "part_00000.parquet")
+        assert table.rename_columns(theirs.column_names).equals(theirs)
+        assert ours.spec.numerical[0] == "int_0"
+
+
+@pytest.mark.parametrize("formats", [BOTH, ("split",), ("parquet",)])
+@pytest.mark.parametrize("seed", [None, 4])
+def test_engines_agree(days, tmp_path, formats, seed):
+    semantics = CriteoSemantics(frequency_limit=3, shuffle_seed=seed)
+    made = [
+        run(days, tmp_path / e, e, layout="torchrec", semantics=semantics, format=formats).files
+        for e in ENGINES
+    ]
+    assert made[0] == made[-1]
+    folders = {name.split("/")[0] for name in made[0]} - {"dictionaries"}
+    assert folders == {
+        *(SPLITS if "split" in formats else ()),
+        *(("parquet",) if "parquet" in formats else ()),
+        "feature_spec.yaml",
+        "model_size.json",
+    }
+
+
+@pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+def test_an_interrupted_run_in_another_layout_leaves_nothing(days, tmp_path, monkeypatch):
+    expected = run(days, tmp_path / "expected", semantics=SEMANTICS, format=BOTH, layout="torchrec")
+    other = run(days, tmp_path / "other", semantics=SEMANTICS, format=("parquet",))
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace.Workspace, "publish", _raise_stop)
+        for layout, formats in (("nvidia", ("parquet",)), ("torchrec", BOTH)):
+            with pytest.raises(OSError, match="stop"):
+                run(days, tmp_path / "made", semantics=SEMANTICS, format=formats, layout=layout)
+    done = run(days, tmp_path / "made", semantics=SEMANTICS, format=BOTH, layout="torchrec")
+    assert done.files == expected.files
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace.Workspace, "publish", _raise_stop)
+        with pytest.raises(OSError, match="stop"):
+            run(days, tmp_path / "two", semantics=SEMANTICS, format=BOTH, layout="torchrec")
+    done = run(days, tmp_path / "two", semantics=SEMANTICS, format=("parquet",))
+    assert done.files == other.files
+
+
+@pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+def test_finished_units_are_not_written_again(days, tmp_path, monkeypatch):
+    monkeypatch.setattr(torchrec_layout, "UNIT_ROWS", 100)
+    expected = run(days, tmp_path / "expected", layout="torchrec")
+    left, units = [7], []
+    write_record = torchrec_layout.write_record
+
+    def fail_later(path: Path, record: dict[str, int]) -> None:
+        if left[0] == 0:
+            raise OSError("the disk went away")
+        left[0] -= 1
+        units.append(path.name)
+        write_record(path, record)
+
+    monkeypatch.setattr(torchrec_layout, "write_record", fail_later)
+    with pytest.raises(OSError, match="went away"):
+        run(days, tmp_path / "made", layout="torchrec", threads=1)
+    left[0] = -1
+    assert run(days, tmp_path / "made", layout="torchrec", threads=1).files == expected.files
+    assert len(units) == len(set(units)) > 14
+
+
+def _raise_stop(*args: object) -> None:
+    raise OSError("stop")
+
+
+def test_an_unknown_layout(tmp_path, capsys):
+    arguments = ["--input", str(tmp_path), "--output", str(tmp_path / "o"), "--layout", "wide"]
+    assert criteo.main(["criteo", *arguments]) == 2
+    assert "--layout must be one of nvidia, torchrec; got 'wide'" in capsys.readouterr().err
+
+
+def test_it_trains(both_layouts, tmp_path):
+    """TorchRec's command line reads the folder as it is; the losses are those of split binary."""
+    pytest.importorskip("torch")
+    losses = []
+    for root in both_layouts:
+        log = tmp_path / f"{root.name}.json"
+        command = [
+            *(sys.executable, "-m", "dlrm.scripts.train_torchrec"),
+            *(f"--binary_path={root}", "--embedding_dim=8", "--batch_size=64"),
+            *("--dense_arch_layer_sizes=16,8", "--over_arch_layer_sizes=16,1"),
+            *("--learning_rate=0.1", "--throughput_check_freq_within_epoch=5"),
+            *(f"--log_path={log}", "--base_device=cpu", "--max_steps=15", "--num_threads=1"),
+        ]
+        repository = Path(__file__).parents[2]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=repository, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        records = [json.loads(x.removeprefix("DLLL ")) for x in log.read_text().splitlines()]
+        losses.append([r["data"]["loss"] for r in records if "loss" in r.get("data", {})])
+    narrow, wide = losses
+    assert len(wide) >= 3
+    assert wide == pytest.approx(narrow, abs=2e-3)  # float16 features against float32
