@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.config import ModelConfig
-from dlrm.nn.embedding import JointFusedEmbedding, build_embeddings
+from dlrm.nn.embedding import Embeddings, JointFusedEmbedding, build_embeddings
 from dlrm.nn.interaction import build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp
 
@@ -18,12 +18,18 @@ class Dlrm(nn.Module):
     Args:
         config: sizes and kinds of the parts.
         table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
+        embeddings: the tables; None makes them all, here.
 
     Attributes:
         bottom_mlp, embeddings, interaction, top_mlp: the parts.
     """
 
-    def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        table_sizes: Sequence[int],
+        embeddings: Embeddings | None = None,
+    ) -> None:
         super().__init__()
         if config.max_table_size is not None:
             table_sizes = [min(n, config.max_table_size) for n in table_sizes]
@@ -32,7 +38,7 @@ class Dlrm(nn.Module):
         self.bottom_mlp = Mlp(
             max(config.num_numerical_features, 1), config.bottom_mlp_sizes, final_relu=True
         )
-        self.embeddings = build_embeddings(
+        self.embeddings = embeddings or build_embeddings(
             config.embedding_type,
             table_sizes,
             config.embedding_dim,

@@ -119,7 +119,7 @@ class Embeddings(nn.Module, abc.ABC):
         """
 
 
-class _JointTable(Embeddings):
+class JointTable(Embeddings):
     """One [R, D] table for all features, feature i starting at row offset i."""
 
     def __init__(
@@ -140,10 +140,28 @@ class _JointTable(Embeddings):
             ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
         )
 
+    @abc.abstractmethod
+    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Looks up rows of the joint table.
+
+        Args:
+            rows: integers of any shape.
+            dtype: of the result.
+
+        Returns:
+            [..., D] of `dtype`.
+        """
+
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]."""
+        return self.lookup(self._rows(ids), dtype)
+
     def stored_tables(self) -> list[StoredTable]:
+        """Returns the joint table."""
         return [StoredTable(self.weight.data)]
 
     def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the views of one tensor that belong to each feature."""
         return list(torch.split(stored[0], list(self.table_sizes)))
 
     def _rows(self, ids: Tensor) -> Tensor:
@@ -156,6 +174,7 @@ class _JointTable(Embeddings):
         )
 
     def raise_bad_ids(self) -> None:
+        """Waits for the device and refuses ids outside their tables that it met so far."""
         position = int(self._bad_id)
         if position != _NONE_BAD:
             feature = position % len(self.table_sizes)
@@ -166,31 +185,31 @@ class _JointTable(Embeddings):
             )
 
     def take_row_gradients(self) -> list[RowGradients]:
+        """Returns the sparse gradient that backward left, and forgets it."""
         gradient, self.weight.grad = self.weight.grad, None
         return [] if gradient is None else [_from_sparse(0, gradient)]
 
 
-class JointEmbedding(_JointTable):
+class JointEmbedding(JointTable):
     """One joint table, looked up by plain PyTorch with a sparse gradient (`joint`)."""
 
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] to [B, F, D]."""
-        rows = self._rows(ids)
+    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Reads rows; their gradient is a sparse tensor."""
         return nn.functional.embedding(rows, self.weight, sparse=self.trainable).to(dtype)
 
 
-class JointSparseEmbedding(_JointTable):
+class JointSparseEmbedding(JointTable):
     """One joint table through the extension's gather, with a sparse gradient (`joint_sparse`).
 
     The gradient is an ordinary sparse tensor in `weight.grad`, so any optimizer can use it.
     """
 
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] to [B, F, D]."""
-        return ops.sparse_embedding(self.weight, self._rows(ids), dtype)
+    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Reads rows; their gradient is a sparse tensor."""
+        return ops.sparse_embedding(self.weight, rows, dtype)
 
 
-class JointFusedEmbedding(_JointTable):
+class JointFusedEmbedding(JointTable):
     """One joint table outside autograd, updated in place by rows (`joint_fused`).
 
     No gradient tensor of the table exists, dense or sparse: the gradient of the looked-up rows
@@ -223,16 +242,15 @@ class JointFusedEmbedding(_JointTable):
         """Returns the joint table."""
         return [StoredTable(self.weight.data, self.weight_low)]
 
-    def _start(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Returns the rows, and the anchor that will hold their gradient."""
-        rows = self._rows(ids)
+    def _anchor(self, rows: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Returns what will hold the gradient of these rows, where one is wanted."""
         if not (self.trainable and torch.is_grad_enabled()):
-            return rows, None
-        return rows, self._lookups.anchor(rows, self.embedding_dim, dtype)
+            return None
+        return self._lookups.anchor(rows, self.embedding_dim, dtype)
 
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] to [B, F, D]."""
-        rows, anchor = self._start(ids, dtype)
+    def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Reads rows; their gradient leaves through an anchor."""
+        anchor = self._anchor(rows, dtype)
         return ops.embedding_gather(self.weight, rows, dtype, anchor=anchor)
 
     def prefers_one_pass(self) -> bool:
@@ -257,7 +275,8 @@ class JointFusedEmbedding(_JointTable):
         Returns:
             What `ops.dot_interaction` gives for the looked-up rows.
         """
-        rows, anchor = self._start(ids, bottom.dtype)
+        rows = self._rows(ids)
+        anchor = self._anchor(rows, bottom.dtype)
         return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
 
     def take_row_gradients(self) -> list[RowGradients]:
@@ -302,7 +321,7 @@ def _from_sparse(table: int, gradient: Tensor) -> RowGradients:
     return RowGradients(table, gradient._indices()[0], gradient._values())
 
 
-_TYPES: dict[str, type[_JointTable | MultiTableEmbedding]] = {
+_TYPES: dict[str, type[JointTable | MultiTableEmbedding]] = {
     "joint": JointEmbedding,
     "joint_sparse": JointSparseEmbedding,
     "multi_table": MultiTableEmbedding,

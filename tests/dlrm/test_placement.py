@@ -10,8 +10,8 @@ import pytest
 from dataspec.feature_spec import FeatureSpec
 from dlrm.model.placement.__main__ import CRITEO_CAP_40M, CRITEO_LIMIT_15, main
 from dlrm.model.placement.cost import GIB, Machine, Workload, predict
-from dlrm.model.placement.plan import KINDS, Placement, PlacementError, TablePlacement
 from dlrm.model.placement.planner import plan
+from dlrm.nn.table_placement import KINDS, Placement, PlacementError, TablePlacement
 
 
 def workload(sizes, batch=8192, **more):

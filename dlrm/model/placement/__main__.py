@@ -12,9 +12,9 @@ from pathlib import Path
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
 from dlrm.model.placement.cost import GIB, Machine, Workload
-from dlrm.model.placement.plan import PlacementError
 from dlrm.model.placement.planner import PlannedPlacement, plan
 from dlrm.model.placement.report import describe
+from dlrm.nn.table_placement import PlacementError
 
 CRITEO_LIMIT_15 = (
     *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dlrm.model.placement.plan import Placement
+from dlrm.nn.table_placement import Placement
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from dlrm.model.placement.cost import GIB, Machine, StepCost, Workload, predict
-from dlrm.model.placement.plan import Placement, PlacementError, PlacementKind, TablePlacement
+from dlrm.nn.table_placement import Placement, PlacementError, PlacementKind, TablePlacement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -91,6 +91,10 @@ class Placement:
         """
         return (ids + table) % self.world_size
 
+    def first_row(self, table: int, rank: int) -> int:
+        """Returns the first row of a table that a rank keeps; spread ones go on in steps of W."""
+        return (rank - table) % self.world_size if self.tables[table].kind == "rows" else 0
+
     def local_rows(self, table: int, rank: int) -> int:
         """Returns how many rows of a table a rank keeps."""
         placed = self.tables[table]
@@ -98,7 +102,7 @@ class Placement:
             return placed.rows
         if placed.kind == "whole":
             return placed.rows if placed.rank == rank else 0
-        first = (rank - table) % self.world_size
+        first = self.first_row(table, rank)
         return max(placed.rows - first + self.world_size - 1, 0) // self.world_size
 
     def to_json(self) -> dict[str, Any]:
