@@ -29,21 +29,21 @@ from preproc.criteo_schema import NUM_NUMERICAL, Split, split_bounds
 from preproc.errors import PreprocError
 from preproc.input_file import open_fd
 from preproc.native_encode import EncodeStage, staging_folder
-from preproc.nvtabular_dictionary import (
-    Dictionaries,
+from preproc.nvtabular_counts import (
     GroupProgress,
-    build_dictionaries,
+    RowPart,
     group_parts,
     groups_of,
+    total_bytes,
 )
-from preproc.nvtabular_process import NvtabularProcess
+from preproc.nvtabular_dictionary import Dictionaries, build_dictionaries
+from preproc.nvtabular_process import FIRST_ID, NvtabularProcess, write_vocabulary
 from preproc.nvtabular_rows import (
     CATEGORICAL,
     LABEL,
     MISSING_CATEGORY,
     NUMERICAL,
     ROW,
-    RowPart,
     ValidRows,
     read_rows,
 )
@@ -51,9 +51,6 @@ from preproc.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.workspace import settings_key
 
 LOG_FILE = "nvtabular.log"
-
-_FIRST_ID = 3
-"""NVTabular's id of the first value of a vocabulary; 0 is padding, 1 null, 2 unknown."""
 
 Bounds = dict[Split, tuple[int, int]]
 
@@ -116,12 +113,12 @@ def _encode(
     key = settings_key(depends | {"splits": bounds, "format": sorted(engine_job.job.format)})
     stage = EncodeStage(staging_folder(engine_job, key), engine_job.job.format)
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", key)
-    groups = list(groups_of(list(rows.parts), size))
+    groups = list(groups_of(rows.parts, size))
     missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]
     progress = GroupProgress()
     for index in set(range(len(groups))) - set(missing):
         progress.skip(groups[index])
-    total = sum(p.path.stat().st_size for p in rows.parts)
+    total = total_bytes(rows.parts)
     with engine_job.reporter.stage("encode", total, progress.counters):
         if missing:
             _prepare(process, groups[0][:1], dictionaries, numerical, scratch)
@@ -148,8 +145,7 @@ def _encode_group(
 ) -> Iterator[ClickColumns]:
     """Yields the encoded parts of a group, whose first row has the global number `first`."""
     encoded = scratch / "encoded"
-    parts = [str(p.path) for p in group]
-    progress.run(process, {"do": "encode", "parts": parts, "folder": str(encoded)}, group)
+    progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
     for part in group:
         yield _read_encoded(encoded / part.path.name, first, part.rows)
         first += part.rows
@@ -169,10 +165,9 @@ def _prepare(
     """Hands the vocabularies and the rules for numerical features to NVTabular."""
     vocabularies = {}
     for name, categories in zip(CATEGORICAL, dictionaries.categories, strict=True):
-        path = scratch / f"{name}.vocabulary"
         # The missing category goes first: so no vocabulary is empty, and it ends as id 0.
-        np.concatenate([[MISSING_CATEGORY], categories]).astype("<i8").tofile(path)
-        vocabularies[name] = str(path)
+        values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
+        vocabularies[name] = write_vocabulary(scratch, name, values)
     request = numerical | {
         "do": "prepare",
         "parts": [str(p.path) for p in parts],
@@ -203,7 +198,7 @@ def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
     return ClickColumns(
         columns[LABEL].to_numpy() == 1,
         np.stack([columns[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),
-        tuple(np.maximum(i - _FIRST_ID, 0).astype(np.int32) for i in ids),
+        tuple(np.maximum(i - FIRST_ID, 0).astype(np.int32) for i in ids),
     )
 
 

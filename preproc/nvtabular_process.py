@@ -10,6 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from preproc.criteo_job import format_bytes
 from preproc.errors import PreprocError
 
@@ -22,9 +25,19 @@ PARENT_BYTES = 640 * 2**20
 LEAST_WORKER_BYTES = 2**30
 """NVTabular and its imports take 400 MiB before any row; one group of parts the rest."""
 
+FIRST_ID = 3
+"""NVTabular's id of the first value of a vocabulary; 0 is padding, 1 null, 2 unknown."""
+
 _WORKER = Path(__file__).with_name("nvtabular_worker.py")
 _LOG_LINES = 12
 _NATIVE = "--engine native makes the same dataset without NVTabular"
+
+
+def write_vocabulary(folder: Path, column: str, values: Any) -> str:
+    """Writes the values of a column in id order for `prepare` requests; returns the file."""
+    path = folder / f"vocabulary.{column}.parquet"
+    pq.write_table(pa.table({column: values}), path)
+    return str(path)
 
 
 class NvtabularProcess:
@@ -33,7 +46,7 @@ class NvtabularProcess:
     Args:
         python: interpreter that has NVTabular; None takes the one of `make nvtabular`.
         device: `auto` (a GPU with cuDF where there is one), `cpu` or `gpu`.
-        memory_limit: bytes of anonymous memory for both processes together.
+        memory_limit: bytes of anonymous memory for both processes together; None: any.
         threads: for the libraries in the worker.
         log: file for what NVTabular prints.
 
@@ -43,11 +56,11 @@ class NvtabularProcess:
     """
 
     def __init__(
-        self, python: Path | None, device: str, memory_limit: int, threads: int, log: Path
+        self, python: Path | None, device: str, memory_limit: int | None, threads: int, log: Path
     ) -> None:
         self._python = python or DEFAULT_PYTHON
         self._wanted_device = device
-        self._memory = memory_limit - PARENT_BYTES
+        self._memory = -1 if memory_limit is None else memory_limit - PARENT_BYTES
         self._threads = threads
         self._log = log
         self._process: subprocess.Popen[str] | None = None
@@ -66,7 +79,7 @@ class NvtabularProcess:
                 "needs Python 3.11), or name an interpreter that has NVTabular with "
                 f"--nvtabular_python. {_NATIVE}"
             )
-        if self._memory < LEAST_WORKER_BYTES:
+        if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
                 f"--memory_limit {format_bytes(self._memory + PARENT_BYTES)} is too small: "
                 f"NVTabular needs {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)} to begin. "

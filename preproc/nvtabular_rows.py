@@ -25,6 +25,7 @@ from preproc.criteo_reference import reject_reason
 from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS, RejectReason
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
+from preproc.nvtabular_counts import RowPart
 from preproc.quarantine import BadRow, check_bad_rows, escape_row, unescape_row
 from preproc.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.workspace import atomic_file, read_record, settings_key, write_record
@@ -51,14 +52,6 @@ _SURELY_GOOD = (
     rf"[01](?:\t(?:-?[0-9]{{1,9}})?){{{NUM_NUMERICAL}}}"
     rf"(?:\t(?:[0-9a-fA-F]{{1,8}})?){{{NUM_CATEGORICAL}}}"
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RowPart:
-    """A parquet file with some valid rows of one raw file."""
-
-    path: Path
-    rows: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

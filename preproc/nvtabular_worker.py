@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTabular's side of the NVTabular engines: a program for the Python that has NVTabular.
 
-    python -P preproc/nvtabular_worker.py MEMORY_BYTES auto|cpu|gpu
+    python -P preproc/nvtabular_worker.py MEMORY_BYTES|-1 auto|cpu|gpu
 
 It imports nothing of this repository, whose packages need a newer NumPy. Requests arrive on
 standard input, a JSON object per line; each is answered on standard output by any number of
@@ -121,35 +121,27 @@ class _Worker:
         """Makes the workflow of later `encode` requests.
 
         Request: `parts` (one is enough, to learn types), `folder` (made anew; keeps vocabularies),
-        `kept` (columns to pass on), `vocabularies` (categorical column -> file of little-endian
-        int64; the value at position i gets id 3 + i, any other 2), `numerical` (columns),
-        `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`: it becomes
-        0 after the logarithm).
+        `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with it
+        alone; the value at position i gets id 3 + i, any other 2), and for Criteo `numerical`
+        (columns), `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`:
+        it becomes 0 after the logarithm).
         """
         import numpy as np
         import nvtabular as nvt
         import pandas as pd
 
-        folder, offset = _new_folder(request["folder"]), request["offset"]
+        folder = _new_folder(request["folder"])
         vocabularies = {
-            column: pd.Series(np.fromfile(path, "<i8"))
+            column: pd.read_parquet(path)[column]
             for column, path in request["vocabularies"].items()
         }
         categorical = list(vocabularies) >> nvt.ops.Categorify(
             vocabs=vocabularies, out_path=str(folder), dtype=np.int32
         )
-        clipped = nvt.ops.Clip(min_value=request["minimum"])
-        filled = nvt.ops.FillMissing(fill_val=0)
-        # NVTabular's LogOp works in float32, which rounds 3 % of the logarithms another way.
-        logarithm = nvt.ops.LambdaOp(
-            lambda column: np.log(column.astype("float64") + offset).astype("float32"),
-            dtype=np.float32,
-        )
-        if request["fill"] == "input":
-            numerical = request["numerical"] >> filled >> clipped >> logarithm
-        else:
-            numerical = request["numerical"] >> clipped >> logarithm >> filled
-        workflow = nvt.Workflow(request["kept"] + numerical + categorical)
+        features = request["kept"] + categorical
+        if request.get("numerical"):
+            features += _logarithm(request)
+        workflow = nvt.Workflow(features)
         self._encoding = workflow.fit(self._dataset(request["parts"]))
 
     def encode(self, request: Request) -> None:
@@ -157,12 +149,54 @@ class _Worker:
 
         Request: `parts` (parquet files), `folder` (made anew).
         """
+        self._write(self._encoding.transform(self._dataset(request["parts"])), request)
+
+    def filter(self, request: Request) -> None:
+        """Drops rows of parts; each becomes `folder`/NAME, the other rows in their order.
+
+        Request: `parts` (parquet files), `folder` (made anew), `kept` (columns to pass on),
+        `column` (of the condition), and `minimum` (of its value) or `among` (parquet file with
+        `column` alone: its values are kept).
+        """
+        import nvtabular as nvt
+        import pandas as pd
+
+        column, minimum = request["column"], request.get("minimum")
+        if minimum is None:
+            among = pd.read_parquet(request["among"])[column].to_numpy()
+            condition = nvt.ops.Filter(lambda rows: rows[column].isin(among))
+        else:
+            condition = nvt.ops.Filter(lambda rows: rows[column] >= minimum)
+        columns = list(dict.fromkeys([*request["kept"], column]))
+        workflow = nvt.Workflow(columns >> condition)
+        dataset = self._dataset(request["parts"])
+        self._write(workflow.fit(dataset).transform(dataset), request)
+
+    def _write(self, dataset: Any, request: Request) -> None:
+        """Writes a partition per part, under the part's name."""
         folder = _new_folder(request["folder"])
-        encoded = self._encoding.transform(self._dataset(request["parts"]))
         # Not preserve_files: there it fails where a file is a single partition.
         files = {Path(part).name: [i] for i, part in enumerate(request["parts"])}
         with self._progress():
-            encoded.to_parquet(str(folder), output_files=files, suffix="", shuffle=None)
+            dataset.to_parquet(str(folder), output_files=files, suffix="", shuffle=None)
+
+
+def _logarithm(request: Request) -> Any:
+    """Returns the graph of ln(max(x, minimum) + offset)."""
+    import numpy as np
+    import nvtabular as nvt
+
+    offset = request["offset"]
+    clipped = nvt.ops.Clip(min_value=request["minimum"])
+    filled = nvt.ops.FillMissing(fill_val=0)
+    # NVTabular's LogOp works in float32, which rounds 3 % of the logarithms another way.
+    logarithm = nvt.ops.LambdaOp(
+        lambda column: np.log(column.astype("float64") + offset).astype("float32"),
+        dtype=np.float32,
+    )
+    if request["fill"] == "input":
+        return request["numerical"] >> filled >> clipped >> logarithm
+    return request["numerical"] >> clipped >> logarithm >> filled
 
 
 def _new_folder(name: str) -> Path:
@@ -184,7 +218,7 @@ def main() -> None:
         traceback.print_exc()
         answers.send(error=f"{type(error).__name__}: {error}")
         return
-    if cpu:  # CUDA reserves far more address space than it uses
+    if cpu and memory >= 0:  # CUDA reserves far more address space than it uses
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     requests, worker = _requests(), _Worker(cpu, answers)
     answers.send(done={"version": nvtabular.__version__, "device": "cpu" if cpu else "gpu"})

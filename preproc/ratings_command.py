@@ -12,11 +12,19 @@ from absl import flags
 from dataspec.errors import DatasetError
 from dataspec.manifest import Manifest
 from preproc import ratings_pipeline
+from preproc.criteo_job import NVTABULAR_DEVICES
 from preproc.errors import PreprocError
 from preproc.kcore import KCORES
 from preproc.progress import PROGRESS_MODES
 from preproc.quarantine import QUARANTINE_FILE
-from preproc.ratings_job import AMAZON, BAD_ROWS, COLUMN_ORDERS, RatingsJob, RatingsSource
+from preproc.ratings_job import (
+    AMAZON,
+    BAD_ROWS,
+    COLUMN_ORDERS,
+    RATINGS_ENGINES,
+    RatingsJob,
+    RatingsSource,
+)
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 
@@ -58,6 +66,10 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
     define("float", "max_bad_fraction", 1e-4, "With quarantine, the share of rows that may be bad.")
     define("string", "progress", "auto", f"How to report it: {', '.join(PROGRESS_MODES)}.")
     define("bool", "overwrite", False, "Replace the dataset at --output, once the new one is done.")
+    define("string", "engine", "pyarrow", f"Who does the work: {', '.join(RATINGS_ENGINES)}.")
+    text = "Interpreter that has NVTabular; by default that of `make nvtabular`."
+    define("string", "nvtabular_python", None, text)
+    define("string", "nvtabular_device", "auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
     return values
 
 
@@ -76,7 +88,8 @@ def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJo
         )
     names = {f.name for f in dataclasses.fields(RatingsJob)} & set(values)
     given: dict[str, Any] = {name: values[name].value for name in names}
-    given |= {name: Path(given[name]) for name in ("input", "output")}
+    paths = ("input", "output", "nvtabular_python")
+    given |= {name: Path(given[name]) for name in paths if given[name] is not None}
     return RatingsJob(source=source, **given)
 
 

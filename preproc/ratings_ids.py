@@ -74,9 +74,14 @@ def dense_items(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
         [n] dense ids, and what they stand for.
     """
     counts, present = _count(codes, raw)
-    by_raw = present[order_raw_ids(raw.take(pa.array(present)))]
-    by_count = np.argsort(-counts[by_raw], kind="stable")
-    return _renumber(codes, raw, counts, by_raw[by_count], first_id=1)
+    order = order_items(raw.take(pa.array(present)), counts[present])
+    return _renumber(codes, raw, counts, present[order], first_id=1)
+
+
+def order_items(raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the places of items in id order: by count descending, then by raw id."""
+    by_raw = order_raw_ids(raw)
+    return by_raw[np.argsort(-counts[by_raw], kind="stable")]
 
 
 def _count(codes: Int32Array, raw: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

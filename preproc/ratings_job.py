@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dataspec.sequences import MIN_LENGTH
+from preproc.criteo_job import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.errors import PreprocError
 from preproc.kcore import KCORES, KCore
 from preproc.progress import ProgressMode
@@ -20,6 +21,9 @@ from preproc.ratings_format import (
     TEXT,
     RatingsFormat,
 )
+
+RatingsEngine = Literal["pyarrow", "nvtabular"]
+RATINGS_ENGINES: tuple[RatingsEngine, ...] = get_args(RatingsEngine)
 
 BadRows = Literal["refuse", "quarantine"]
 BAD_ROWS: tuple[BadRows, ...] = get_args(BadRows)
@@ -85,6 +89,9 @@ class RatingsJob:
         max_bad_fraction: with `quarantine`, share of bad rows above which the run stops.
         progress: how to report it.
         overwrite: replace the dataset at `output`, once the new one is complete.
+        engine: who does the work.
+        nvtabular_python: interpreter that has NVTabular; None takes .venv-nvtabular.
+        nvtabular_device: where NVTabular works; `auto` is a GPU with cuDF where there is one.
     """
 
     source: RatingsSource
@@ -100,6 +107,9 @@ class RatingsJob:
     max_bad_fraction: float = 1e-4
     progress: ProgressMode = "none"
     overwrite: bool = False
+    engine: RatingsEngine = "pyarrow"
+    nvtabular_python: Path | None = None
+    nvtabular_device: NvtabularDevice = "auto"
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
@@ -108,6 +118,8 @@ class RatingsJob:
             "columns": COLUMN_ORDERS,
             "kcore": KCORES,
             "bad_rows": BAD_ROWS,
+            "engine": RATINGS_ENGINES,
+            "nvtabular_device": NVTABULAR_DEVICES,
         }.items():
             if getattr(self, name) not in choices:
                 raise PreprocError(

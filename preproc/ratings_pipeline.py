@@ -5,48 +5,26 @@ Peak memory is about 45 bytes for each row at or above --min_rating, plus each r
 about 200 MiB.
 """
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dataspec.manifest import Manifest, file_checksum, fingerprint
-from dataspec.sequences import RawIds, Sequences, write_sequences
-from dataspec.sequences_fingerprint import split_fingerprint
+from dataspec.sequences import write_sequences
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
-from preproc.kcore import kcore
 from preproc.output_folder import check_output, existing_folder
 from preproc.progress import ProgressReporter
 from preproc.quarantine import QUARANTINE_FILE, BadRow, write_quarantine
-from preproc.ratings_ids import dense_items, dense_users
 from preproc.ratings_input import detect_format, find_file
 from preproc.ratings_job import RatingsJob
-from preproc.ratings_read import CHUNK_BYTES, Ratings, read_ratings
+from preproc.ratings_order import Filtered, order_sequences
+from preproc.ratings_read import CHUNK_BYTES, Ratings, RatingsSink, read_ratings
 from preproc.workspace import Workspace
 
 _OUTPUT_ROW_BYTES = 12
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Filtered:
-    """What the filters left.
-
-    Attributes:
-        sequences: histories in dense ids.
-        users: what the user ids stand for.
-        items: what the item ids stand for.
-        statistics: figures for the manifest.
-    """
-
-    sequences: Sequences
-    users: RawIds
-    items: RawIds
-    statistics: dict[str, Any]
 
 
 def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
@@ -74,11 +52,23 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         f"{job.min_user_count} --min_item_count {job.min_item_count} --kcore {job.kcore}"
     )
     with Workspace(job.output, None).locked(resumable=False) as workspace:
-        ratings = read_ratings(job, file, layout, reporter, chunk_bytes)
-        num_rows, bad = ratings.num_rows, ratings.bad
-        if InputFile.open(file.path).identity != file.identity:
-            raise PreprocError(f"{file.path}: changed while it was read; run the command again")
-        filtered = order_sequences(job, ratings, reporter)
+
+        def read(ratings: RatingsSink) -> None:
+            read_ratings(job, file, layout, reporter, chunk_bytes, ratings)
+            if InputFile.open(file.path).identity != file.identity:
+                raise PreprocError(f"{file.path}: changed while it was read; run the command again")
+
+        sink: RatingsSink
+        if job.engine == "nvtabular":
+            from preproc import nvtabular_ratings
+
+            sink, filtered, engine = nvtabular_ratings.run(job, read, workspace.root, reporter)
+        else:
+            sink = ratings = Ratings()
+            read(ratings)
+            filtered = order_sequences(job, ratings, reporter)
+            engine = {"name": "pyarrow", "version": pa.__version__}
+        num_rows, bad = sink.num_rows, sink.bad
         dataset = workspace.staging_dir("sequences") / "dataset"
         shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
         dataset.mkdir()
@@ -86,94 +76,9 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         if bad:
             write_quarantine(dataset / QUARANTINE_FILE, bad)
         semantics = _semantics(job, layout.name, layout.columns)
-        _save_manifest(dataset, semantics, file, num_rows, bad, filtered)
+        _save_manifest(dataset, engine, semantics, file, num_rows, bad, filtered)
         workspace.publish(dataset)
     return job.output
-
-
-def order_sequences(job: RatingsJob, ratings: Ratings, reporter: ProgressReporter) -> Filtered:
-    """Filters and orders what was read; `ratings` is emptied on the way.
-
-    Raises:
-        PreprocError: nothing is left.
-    """
-    assert job.min_user_count is not None
-    assert job.min_item_count is not None
-    users, raw_users = ratings.users.finish()
-    items, raw_items = ratings.items.finish()
-    timestamps = ratings.take_timestamps()
-    pa.default_memory_pool().release_unused()  # what follows is NumPy's
-    before = len(users)
-    kept, passes = kcore(
-        users,
-        items,
-        min_user_count=job.min_user_count,
-        min_item_count=job.min_item_count,
-        kind=job.kcore,
-    )
-    if kept is not None:
-        users, items = users[kept], items[kept]
-        timestamps = None if timestamps is None else timestamps[kept]
-        del kept
-    if not len(users):
-        raise PreprocError(
-            f"{job.input}: no interaction is left of {ratings.num_rows:,} after --min_rating "
-            f"{job.min_rating:g}, --min_user_count {job.min_user_count} and --min_item_count "
-            f"{job.min_item_count} ({job.kcore}); lower them"
-        )
-    # Columns are let go of as soon as they are used: they decide the peak of memory.
-    user_ids, user_map = dense_users(users, raw_users)
-    del users
-    keys = time_keys(user_ids, timestamps)
-    del user_ids, timestamps
-    order = np.argsort(keys, kind="stable")
-    del keys
-    item_ids, item_map = dense_items(items, raw_items)
-    del items
-    offsets = np.zeros(len(user_map) + 1, np.int64)
-    np.cumsum(user_map.counts, out=offsets[1:])
-    sequences = Sequences(item_ids[order], offsets, len(item_map))
-    del order
-    statistics = {
-        "users": len(user_map),
-        "items": len(item_map),
-        "interactions": len(item_ids),
-        "dropped_by_min_rating": ratings.below_min_rating,
-        "dropped_by_kcore": before - len(item_ids),
-        "kcore_passes": passes,
-        "split_fingerprint": split_fingerprint(sequences, user_map, item_map),
-    }
-    reporter.note(
-        f"{len(user_map):,} users, {len(item_map):,} items, {len(item_ids):,} interactions; "
-        f"dropped {ratings.below_min_rating:,} by rating, {before - len(item_ids):,} by {passes} "
-        "k-core passes"
-    )
-    return Filtered(sequences, user_map, item_map, statistics)
-
-
-def time_keys(
-    users: npt.NDArray[np.int32], timestamps: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.integer[Any]]:
-    """Returns keys whose stable order is that by user, then time, then file order.
-
-    One key is sorted many times faster than two are.
-
-    Args:
-        users: [n] dense ids.
-        timestamps: [n]; None means that the file is in time order.
-    """
-    if timestamps is None:
-        return users
-    first, last = int(timestamps.min()), int(timestamps.max())
-    bits = (last - first).bit_length()
-    if int(users.max()).bit_length() + bits > 63:  # times far apart: their ranks are enough
-        distinct, timestamps = np.unique(timestamps, return_inverse=True)
-        first, bits = 0, len(distinct).bit_length()
-    keys = users.astype(np.int64)
-    keys <<= bits
-    keys += timestamps
-    keys -= first
-    return keys
 
 
 def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[str, Any]:
@@ -192,6 +97,7 @@ def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[s
 
 def _save_manifest(
     dataset: Path,
+    engine: dict[str, Any],
     semantics: dict[str, Any],
     file: InputFile,
     num_rows: int,
@@ -202,7 +108,7 @@ def _save_manifest(
     users = len(filtered.users)
     Manifest(
         kind="sequences",
-        engine={"name": "pyarrow", "version": pa.__version__},
+        engine=engine,
         semantics=semantics,
         source_files=[
             {

@@ -2,6 +2,7 @@
 """Reads a ratings file into columns of numbers, and refuses or sets aside its bad rows."""
 
 import dataclasses
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,21 @@ from preproc.text_chunks import Chunk, read_chunks
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
+
+
+class RatingsSink(Protocol):
+    """Takes the rows of a file as they are read.
+
+    Attributes:
+        num_rows: good rows.
+        bad: rows that were set aside.
+    """
+
+    num_rows: int
+    bad: list[BadRow]
+
+    def add(self, rows: Interactions, min_rating: float) -> None:
+        """Takes the next rows; those below `min_rating` are to be dropped."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,14 +86,14 @@ def read_ratings(
     layout: RatingsFormat,
     reporter: ProgressReporter,
     chunk_bytes: int,
-) -> Ratings:
-    """Reads a whole file.
+    ratings: RatingsSink,
+) -> None:
+    """Reads a whole file into `ratings`.
 
     Raises:
         PreprocError: the file cannot be read, or holds no good row.
         TooManyBadRowsError: rows break the grammar, and the settings do not allow it.
     """
-    ratings = Ratings()
     done = 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
         for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE):
@@ -92,7 +108,6 @@ def read_ratings(
         check_bad_rows(len(ratings.bad), lines, job.max_bad_fraction, ratings.bad)
     if not ratings.num_rows:
         raise PreprocError(f"{file.path}: holds no valid row; get the file again")
-    return ratings
 
 
 def _set_aside(

@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NVTabular engine, with the real NVTabular on the CPU: the native engine's bytes.
 
-Starting NVTabular takes seconds, so most tests share one process through `shared_process`.
+Most tests share one process, through `one_process`.
 """
 
 import dataclasses
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from dataspec.manifest import Manifest
-from preproc import input_file, nvtabular_criteo, nvtabular_dictionary, nvtabular_rows
+from preproc import (
+    input_file,
+    nvtabular_counts,
+    nvtabular_criteo,
+    nvtabular_dictionary,
+    nvtabular_rows,
+)
 from preproc.criteo_schema import PRESETS, CriteoSemantics
 from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.nvtabular_process import DEFAULT_PYTHON, NvtabularProcess
+from preproc.nvtabular_process import NvtabularProcess
+from tests.preproc import nvtabular_environment
 from tests.preproc.criteo_rows import good_text, run, write_days
 
 pytestmark = pytest.mark.nvtabular
@@ -31,44 +38,15 @@ RUN_SCRIPT = Path(__file__).parents[2] / "preproc" / "run_nvtabular.sh"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nvtabular_python() -> Path:
-    """The environment of `make nvtabular`, which every machine with Python 3.11 can make."""
-    if not DEFAULT_PYTHON.exists():
-        if sys.version_info[:2] != (3, 11) and shutil.which("python3.11") is None:
-            pytest.skip("no Python 3.11 for NVTabular")
-        pytest.fail("run `make nvtabular` first")
-    return DEFAULT_PYTHON
-
-
-@pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One process for many runs."""
-    log = tmp_path_factory.mktemp("nvtabular") / "log"
-    with NvtabularProcess(None, "cpu", 4 * 2**30, 2, log) as process:
+    with nvtabular_environment.start(tmp_path_factory.mktemp("nvtabular")) as process:
         yield process
 
 
 @pytest.fixture
-def one_process(shared, monkeypatch) -> dict[str, int]:
+def one_process(shared, monkeypatch) -> Counter[str]:
     """Makes runs use the shared process, and counts their requests."""
-    calls = {"count": 0, "prepare": 0, "encode": 0}
-
-    class Shared:
-        def __init__(self, *_: object) -> None:
-            self.version, self.device = shared.version, shared.device
-
-        def __enter__(self) -> "Shared":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def call(self, request, on_progress) -> None:
-            calls[request["do"]] += 1
-            shared.call(request, on_progress)
-
-    monkeypatch.setattr(nvtabular_criteo, "NvtabularProcess", Shared)
-    return calls
+    return nvtabular_environment.share(shared, nvtabular_criteo, monkeypatch)
 
 
 def small_parts(monkeypatch, size: int) -> None:
@@ -100,7 +78,7 @@ def test_conformance(tmp_path, one_process, preset):
 def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_process, fractions):
     """More than ten parts, so that an order by name would show; the dictionary of part of one."""
     small_parts(monkeypatch, 30_000)
-    monkeypatch.setattr(nvtabular_dictionary, "MAX_GROUP_PARTS", 12)
+    monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 12)
     days = write_days(tmp_path / "days", rows=700)
     semantics = CriteoSemantics(
         dictionary_days="train", split_fractions=fractions, frequency_limit=2
@@ -135,7 +113,7 @@ def test_real_rows(tmp_path, one_process, real_data):
 
 def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
     small_parts(monkeypatch, 15_000)
-    monkeypatch.setattr(nvtabular_dictionary, "MAX_GROUP_PARTS", 4)
+    monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=300)
     expected = run(days, tmp_path / "reference", "reference")
     original, reads = nvtabular_criteo._read_encoded, 0

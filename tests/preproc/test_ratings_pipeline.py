@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dataspec import verify
 from dataspec.manifest import Manifest, file_checksum
-from preproc import generate_ratings, ratings_ids, ratings_pipeline
+from preproc import generate_ratings, ratings_ids, ratings_order
 from preproc.errors import PreprocError
 from preproc.generate_ratings import FORMATS, RatingsConfig
 from preproc.ratings_job import AMAZON, MOVIELENS
@@ -196,7 +196,7 @@ def test_keys_sort_by_user_then_time_then_place(number):
     rng = np.random.default_rng(number)
     users = rng.integers(0, 9, 200).astype(np.int32)
     times = rng.integers(-3, 3, 200) * (10**17 if number else 1)
-    order = np.argsort(ratings_pipeline.time_keys(users, times.copy()), kind="stable")
+    order = np.argsort(ratings_order.time_keys(users, times.copy()), kind="stable")
     np.testing.assert_array_equal(order, np.lexsort((times, users)))
 
 

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real NVTabular for tests: starting it takes seconds, so that one process serves many runs."""
+
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from preproc.nvtabular_process import DEFAULT_PYTHON, NvtabularProcess
+
+
+def need_nvtabular() -> None:
+    """Skips where the environment cannot be made, fails where it only was not."""
+    if DEFAULT_PYTHON.exists():
+        return
+    if sys.version_info[:2] != (3, 11) and shutil.which("python3.11") is None:
+        pytest.skip("no Python 3.11 for NVTabular")
+    pytest.fail("run `make nvtabular` first")
+
+
+def start(folder: Path) -> NvtabularProcess:
+    """Returns a process on the CPU, to be used as a context manager."""
+    need_nvtabular()
+    return NvtabularProcess(None, "cpu", 4 * 2**30, 2, folder / "nvtabular.log")
+
+
+def share(process: NvtabularProcess, module: object, monkeypatch) -> Counter[str]:
+    """Makes an engine use a running process; returns the requests that it sends, counted."""
+    requests: Counter[str] = Counter()
+
+    class Shared:
+        def __init__(self, *_: object) -> None:
+            self.version, self.device = process.version, process.device
+
+        def __enter__(self) -> "Shared":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def call(self, request, on_progress) -> None:
+            requests[request["do"]] += 1
+            process.call(request, on_progress)
+
+    monkeypatch.setattr(module, "NvtabularProcess", Shared)
+    return requests
