@@ -75,6 +75,19 @@ class Checkpoint:
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{file}: {error}") from error
 
+    def shape_of(self, group: str, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor without reading it.
+
+        Raises:
+            CheckpointError: it is not there, or its file is damaged.
+        """
+        file = self.path / f"{group}.safetensors"
+        try:
+            with safetensors.safe_open(file, framework="pt") as opened:
+                return tuple(opened.get_slice(name).get_shape())
+        except (safetensors.SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file}: {name}: {error}") from error
+
     def tensors_shaped(self, group: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
         """Reads the named tensors of a group.
 

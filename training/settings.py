@@ -45,6 +45,17 @@ def to_dict(config: Any, sections: Sections) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
+def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
+    """Builds one section from values under their flag names; values of other sections are ignored.
+
+    Raises:
+        ValueError: a value is refused.
+    """
+    names = {field.name for field in dataclasses.fields(section)}  # type: ignore[arg-type]
+    given = {name: value for name, value in values.items() if name in names}
+    return section(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
+
+
 def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[str, Any]:
     """Builds the sections of a config from values under their flag names.
 
@@ -61,11 +72,9 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
     remaining = dict(values)
     parts: dict[str, Any] = {}
     for section, part in sections.items():
-        names = [f.name for f in dataclasses.fields(section)]
-        given = {n: remaining.pop(n) for n in names if n in remaining}
-        parts[part] = section(
-            **{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
-        )
+        parts[part] = section_from_dict(section, values)
+        for field in dataclasses.fields(section):
+            remaining.pop(field.name, None)
     if remaining:
         raise ValueError(f"unknown settings: {', '.join(sorted(remaining))}")
     return parts

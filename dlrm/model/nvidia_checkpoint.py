@@ -89,6 +89,26 @@ def load(path: Path, model: Dlrm) -> None:
     _copy(path / _TOP_OUT, "bias", out.get("bias"), model.top_mlp.linears[-1].bias)
 
 
+def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what a folder says of the run that made it: its position, and its settings.
+
+    Raises:
+        CheckpointError: metadata.pt is missing or damaged.
+    """
+    stored = _read_pickle(path / _METADATA)
+    return dict(stored.get("data", {})), dict(stored.get("config", {}))
+
+
+def table_sizes(path: Path) -> tuple[int, ...]:
+    """Returns the rows of each table of a folder.
+
+    Raises:
+        CheckpointError: a description of a table is damaged.
+    """
+    count = len(list(path.glob(_table("*", "meta.pt"))))
+    return tuple(_stored_shape(path, i)[0] for i in range(count))
+
+
 def check_destination(path: Path) -> None:
     """Refuses to replace anything but a checkpoint of this layout.
 
@@ -107,7 +127,7 @@ def check_destination(path: Path) -> None:
         )
 
 
-def _table(index: int, suffix: str) -> str:
+def _table(index: int | str, suffix: str) -> str:
     return f"bottom_model.embeddings.{index}.{suffix}"
 
 
@@ -134,9 +154,17 @@ def _read_pickle(path: Path) -> dict[str, Any]:
     return value
 
 
+def _stored_shape(path: Path, index: int) -> tuple[int, ...]:
+    meta = path / _table(index, "meta.pt")
+    shape = tuple(_read_pickle(meta).get("shape", ()))
+    if len(shape) != 2:
+        raise CheckpointError(f"{meta}: expected a shape of two numbers, got {list(shape)}")
+    return shape
+
+
 def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
     file = path / _table(index, "bin")
-    shape = tuple(_read_pickle(path / _table(index, "meta.pt")).get("shape", ()))
+    shape = _stored_shape(path, index)
     if shape != expected:
         raise CheckpointError(
             f"{file}: the checkpoint has a table of shape {list(shape)}, the model "

@@ -9,8 +9,8 @@ import torch
 
 from dataspec.feature_spec import FeatureSpec
 from dlrm.config import DlrmConfig, ModelConfig
+from dlrm.model.weights import model_settings
 from dlrm.nn.mlp import has_apex
-from dlrm.train.checkpoint import model_settings
 from dlrm.train.step import check_graphable
 from training.device import resolve_device
 

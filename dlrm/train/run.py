@@ -18,7 +18,8 @@ from dlrm.data.sources import dataset_root, load_feature_spec, open_rows
 from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
-from dlrm.train.checkpoint import load_weights, resume_run, save_run
+from dlrm.model.weights import load_weights
+from dlrm.train.checkpoint import resume_run, save_run
 from dlrm.train.evaluate import SplitScores, measure_inference, score_split
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep

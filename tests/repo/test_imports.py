@@ -10,8 +10,17 @@ import grimp
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "training")
-USES_TORCH = ("bert4rec", "benchmark", "cuda_ext", "dlrm", "training")
+PACKAGES = (
+    "benchmark",
+    "bert4rec",
+    "cuda_ext",
+    "dataspec",
+    "dlrm",
+    "preproc",
+    "serving",
+    "training",
+)
+USES_TORCH = ("bert4rec", "benchmark", "cuda_ext", "dlrm", "serving", "training")
 
 NO_TRITON = """
 try:
@@ -52,8 +61,8 @@ for package in sys.argv[1:]:
 """
 
 OPTIONAL = (
-    "apex", "cudf", "duckdb", "fbgemm_gpu", "nvtabular", "polars", "pyspark", "sklearn", "torchrec",
-    "tritonclient",
+    "apex", "cudf", "duckdb", "fbgemm_gpu", "google", "nvtabular", "onnx", "onnxruntime",
+    "onnxscript", "polars", "pyspark", "sklearn", "torchrec", "tritonclient",
 )  # fmt: skip
 
 BLOCK_OPTIONAL = f"""

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a DLRM in a checkpoint: training and export read the same groups.
+
+Tables are stored per feature, so a checkpoint does not depend on --embedding_type and can be
+spread over devices differently when it is loaded.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlrm.config import ModelConfig
+from dlrm.model import nvidia_checkpoint
+from dlrm.model.single import Dlrm
+from training.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from training.settings import section_from_dict
+
+logger = logging.getLogger(__name__)
+
+MLP_GROUP = "mlp"
+_WEIGHT = "weight"
+
+
+def table_group(index: int) -> str:
+    """Returns the group of a feature's table."""
+    return f"embedding_{index}"
+
+
+def weights_of(model: Dlrm) -> dict[str, dict[str, Tensor]]:
+    """Returns the weights of a model by group and name."""
+    groups = {MLP_GROUP: model.mlp_state()}
+    for i, table in enumerate(model.embeddings.tables()):
+        groups[table_group(i)] = {_WEIGHT: table}
+    return groups
+
+
+def load_weights(path: Path, model: Dlrm) -> None:
+    """Puts the weights of a checkpoint into a model.
+
+    Args:
+        path: a checkpoint of this project, or a folder in NVIDIA's layout.
+        model: changed in place.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or a shape differs.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        nvidia_checkpoint.load(path, model)
+        return
+    checkpoint = read_checkpoint(path)
+    logger.info("Loading %s", checkpoint.path)
+    load_model(checkpoint, model)
+
+
+def load_model(checkpoint: Checkpoint, model: Dlrm) -> None:
+    """Puts the weights of an opened checkpoint into a model.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a shape differs.
+    """
+    checkpoint.copy_into(MLP_GROUP, model.mlp_state())
+    embeddings = model.embeddings
+    for i, rows in enumerate(embeddings.table_sizes):
+        group = table_group(i)
+        shape = torch.Size((rows, embeddings.embedding_dim))
+        stored = checkpoint.tensors_shaped(group, {_WEIGHT: shape})
+        embeddings.load_table(i, stored[_WEIGHT])
+
+
+def model_settings(path: Path) -> dict[str, Any] | None:
+    """Returns the settings stored with a checkpoint; None for NVIDIA's layout.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        return None
+    return read_checkpoint(path).config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StoredModel:
+    """What a checkpoint says about its model.
+
+    Attributes:
+        path: of the checkpoint itself.
+        step: steps it was trained for.
+        config: of the model.
+        table_sizes: rows of each table, as they are stored.
+    """
+
+    path: Path
+    step: int
+    config: ModelConfig
+    table_sizes: tuple[int, ...]
+
+    def load(self) -> Dlrm:
+        """Returns the model with its weights, in evaluation mode on the CPU.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or a shape differs.
+        """
+        model = Dlrm(self.config, self.table_sizes)
+        load_weights(self.path, model)
+        return model.eval()
+
+
+def describe_model(path: Path) -> StoredModel:
+    """Reads what model a checkpoint holds, without its weights.
+
+    Args:
+        path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another model.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        data, settings = nvidia_checkpoint.read_metadata(path)
+        sizes = nvidia_checkpoint.table_sizes(path)
+        config = _model_config(path, settings)
+        return StoredModel(
+            path=path, step=int(data.get("step", 0)), config=config, table_sizes=sizes
+        )
+    checkpoint = read_checkpoint(path)
+    config = _model_config(checkpoint.path, checkpoint.config)
+    count = sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
+    sizes = tuple(checkpoint.shape_of(table_group(i), _WEIGHT)[0] for i in range(count))
+    step = int(checkpoint.state.get("step", 0))
+    return StoredModel(path=checkpoint.path, step=step, config=config, table_sizes=sizes)
+
+
+def _model_config(path: Path, settings: Mapping[str, Any]) -> ModelConfig:
+    missing = {"bottom_mlp_sizes", "top_mlp_sizes", "embedding_dim"} - settings.keys()
+    if missing:
+        raise CheckpointError(
+            f"{path}: its settings have no {', '.join(sorted(missing))}: not a checkpoint of DLRM"
+        )
+    # Which kernel multiplies is a matter of the machine, and apex is for training.
+    return section_from_dict(ModelConfig, {**settings, "optimized_mlp": False})

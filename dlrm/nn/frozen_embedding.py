@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding tables that are only read: plain PyTorch, so that every exporter understands them.
+
+Letters: B batch, F tables, D embedding dimension, R rows of the joint table.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dlrm.nn.embedding import Embeddings
+from training.row_optimizer import RowGradients, StoredTable
+
+_LARGEST = 127
+
+
+def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds each row to 8 bits with a scale of its own.
+
+    Args:
+        table: [R, D] floating point, finite.
+
+    Returns:
+        ([R, D] int8 in [-127, 127], [R] float32 scales); a value times its scale is within half a
+        scale of the original.
+    """
+    values = table.to(torch.float32)
+    largest = values.abs().amax(dim=1) if values.shape[1] else values.new_zeros(len(values))
+    scale = largest / _LARGEST
+    # A row of zeros, or of values too small to divide by, stays zero.
+    divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
+    rounded = (values / divisor.unsqueeze(1)).round().clamp(-_LARGEST, _LARGEST)
+    return rounded.to(torch.int8), scale
+
+
+class FrozenEmbedding(Embeddings):
+    """One joint table that is only read.
+
+    Args:
+        table: [R, D] float32, bfloat16 or int8; kept as it is, never copied.
+        scale: [R] float32, the factor of each row; None where the table is floating point.
+        table_sizes: rows of each feature.
+        hash_indices: take ids modulo the table size.
+    """
+
+    def __init__(
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        table_sizes: Sequence[int],
+        hash_indices: bool,
+    ) -> None:
+        super().__init__(table_sizes, table.shape[1], hash_indices)
+        starts = list(itertools.accumulate(self.table_sizes, initial=0))[:-1]
+        self.table: Tensor
+        self.scale: Tensor | None
+        self._starts: Tensor
+        self._sizes: Tensor
+        self.register_buffer("table", table)
+        self.register_buffer("scale", scale)
+        self.register_buffer("_starts", torch.tensor(starts))
+        self.register_buffer("_sizes", torch.tensor(self.table_sizes))
+
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Maps [B, F] to [B, F, D]; ids must lie in their tables, nothing checks them here."""
+        if self.hash_indices:
+            ids = torch.remainder(ids, self._sizes)
+        rows = ids + self._starts
+        if self.scale is None:
+            return nn.functional.embedding(rows, self.table).to(dtype)
+        flat = rows.flatten()
+        vectors = self.table.index_select(0, flat).to(torch.float32)
+        vectors = vectors * self.scale.index_select(0, flat).unsqueeze(1)
+        return vectors.view(-1, len(self.table_sizes), self.embedding_dim).to(dtype)
+
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns the table as floating point; a copy where it is quantised."""
+        if self.scale is None:
+            return [StoredTable(self.table)]
+        return [StoredTable(self.table.to(torch.float32) * self.scale.unsqueeze(1))]
+
+    def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the views of one tensor that belong to each feature."""
+        return list(torch.split(stored[0], list(self.table_sizes)))
+
+    def take_row_gradients(self) -> list[RowGradients]:
+        """Returns nothing: the table is not trained."""
+        return []

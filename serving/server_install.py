@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a Triton server is on this machine, and what it needs to start there.
+
+In NVIDIA's container `tritonserver` is on the PATH and whole. On any other machine the binary comes
+in the PyPI package nvidia-pytriton: Triton core 2.51 (24.10) with the Python backend alone, whose
+stub lies in a folder per Python version, so the backends are put together in a folder of our own.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+_STUB = "triton_python_backend_stub"
+_PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
+
+
+class ServerError(RuntimeError):
+    """A Triton server cannot be found, does not start, or refuses what it was told."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServerInstall:
+    """A Triton server that can be started.
+
+    Attributes:
+        binary: the program.
+        arguments: that it needs to find its own parts.
+        environment: variables that it needs, beside those of this process.
+    """
+
+    binary: Path
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> ServerInstall:
+    """Finds `tritonserver` on the PATH, else the one of nvidia-pytriton.
+
+    Args:
+        backends: an empty folder; the bundled server's backends are put together in it.
+        stand_ins: backend name -> `model.py` that does its work on the Python backend; for the
+            bundled server only, since a container has the real ones.
+
+    Raises:
+        ServerError: there is none, or it does not fit this Python.
+    """
+    on_path = shutil.which("tritonserver")
+    if on_path is not None:
+        return ServerInstall(binary=Path(on_path))
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise ServerError(
+            "no Triton server: neither `tritonserver` on the PATH nor the package nvidia-pytriton "
+            f"in {sys.prefix}; run `make triton-env`, then .venv-triton/bin/python triton/serve.py"
+        )
+    root = Path(spec.origin).parent / "tritonserver"
+    libraries = root.parents[1] / "nvidia_pytriton.libs"
+    _fill_backends(root, backends, stand_ins or {})
+    return ServerInstall(
+        binary=root / "bin" / "tritonserver",
+        arguments=(
+            f"--backend-directory={backends}",
+            f"--cache-directory={root / 'caches'}",
+        ),
+        environment={
+            # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
+            "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                filter(None, (libpython_folder(), str(libraries), os.getenv("LD_LIBRARY_PATH")))
+            ),
+        },
+    )
+
+
+def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) -> None:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = root / "python_backend_stubs" / version / _STUB
+    if not stub.is_file():
+        known = sorted(folder.name for folder in (root / "python_backend_stubs").glob("3.*"))
+        raise ServerError(
+            f"nvidia-pytriton has no Python backend for Python {version}, only for "
+            f"{', '.join(known)}; make triton-env PYTHON=/path/to/python3.11"
+        )
+    folder = backends / "python"
+    folder.mkdir()
+    # Copies: from links, the server says that the library escapes the folder of backends.
+    for file in (*(root / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
+        shutil.copy2(file, folder / file.name)
+    for name, model in stand_ins.items():
+        (backends / name).mkdir()
+        shutil.copy2(model, backends / name / "model.py")
+
+
+def libpython_folder() -> str:
+    """Returns where the stub finds the library of this Python.
+
+    Raises:
+        ServerError: this Python has none.
+    """
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    for variable in ("LIBDIR", "LIBPL"):
+        folder = sysconfig.get_config_var(variable)
+        if folder and ".so" in name and (Path(folder) / name).is_file():
+            return str(folder)
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    for folder in (f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib"):
+        soname = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+        if (Path(folder) / soname).is_file():
+            return folder
+    raise ServerError(
+        f"{sys.executable} was built without a shared libpython, which Triton's Python backend "
+        "embeds; install it (Debian and Ubuntu: apt install libpython3-dev), or make the "
+        "environment from another Python: make triton-env PYTHON=/path/to/python3.11"
+    )
+
+
+if __name__ == "__main__":  # `make triton-env` looks for a Python with it
+    _fits = (3, 11) <= sys.version_info[:2] <= (3, 12)  # NumPy 1.26 has no wheels for later ones
+    sys.exit(None if _fits and libpython_folder() else f"Python {sys.version} does not fit")

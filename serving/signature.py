@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, types and shapes of what a deployed model takes and gives: the one place they stand in.
+
+The exporter, `config.pbtxt`, the checks inside the server and the client all read them here.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Dtype = Literal["float32", "int64", "bool", "string"]
+
+_TRITON: dict[Dtype, str] = {
+    "float32": "FP32",
+    "int64": "INT64",
+    "bool": "BOOL",
+    "string": "BYTES",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TensorSignature:
+    """One tensor.
+
+    Attributes:
+        name: in the server.
+        dtype: of its values; `string` is an array of bytes objects.
+        shape: of one row, without the batch dimension; -1 is any length.
+        optional: a request may leave it out.
+        ragged: rows of one execution may differ in length.
+    """
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+    optional: bool = False
+    ragged: bool = False
+
+    @property
+    def wire_dtype(self) -> str:
+        """The name of the type in Triton's protocol, such as FP32."""
+        return _TRITON[self.dtype]
+
+    @property
+    def config_dtype(self) -> str:
+        """The name of the type in config.pbtxt, such as TYPE_FP32."""
+        return "TYPE_STRING" if self.dtype == "string" else f"TYPE_{self.wire_dtype}"
+
+    @property
+    def numpy_dtype(self) -> npt.DTypeLike:
+        """The type of NumPy arrays."""
+        return np.object_ if self.dtype == "string" else np.dtype(self.dtype)
+
+    def named(self, name: str) -> "TensorSignature":
+        """Returns the same tensor under another name."""
+        return dataclasses.replace(self, name=name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """What a model takes and gives, in the order of its arguments and results."""
+
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+
+    def input(self, name: str) -> TensorSignature:
+        """Returns an input by its name."""
+        return next(tensor for tensor in self.inputs if tensor.name == name)
+
+    def positional(self) -> "Signature":
+        """Returns the same tensors under the names that Triton's PyTorch backend asks for."""
+        return Signature(
+            inputs=tuple(t.named(f"INPUT__{i}") for i, t in enumerate(self.inputs)),
+            outputs=tuple(t.named(f"OUTPUT__{i}") for i, t in enumerate(self.outputs)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
+        """Builds a signature from `to_dict`."""
+        return cls(
+            inputs=tuple(_tensor(v) for v in values["inputs"]),
+            outputs=tuple(_tensor(v) for v in values["outputs"]),
+        )
+
+
+def _tensor(values: Mapping[str, Any]) -> TensorSignature:
+    return TensorSignature(**{**values, "shape": tuple(values["shape"])})
+
+
+NUMERICAL, CATEGORICAL = "numerical", "categorical"
+PROBABILITY, LOGIT = "probability", "logit"
+
+
+def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
+    """Returns the signature of a DLRM.
+
+    Args:
+        num_numerical: numerical features of a row, transformed as in the dataset.
+        num_categorical: ids of a row, as in the dataset.
+    """
+    return Signature(
+        inputs=(
+            TensorSignature(name=NUMERICAL, dtype="float32", shape=(num_numerical,)),
+            TensorSignature(name=CATEGORICAL, dtype="int64", shape=(num_categorical,)),
+        ),
+        outputs=(
+            TensorSignature(name=PROBABILITY, dtype="float32", shape=(1,)),
+            TensorSignature(name=LOGIT, dtype="float32", shape=(1,)),
+        ),
+    )
+
+
+HISTORY, EXCLUDE_SEEN = "history", "exclude_seen"
+ITEMS, SCORES = "items", "scores"
+
+
+def bert4rec_signature(top_k: int, history_length: int = -1) -> Signature:
+    """Returns the signature of a BERT4Rec.
+
+    Args:
+        top_k: items that each history is answered with.
+        history_length: items of a history, oldest first, 0 standing for nothing; -1 is any length.
+    """
+    ragged = history_length == -1
+    return Signature(
+        inputs=(
+            TensorSignature(name=HISTORY, dtype="int64", shape=(history_length,), ragged=ragged),
+            TensorSignature(name=EXCLUDE_SEEN, dtype="bool", shape=(1,), optional=ragged),
+        ),
+        outputs=(
+            TensorSignature(name=ITEMS, dtype="int64", shape=(top_k,)),
+            TensorSignature(name=SCORES, dtype="float32", shape=(top_k,)),
+        ),
+    )
