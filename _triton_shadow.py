@@ -5,7 +5,7 @@ Import this before torch. On a CPU build of torch (no compiler installed) a top-
 `triton` on the path makes `import triton` succeed as an empty namespace package, and optimizers,
 `torch.compile`, `torch.export` and DDP then fail with "module 'triton' has no attribute
 'language'". A namespace package has no origin; where the real compiler is installed nothing is
-done.
+done. Where nothing of that name is found yet, the folder may come onto the path later.
 """
 
 import importlib.util
@@ -13,5 +13,5 @@ import sys
 
 if "triton" not in sys.modules:
     _spec = importlib.util.find_spec("triton")
-    if _spec is not None and _spec.origin is None:
+    if _spec is None or _spec.origin is None:
         sys.modules["triton"] = None  # type: ignore[assignment]  # makes `import triton` raise ImportError

@@ -9,6 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import _triton_shadow  # noqa: F401  (before a test module imports torch, see there)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 ALLOWED_SKIPS = (

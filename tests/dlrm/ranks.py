@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small DLRM on gloo processes started for a test, and the same one on a single process."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dlrm.config import ModelConfig
+from dlrm.data.batch import Batch
+from dlrm.model.distributed import DistributedDlrm
+from dlrm.model.single import Dlrm
+from dlrm.nn.table_placement import Placement, TablePlacement
+from training.distributed import join_processes
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = (3, 40, 1000, 7, 500, 64)
+PLACEMENTS = {
+    "mixed": ("replicate", 0, "rows", "replicate", 1, "rows"),
+    "all copies": ("replicate",) * 6,
+    "all whole": (0, 1, 0, 1, 0, 1),
+    "all on one": (1,) * 6,
+    "all by rows": ("rows",) * 6,
+}
+
+
+def placement(name, world_size):
+    """Returns one of PLACEMENTS."""
+    tables = []
+    for rows, kind in zip(SIZES, PLACEMENTS[name], strict=True):
+        if isinstance(kind, str):
+            tables.append(TablePlacement(rows, kind))
+        else:
+            tables.append(TablePlacement(rows, "whole", kind))
+    return Placement(world_size, tuple(tables))
+
+
+def batch(rows, seed=5):
+    """Returns a batch of all ranks."""
+    generator = np.random.default_rng(seed)
+    ids = np.stack([generator.integers(0, n, rows) for n in SIZES], axis=1)
+    return Batch(
+        torch.from_numpy(generator.standard_normal((rows, 4), dtype=np.float32)),
+        torch.from_numpy(ids),
+        torch.from_numpy(generator.integers(0, 2, rows).astype(np.float32)),
+    )
+
+
+def model_config(embedding_type):
+    """Returns a small model."""
+    return ModelConfig(
+        num_numerical_features=4,
+        embedding_dim=8,
+        bottom_mlp_sizes=(16, 8),
+        top_mlp_sizes=(32, 1),
+        optimized_mlp=False,
+        embedding_type=embedding_type,
+    )
+
+
+def single(embedding_type):
+    """Returns the model on one process."""
+    torch.manual_seed(1)
+    return Dlrm(model_config(embedding_type), SIZES)
+
+
+def distributed(embedding_type, placed, rank):
+    """Returns a rank's part of the same model."""
+    reference = single(embedding_type)
+    model = DistributedDlrm(model_config(embedding_type), placed, rank)
+    for mine, theirs in zip(model.mlp_parameters(), reference.mlp_parameters(), strict=True):
+        mine.data.copy_(theirs.data)
+    for i, table in enumerate(reference.embeddings.tables()):
+        model.embeddings.load_table(i, table)
+    return model
+
+
+def run_ranks(monkeypatch, world_size, function, *arguments):
+    """Calls function(rank, *arguments) on each rank of a process group of its own."""
+    monkeypatch.syspath_prepend(str(ROOT))  # started processes import this module by its name
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port
+    del store
+    # Not torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
+    context = multiprocessing.get_context("spawn")
+    ranks = [
+        context.Process(target=_one_rank, args=(rank, port, world_size, function, arguments))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    for process in ranks:
+        process.kill()
+    assert [process.exitcode for process in ranks] == [0] * world_size
+
+
+def _one_rank(rank, port, world_size, function, arguments):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
+    with join_processes("cpu", 1):
+        function(rank, *arguments)
