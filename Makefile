@@ -16,9 +16,11 @@ SPARK := .venv-spark/bin
 SPARK_STAMP := .venv-spark/.installed
 MERLIN := .venv-merlin/bin
 MERLIN_STAMP := .venv-merlin/.installed
+TRITON := .venv-triton/bin
+TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: clean recbole bench-recbole nvtabular merlin spark
+.PHONY: clean recbole bench-recbole nvtabular merlin spark triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -50,6 +52,9 @@ test: lint peers spark  ## the whole suite, as CI runs it
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
 	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q -m merlin tests/dlrm/test_merlin.py; \
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
+	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory triton-env; fi
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q -m triton_server tests/triton; \
+		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q -m "not (gpu or merlin or multiprocess or nvtabular or slow or spark)"
@@ -144,6 +149,25 @@ $(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
 	@touch $@
 
 merlin: setup $(MERLIN_STAMP)  ## environment with merlin-dataloader, for --loader merlin (Python 3.11)
+
+# The server of the PyPI package, whose Python backend embeds a shared libpython; it needs NumPy 1.
+# This project runs from this folder, as in the other environments: its native code is built here.
+TRITON_NEEDS := it needs Linux on x86-64 and Python 3.11 or 3.12 with a shared libpython
+FIND_PYTHON_TRITON = [ "$$(uname -sm)" != "Linux x86_64" ] || \
+	for python in $(BIN)/python $(PYTHON) python3.11 python3.12; do \
+	$$python serving/server_install.py >/dev/null 2>&1 && echo $$python && break; done
+
+$(TRITON_STAMP): requirements.txt
+	@test -n "$$($(FIND_PYTHON_TRITON))" || { echo "Triton's server: $(TRITON_NEEDS);" \
+		"make triton-env PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
+	$(TRITON)/python -m pip install --quiet --disable-pip-version-check \
+		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 \
+		$$(grep -E '^(absl-py|hypothesis|pyarrow|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+	echo "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
+	@touch $@
+
+triton-env: setup $(TRITON_STAMP)  ## environment with a Triton server that runs without a container
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report

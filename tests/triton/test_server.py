@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's life: start, failures, the closed parts of its interface, and its end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from serving.server import ServerSettings, TritonServer, failure_reason, threads_per_instance
+from serving.server_install import ServerError
+from tests.triton.tiny_model import write_version
+
+pytestmark = pytest.mark.triton_server
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def shared_memory(pid):
+    return list(Path("/dev/shm").glob(f"recipes_{pid}_*"))
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    write_version(folder, "tiny", 1, 2.0)
+    return folder
+
+
+def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_path):
+    log = tmp_path / "log"
+    program = subprocess.Popen(
+        [sys.executable, "triton/serve.py", f"--repository={repository}", f"--log_file={log}"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said = ""
+        while "Ctrl-C" not in said:
+            line = program.stdout.readline()
+            assert line, said
+            said += line
+        assert "tiny version 1: READY" in said
+        url = re.search(r"HTTP (http://127\.0\.0\.1:\d+) ", said)[1]
+        with urllib.request.urlopen(f"{url}/v2/models/tiny/ready") as response:
+            assert response.status == 200
+        assert shared_memory(program.pid)
+        # What runs uploaded code, writes files or maps memory is closed to whoever has no key.
+        for path in ("repository/index", "repository/models/tiny/unload"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"{url}/v2/{path}", data=b"{}")
+        for path in ("trace/setting", "logging", "systemsharedmemory/status"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"{url}/v2/{path}")
+        program.send_signal(signal.SIGINT)
+        assert program.wait(40) == 0
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    assert not shared_memory(program.pid)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
+
+
+def test_a_model_that_does_not_load_ends_the_program_with_its_reason(tmp_path):
+    write_version(tmp_path, "tiny", 1, 2.0)
+    write_version(tmp_path, "broken", 1, 2.0, "raise FileNotFoundError('weights.bin is missing')")
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "triton/serve.py", f"--repository={tmp_path}", f"--log_file={log}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert "failed to load 'broken' version 1" in done.stderr
+    assert "FileNotFoundError: weights.bin is missing" in done.stderr
+    assert "broken/1/model.py(7): initialize" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_models_are_loaded_and_unloaded_and_a_failure_leaves_the_others(repository, tmp_path):
+    write_version(repository, "late", 1, 3.0)
+    write_version(repository, "failing", 1, 3.0, "raise ValueError('no')")
+    settings = ServerSettings(repository=repository, models=("tiny",))
+    with TritonServer(settings, tmp_path / "log") as server:
+        server.wait_ready()
+        assert server.is_ready("tiny", 1)
+        assert not server.is_ready("late")
+        server.load("late")
+        assert server.is_ready("late")
+        with pytest.raises(ServerError, match="ValueError: no"):
+            server.load("failing")
+        with pytest.raises(ServerError, match="failed to poll"):
+            server.load("absent")
+        assert server.is_ready("tiny")
+        server.unload("late")
+        deadline = time.monotonic() + 20
+        while server.is_ready("late") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not server.is_ready("late")
+        states = {model["name"]: model.get("state") for model in server.models()}
+        assert states["tiny"] == "READY"
+        assert states["failing"] == "UNAVAILABLE"
+        assert server.stop() == 0
+    assert not shared_memory(os.getpid())
+
+
+def test_polling_picks_up_a_new_version(tmp_path):
+    write_version(tmp_path, "tiny", 1, 2.0)
+    with TritonServer(ServerSettings(repository=tmp_path, poll_secs=1), tmp_path / "log") as server:
+        server.wait_ready()
+        write_version(tmp_path, "tiny", 2, 3.0)
+        deadline = time.monotonic() + 30
+        while not server.is_ready("tiny", 2) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert server.is_ready("tiny", 2)
+
+
+def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
+    with pytest.raises(ServerError, match=r"is not a folder; triton/deployer\.py"):
+        ServerSettings(repository=tmp_path / "absent")
+    with pytest.raises(ServerError, match="has no model 'dlrm'"):
+        ServerSettings(repository=tmp_path, models=("dlrm",))
+    (tmp_path / "dlrm").mkdir()
+    with pytest.raises(ServerError, match="exclude each other"):
+        ServerSettings(repository=tmp_path, models=("dlrm",), poll_secs=1)
+    with pytest.raises(ServerError, match="--threads must be 1 or more, got 0"):
+        ServerSettings(repository=tmp_path, threads=0)
+
+
+def test_cores_are_shared_out_among_instances(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    assert threads_per_instance(tmp_path) == cores
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        group = f"instance_group [ {{ count: {cores} kind: KIND_CPU }} ]"
+        (tmp_path / name / "config.pbtxt").write_text(group)
+    assert threads_per_instance(tmp_path) == 1
+
+
+def test_a_log_without_a_failed_model_gives_its_errors(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        'E1121 17:13:28.061370 1 server.cc:241] "CudaDriverHelper has not been initialized."\n'
+        "error: creating server: Internal - failed to load all models\n"
+    )
+    assert failure_reason(log).startswith("error: creating server: Internal")
