@@ -14,7 +14,14 @@ import pyarrow.parquet as pq
 
 from dataspec.click_columns import ClickColumns, RawColumns, check_label
 from dataspec.errors import DatasetError
-from dataspec.feature_spec import SPEC_FILE, CategoricalFeature, FeatureSpec
+from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet_schema import (
+    arrow_schema,
+    check_schema,
+    column_names,
+    spec_of,
+    spec_of_plain,
+)
 from dataspec.split_layout import SPLIT_FOLDERS
 
 FOLDER = "parquet"
@@ -34,17 +41,6 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 def part_name(index: int) -> str:
     """Returns the file name of a part."""
     return f"part_{index:05d}.parquet"
-
-
-def arrow_schema(spec: FeatureSpec) -> pa.Schema:
-    """Returns label int32, numerical float32, categorical int32, with cardinalities as metadata."""
-    fields = [pa.field(spec.label, pa.int32())]
-    fields += [pa.field(n, pa.float32()) for n in spec.numerical]
-    fields += [
-        pa.field(f.name, pa.int32(), metadata={"cardinality": str(f.cardinality)})
-        for f in spec.categorical
-    ]
-    return pa.schema([f.with_nullable(False) for f in fields])
 
 
 def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
@@ -134,15 +130,11 @@ class ParquetReader:
         footers = [_read_footer(p) for p in self._paths]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
         if spec is None and cardinalities:
-            spec = _spec_of_plain(self._paths[0], schemas[0], cardinalities)
-        self.spec = spec if spec is not None else _spec_of(root, self._paths[0], schemas[0])
-        self._columns = [
-            self.spec.label,
-            *self.spec.numerical,
-            *(f.name for f in self.spec.categorical),
-        ]
+            spec = spec_of_plain(self._paths[0], schemas[0], cardinalities)
+        self.spec = spec if spec is not None else spec_of(root, self._paths[0], schemas[0])
+        self._columns = column_names(self.spec)
         for path, schema in zip(self._paths, schemas, strict=True):
-            self._check_schema(path, schema)
+            check_schema(path, schema, self.spec)
         self._groups = [
             (path, group)
             for path, m in zip(self._paths, metadata, strict=True)
@@ -158,26 +150,6 @@ class ParquetReader:
     def paths(self) -> list[Path]:
         """The part files, in the order of their rows."""
         return list(self._paths)
-
-    def _check_schema(self, path: Path, schema: pa.Schema) -> None:
-        missing = [c for c in self._columns if schema.names.count(c) != 1]
-        if missing:
-            raise DatasetError(
-                f"{path}: columns {missing} of the feature spec are missing (or there twice); the "
-                f"file has {schema.names}; give the spec that belongs to it"
-            )
-        checks = {f.name: ("integers", pa.types.is_integer) for f in self.spec.categorical}
-        checks |= dict.fromkeys(
-            self.spec.numerical, ("floating point numbers", pa.types.is_floating)
-        )
-        checks[self.spec.label] = ("numbers or booleans", _is_label_type)
-        for name, (wanted, check) in checks.items():
-            kind = schema.field(name).type
-            if not check(kind):
-                raise DatasetError(
-                    f"{path}: column {name} must hold {wanted}, got {kind}; cast it, or prepare "
-                    "the dataset again"
-                )
 
     def path_of_group(self, index: int) -> Path:
         """Returns the part file that holds a row group."""
@@ -314,58 +286,3 @@ def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
             f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
             "the dataset again"
         ) from error
-
-
-def _is_label_type(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _spec_of(root: Path, part: Path, schema: pa.Schema) -> FeatureSpec:
-    """Returns the spec file's columns, or those of the schema written by this module."""
-    for base in (root, part.parent.parent, part.parent.parent.parent):
-        if (base / SPEC_FILE).is_file():
-            return FeatureSpec.load(base)
-    categorical = [
-        CategoricalFeature(field.name, _cardinality(part, field))
-        for field in schema
-        if field.metadata and b"cardinality" in field.metadata
-    ]
-    if not categorical:
-        raise DatasetError(
-            f"{root}: no {SPEC_FILE}, and {part} carries no cardinalities; give the feature spec"
-        )
-    return FeatureSpec(
-        categorical=tuple(categorical),
-        numerical=tuple(f.name for f in schema if pa.types.is_floating(f.type)),
-        label=schema.names[0],
-        numerical_dtype="float32",
-    )
-
-
-def _spec_of_plain(part: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
-    label = "label" if "label" in schema.names else schema.names[0]
-    columns = [field for field in schema if field.name != label]
-    categorical = [field.name for field in columns if pa.types.is_integer(field.type)]
-    if len(categorical) != len(cardinalities):
-        raise DatasetError(
-            f"{part}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
-            f"{len(cardinalities)} table sizes are given (--num_embeddings_per_feature); give one "
-            "for each"
-        )
-    return FeatureSpec(
-        categorical=tuple(map(CategoricalFeature, categorical, cardinalities)),
-        numerical=tuple(f.name for f in columns if pa.types.is_floating(f.type)),
-        label=label,
-        numerical_dtype="float32",
-    )
-
-
-def _cardinality(part: Path, field: pa.Field) -> int:
-    text = field.metadata[b"cardinality"]
-    if not text.isdigit() or len(text) > 10:
-        raise DatasetError(
-            f"{part}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
-            "give the feature spec"
-        )
-    return int(text)

@@ -24,8 +24,12 @@ Flavour = Literal["narrow", "wide"]
 LABEL_FILE = "label.bin"
 NUMERICAL_FILE = "numerical.bin"
 
-SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
-"""Folder names accepted for each split: the earlier recipe's text says `val`."""
+SPLIT_FOLDERS = {
+    "train": ("train",),
+    "validation": ("validation", "val", "valid"),
+    "test": ("test",),
+}
+"""Folder names accepted for each split: the earlier recipe says `val`, TorchRec's page `valid`."""
 
 _LABEL_BYTES: dict[Flavour, int] = {"narrow": 1, "wide": 4}
 _NUMERICAL_BYTES: dict[Flavour, tuple[int, ...]] = {"narrow": (2, 4), "wide": (4,)}

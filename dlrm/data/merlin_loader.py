@@ -18,6 +18,7 @@ from torch import Tensor
 from dataspec.click_columns import ClickColumns, check_label
 from dataspec.errors import DatasetError
 from dataspec.parquet import ParquetReader
+from dataspec.parquet_schema import column_names
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.loader import arrive, check_any_batch, count_batches
 from dlrm.data.read_ahead import iterate_ahead
@@ -127,8 +128,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             "`make merlin` makes an environment with them, .venv-merlin. --loader default reads "
             "the same batches without them"
         ) from error
-    spec = reader.spec
-    names = [spec.label, *spec.numerical, *(feature.name for feature in spec.categorical)]
+    names = column_names(reader.spec)
     paths = [str(path) for path in reader.paths]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dataspec import parquet
+from dataspec import parquet, parquet_schema
 from dataspec.click_columns import ClickColumns
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import FeatureSpec
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
     ids = tuple(generator.integers(0, 2**30, rows, np.int32) for _ in range(features))
     columns = ClickColumns(np.zeros(rows, bool), np.empty((rows, 0), np.float32), ids)
     arrays = [pa.array(columns.label.astype(np.int32)), *map(pa.array, columns.categorical)]
-    table = pa.Table.from_arrays(arrays, schema=parquet.arrow_schema(spec))
+    table = pa.Table.from_arrays(arrays, schema=parquet_schema.arrow_schema(spec))
     write_plain(tmp_path / "train", table, row_group_rows=rows)
     assert pq.read_metadata(tmp_path / "train/part.0.parquet").num_row_groups == 1
     done = subprocess.run(

@@ -8,10 +8,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from absl import flags
 
 from dataspec.feature_spec import FeatureSpec
+from dataspec.split_binary import SplitBinaryReader
 from dlrm.scripts import train_torchrec
 from training.scripts.program import run_guarded
 
@@ -191,6 +194,34 @@ def test_one_size_for_all_tables(train, binary_path):
     )  # fmt: skip
     assert status == 0, err
     assert records[0]["data"]["num_embeddings_per_feature"] == [50] * 26
+
+
+def test_parquet_of_nvtabular_gives_the_same_losses(train, binary_path, tmp_path):
+    """Parts numbered without zeros, a `_metadata` file, TorchRec's names, no cardinalities."""
+    root = tmp_path / "split"
+    for split, rows in ROWS.items():
+        reader = SplitBinaryReader(binary_path, split, FeatureSpec.criteo(TABLES, 13, "float32"))
+        columns = reader.read(0, rows)
+        table = pa.table(
+            {f"cat_{i}": ids for i, ids in enumerate(columns.categorical)}
+            | {f"int_{i}": columns.numerical[:, i] for i in range(13)}
+            | {"label": columns.label.astype(np.float32)}
+        )
+        folder = root / ("valid" if split == "validation" else split)
+        folder.mkdir(parents=True)
+        size = -(-rows // 12)
+        for part in range(12):
+            pq.write_table(table[part * size :][:size], folder / f"part.{part}.parquet")
+        pq.write_metadata(table.schema, folder / "_metadata")
+    common = (
+        *SIZES, "--batch_size", BATCH_SIZE, "--learning_rate", "0.5", "--max_steps", "20",
+        "--throughput_check_freq_within_epoch", "1",
+    )  # fmt: skip
+    expected = losses(train(*common, "--binary_path", binary_path)[3])
+    _, err, status, records = train(*common, "--binary_path", root, "--dataset_type", "parquet")
+    assert status == 0, err
+    assert losses(records) == expected
+    assert len(expected) == 20
 
 
 def test_a_folder_without_sizes_says_what_to_give(train, binary_path):
