@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -62,9 +63,16 @@ def assert_same(made: Manifest, expected: Manifest) -> None:
     assert made.cardinalities == expected.cardinalities
 
 
+@pytest.fixture(scope="module")
+def work_dir(tmp_path_factory) -> Path:
+    """Work that several presets share, as far as they agree."""
+    return tmp_path_factory.mktemp("work")
+
+
 @pytest.mark.parametrize("preset", PRESETS)
-def test_conformance(tmp_path, one_process, preset):
-    manifest = run(FOLDER, tmp_path / "made", "nvtabular", semantics=PRESETS[preset])
+def test_conformance(tmp_path, one_process, work_dir, preset):
+    fields = {"semantics": PRESETS[preset], "work_dir": work_dir}
+    manifest = run(FOLDER, tmp_path / "made", "nvtabular", **fields)
     expected = EXPECTED[preset]
     assert manifest.rejected == expected["rejected"]
     assert manifest.rows == expected["rows"]
@@ -90,14 +98,16 @@ def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_proces
     assert not list(tmp_path.glob("made.*"))
 
 
-def test_shuffled_gzip_and_crlf(tmp_path, one_process):
+@pytest.mark.parametrize("layout", ["nvidia", "torchrec"])
+def test_shuffled_gzip_and_crlf(tmp_path, one_process, layout):
     days = tmp_path / "days"
     days.mkdir()
     text = good_text(400, seed=5)
     (days / "day_0").write_bytes(gzip.compress(text))
     (days / "day_1").write_bytes(text.replace(b"\n", b"\r\n"))
     (days / "day_2").write_bytes(good_text(301, seed=6).removesuffix(b"\n"))
-    fields = {"semantics": dataclasses.replace(PRESETS["nvidia"], shuffle_seed=3), "format": BOTH}
+    semantics = dataclasses.replace(PRESETS["nvidia"], shuffle_seed=3)
+    fields = {"semantics": semantics, "format": BOTH, "layout": layout}
     made = run(days, tmp_path / "made", "nvtabular", **fields)
     assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
 
@@ -168,6 +178,40 @@ def test_a_process_that_ends_is_reported(tmp_path):
             process.call(request, lambda share: None)
 
 
+KILLED_PARENT = """
+import sys, time
+from pathlib import Path
+from preproc.nvtabular_process import NvtabularProcess
+with NvtabularProcess(None, "cpu", None, 1, Path(sys.argv[1])) as process:
+    print(process._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_process_does_not_outlive_its_parent(tmp_path):
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", KILLED_PARENT, tmp_path / "log"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    with parent:
+        worker = int(parent.stdout.readline())
+        assert "nvtabular_worker" in Path(f"/proc/{worker}/cmdline").read_text()
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while "nvtabular_worker" in command_line(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def command_line(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_the_memory_limit_is_enforced(tmp_path):
     """A column of 40 million distinct numbers does not fit 1.7 GiB less what the parent takes."""
     import numpy as np
@@ -192,9 +236,11 @@ def test_the_script_and_a_missing_environment(tmp_path):
         "OUTPUT_PATH": "made",
     }
 
-    def script(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def script(
+        *arguments: str, path: Path = RUN_SCRIPT, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [RUN_SCRIPT, *arguments],
+            [path, *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -213,7 +259,8 @@ def test_the_script_and_a_missing_environment(tmp_path):
     assert done.returncode == 2
     assert "NVTabular cannot be used: ModuleNotFoundError" in done.stderr
     assert not (tmp_path / "made").exists()
-    done = script("CPU", "--frequency_limit=2", "--progress=json")
+    prepare = RUN_SCRIPT.with_name("prepare_dataset.sh")
+    done = script("2", "CPU", "NVTabular", "--progress=json", path=prepare)
     assert done.returncode == 0, done.stderr
     stages = [json.loads(line) for line in done.stderr.splitlines()]
     assert list(dict.fromkeys(s["stage"] for s in stages))[:3] == ["read", "count", "encode"]

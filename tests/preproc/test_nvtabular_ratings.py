@@ -60,13 +60,13 @@ def assert_same(source, tmp_path, **settings) -> Manifest:
 @pytest.mark.parametrize("kcore", ["iterated", "once"])
 def test_movielens(tmp_path, kcore, requests):
     """More than ten parts and, iterated, several passes; bad rows are set aside."""
-    rows = interactions(1500, seed=1)
+    rows = interactions(1600, seed=1)
     lines = [f"{u}::{i}::{r:g}::{t}" for u, i, r, t in rows]
     lines[700] = "not a row"
     source = tmp_path / "ratings.dat"
     source.write_text("\n".join(lines))
     settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
-    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 1000}
+    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
     made = assert_same(source, tmp_path, **settings, **quarantine)
     assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
     assert sum(made.rejected.values()) == 1
