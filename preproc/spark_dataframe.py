@@ -3,13 +3,14 @@
 
 scan    text -> validated rows, a parquet folder per day              (spark_rows)
 count   rows -> categories counted, ordered and numbered              (spark_dictionaries)
-encode  rows joined with the dictionaries -> ids, a folder per day    (here)
-join    the ids of a day -> their place in the columns, by the driver (here)
+encode  rows joined with the dictionaries -> ids, a folder per group  (here)
+join    the ids of a group -> their place in the columns, by the driver (here)
 
 Every folder stands under a key of what it depends on, and has its name only when it is complete.
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -42,8 +43,10 @@ from preproc.spark_dictionaries import (
     copy_dictionaries,
     count_categories,
 )
-from preproc.spark_rows import DayRows, read_days, uri, write_parquet
+from preproc.spark_row_places import RowGroup, all_days
+from preproc.spark_rows import read_rows
 from preproc.spark_runner import SparkRunner
+from preproc.spark_tables import uri, write_parquet
 from preproc.workspace import settings_key
 
 BROADCAST_CATEGORIES = 4 * 2**20
@@ -60,8 +63,9 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     for key, value in job.spark.spark_conf:
         if runner.session.conf.isModifiable(key):
             runner.session.conf.set(key, value)
-    days = read_days(engine_job, runner)
-    dictionaries = count_categories(engine_job, runner, days)
+    groups = read_rows(engine_job, runner)
+    days = all_days(groups)
+    dictionaries = count_categories(engine_job, runner, groups)
     bounds = split_bounds([day.rows for day in days], semantics)
     key = settings_key(
         {
@@ -77,14 +81,14 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     )
     stage = EncodeStage(staging_folder(engine_job, key), job.format)
     cardinalities = tuple(kept + 1 for kept in dictionaries.kept)
-    _encode_days(engine_job, runner, days, dictionaries, _Places(stage, bounds, cardinalities))
+    _encode_groups(engine_job, runner, groups, dictionaries, _Places(stage, bounds, cardinalities))
     copy_dictionaries(
         dictionaries, [dictionary_path(stage.dataset, c) for c in range(NUM_CATEGORICAL)]
     )
     bad = [row for day in days for row in day.bad]
     if bad:
         write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
-    records = [stage.record(_name(i)) or {} for i in range(len(days))]
+    records = [stage.record(group.key) or {} for group in groups]
     return EngineResult(
         dataset=stage.dataset,
         engine={"name": "spark", "mode": "dataframe", "spark_version": runner.version},
@@ -96,61 +100,47 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     )
 
 
-def _name(day: int) -> str:
-    return f"day_{day:03d}"
-
-
-def _encode_days(
+def _encode_groups(
     engine_job: EngineJob,
     runner: SparkRunner,
-    days: list[DayRows],
+    groups: list[RowGroup],
     dictionaries: SqlDictionaries,
     places: "_Places",
 ) -> None:
-    semantics = engine_job.job.semantics
-    total = sum(day.rows for day in days)
+    folder = engine_job.workspace.unit_dir("encode", places.stage.dataset.parent.name).resolve()
     done = [0, 0]
-    key = settings_key(
-        {
-            "dictionaries": dictionaries.key,
-            "numerical": [
-                semantics.numerical_offset,
-                semantics.numerical_min,
-                semantics.numerical_missing,
-            ],
-        }
-    )
-    folder = engine_job.workspace.unit_dir("encode", key).resolve()
-    text_bytes = [day.file.text_bytes for day in days]
     with (
-        engine_job.reporter.stage("encode", sum(text_bytes), lambda: (done[0], done[1])),
+        engine_job.reporter.stage(
+            "encode", sum(g.text_bytes for g in groups), lambda: (done[0], done[1])
+        ),
         places.open(),
     ):
-        for index, day in enumerate(days):
-            first, before = sum(d.rows for d in days[:index]), sum(text_bytes[:index])
-            if places.stage.record(_name(index)) is None:
-                encoded = folder / _name(index)
+        for group in groups:
+            before, first_row = done
+
+            def update(fraction: float, before: int = before, group: RowGroup = group) -> None:
+                done[0] = before + int(fraction * group.text_bytes)
+
+            if places.stage.record(group.key) is None:
+                encoded = folder / group.key
                 if not encoded.exists():
-
-                    def update(fraction: float, before: int = before, index: int = index) -> None:
-                        done[0] = before + int(fraction * text_bytes[index])
-
-                    write_parquet(
-                        runner, _encoded(runner, day, dictionaries, semantics), encoded, update
-                    )
-                positives = places.write_day(day, encoded, first)
-                places.stage.write_record(_name(index), positives)
+                    table = _encoded(runner, group, dictionaries, engine_job.job.semantics)
+                    write_parquet(runner, table, encoded, update)
+                positives = places.write_group(group, encoded, first_row)
+                places.stage.write_record(group.key, positives)
                 shutil.rmtree(encoded)
-            done[:] = [before + text_bytes[index], first + day.rows]
-    assert done[1] == total
+            done[:] = [before + group.text_bytes, first_row + group.rows]
 
 
 def _encoded(
-    runner: SparkRunner, day: DayRows, dictionaries: SqlDictionaries, semantics: CriteoSemantics
+    runner: SparkRunner,
+    group: RowGroup,
+    dictionaries: SqlDictionaries,
+    semantics: CriteoSemantics,
 ) -> Any:
-    """Returns the valid rows of a day with their features and ids."""
+    """Returns the valid rows of a group with their features and ids."""
     session = runner.session
-    session.read.parquet(uri(day.folder)).where("raw IS NULL").createOrReplaceTempView("rows")
+    session.read.parquet(uri(group.folder)).where("raw IS NULL").createOrReplaceTempView("rows")
     joins, ids, small = [], [], []
     for column, kept in enumerate(dictionaries.kept):
         if kept == 0:
@@ -164,10 +154,15 @@ def _encoded(
         if kept <= BROADCAST_CATEGORIES:
             small.append(name)
     hint = f"/*+ BROADCAST({', '.join(small)}) */" if small else ""
-    columns = ["block", "line", "label", *_numerical(semantics), *ids]
+    columns = ["day", "block", "line", "label", *_numerical(semantics), *ids]
     table = session.sql(f"SELECT {hint} {', '.join(columns)} FROM rows {' '.join(joins)}")
-    if len(small) < len(joins):  # a shuffle has lost the order
-        table = table.repartitionByRange("block", "line").sortWithinPartitions("block", "line")
+    # With it, each of 26 small joins is planned by itself: three times as slow. A shuffle needs it:
+    # all rows without a category meet in one task.
+    shuffles = len(small) < len(joins)
+    session.conf.set("spark.sql.adaptive.enabled", str(shuffles).lower())
+    if shuffles:  # the order is lost
+        order = ("day", "block", "line")
+        table = table.repartitionByRange(*order).sortWithinPartitions(*order)
     return table
 
 
@@ -212,24 +207,45 @@ class _Places:
                     self._float32[split] = stack.enter_context(fd)
             yield
 
-    def write_day(self, day: DayRows, encoded: Path, first_row: int) -> dict[Split, int]:
-        """Writes the encoded rows of a day at their places; returns the clicks of each split."""
+    def write_group(self, group: RowGroup, encoded: Path, first_row: int) -> dict[Split, int]:
+        """Writes encoded rows at their places; returns the clicks of each split.
+
+        Args:
+            group: whose rows.
+            encoded: parquet of them, in any order (long runs in order are faster).
+            first_row: global number of the first.
+        """
         positives = dict.fromkeys(SPLITS, 0)
         written: list[tuple[int, int]] = []
+        first_rows = list(itertools.accumulate((d.rows for d in group.days), initial=first_row))
         for part in sorted(encoded.glob("*.parquet")):
             with pq.ParquetFile(part) as file:
                 for batch in file.iter_batches(_BATCH_ROWS):
-                    rows = day.row_numbers(batch["block"].to_numpy(), batch["line"].to_numpy())
-                    order = np.argsort(rows, kind="stable")
-                    rows = rows[order] + first_row
-                    columns = _columns(batch, order)
-                    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-                    for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-                        if start < stop:
-                            written.append((int(rows[start]), int(rows[stop - 1]) + 1))
-                            self._write(written[-1], columns[start:stop], positives)
-        _check_complete(day, written, first_row)
+                    rows = np.empty(len(batch), np.int64)
+                    days = batch["day"].to_numpy()
+                    blocks, lines = batch["block"].to_numpy(), batch["line"].to_numpy()
+                    for day in np.unique(days):
+                        here = days == day
+                        numbers = group.days[day].row_numbers(blocks[here], lines[here])
+                        rows[here] = numbers + first_rows[day]
+                    written += self._write_rows(batch, rows, positives)
+        _check_complete(written, first_row, first_rows[-1])
         return positives
+
+    def _write_rows(
+        self, batch: Any, rows: npt.NDArray[np.int64], positives: dict[Split, int]
+    ) -> list[tuple[int, int]]:
+        """Writes rows of the given global numbers; returns the ranges they make."""
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        columns = _columns(batch, order)
+        cuts = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
+        ranges = []
+        for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            if start < stop:
+                ranges.append((int(rows[start]), int(rows[stop - 1]) + 1))
+                self._write(ranges[-1], columns[start:stop], positives)
+        return ranges
 
     def _write(
         self, rows: tuple[int, int], columns: ClickColumns, positives: dict[Split, int]
@@ -259,14 +275,10 @@ def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
     )
 
 
-def _check_complete(day: DayRows, written: list[tuple[int, int]], first_row: int) -> None:
-    """Every row of the day must be there once."""
-    expected = first_row
-    for start, stop in sorted(written):
+def _check_complete(written: list[tuple[int, int]], first: int, last: int) -> None:
+    """Every row must have been written once."""
+    expected = first
+    for start, stop in [*sorted(written), (last, last)]:
         if start != expected:
-            raise AssertionError(
-                f"{day.file.path}: row {expected} came {start - expected:+d} rows off"
-            )
+            raise AssertionError(f"row {start} was encoded where row {expected} belongs")
         expected = stop
-    if expected != first_row + day.rows:
-        raise AssertionError(f"{day.file.path}: {first_row + day.rows - expected} rows are missing")

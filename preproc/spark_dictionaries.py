@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from preproc.criteo_engine import DICTIONARY_DTYPE, EngineJob
 from preproc.criteo_schema import NUM_CATEGORICAL, CriteoSemantics, split_bounds
-from preproc.spark_rows import DayRows, uri, write_parquet
+from preproc.spark_row_places import RowGroup, all_days
 from preproc.spark_runner import SparkRunner
+from preproc.spark_tables import uri, write_parquet
 from preproc.workspace import atomic_file, settings_key
 
 _FILE_BATCH_ROWS = 2**18
@@ -53,17 +54,17 @@ def category(column: int, semantics: CriteoSemantics) -> str:
 
 
 def count_categories(
-    engine_job: EngineJob, runner: SparkRunner, days: list[DayRows]
+    engine_job: EngineJob, runner: SparkRunner, groups: list[RowGroup]
 ) -> SqlDictionaries:
     """Counts the categories of the rows that dictionaries are made from, unless that was done."""
     semantics = engine_job.job.semantics
-    rows = sum(day.rows for day in days)
+    rows = sum(group.rows for group in groups)
     if semantics.dictionary_days == "train":
-        rows = split_bounds([day.rows for day in days], semantics)["train"][1]
+        rows = split_bounds([day.rows for day in all_days(groups)], semantics)["train"][1]
     limit = max(semantics.frequency_limit, 1)
     key = settings_key(
         {
-            "days": [day.folder.parent.name for day in days],
+            "groups": [group.key for group in groups],
             "rows": rows,
             "modulus": semantics.category_modulus,
             "frequency_limit": limit,
@@ -73,12 +74,12 @@ def count_categories(
     dictionaries = SqlDictionaries(key, folder)
     if all(path.exists() for path in dictionaries.paths):
         return dictionaries
-    total = sum(day.file.text_bytes for day in days)
+    total = sum(group.text_bytes for group in groups)
     done = [0]
     with engine_job.reporter.stage("count", total, lambda: (done[0], 0)):
         ids = folder / "ids"
         if not ids.exists():
-            table = _numbered(runner, _counted_rows(runner, days, rows), semantics, limit)
+            table = _numbered(runner, _counted_rows(runner, groups, rows), semantics, limit)
             write_parquet(
                 runner,
                 table,
@@ -92,24 +93,20 @@ def count_categories(
     return dictionaries
 
 
-def _counted_rows(runner: SparkRunner, days: list[DayRows], rows: int) -> Any:
-    """Returns the first `rows` valid rows of all days."""
+def _counted_rows(runner: SparkRunner, groups: list[RowGroup], rows: int) -> Any:
+    """Returns the first `rows` valid rows of all groups."""
+    read = runner.session.read
     whole: list[str] = []
-    tables = []
-    for day in days:
-        if rows >= day.rows:
-            whole.append(uri(day.folder))
-        elif rows > 0:
-            part = runner.session.read.parquet(uri(day.folder))
-            tables.append(part.where(day.first_rows_condition(rows)))
-        rows = max(rows - day.rows, 0)
-    if whole:
-        tables.append(runner.session.read.parquet(*whole))
-    if not tables:
-        tables.append(runner.session.read.parquet(uri(days[0].folder)).where("false"))
-    table = tables[0]
-    for other in tables[1:]:
-        table = table.union(other)
+    cut: Any = None
+    for group in groups:
+        if rows >= group.rows:
+            whole.append(uri(group.folder))
+        elif cut is None:  # even for no rows: a table has to have columns
+            cut = read.parquet(uri(group.folder)).where(group.first_rows_condition(rows))
+        rows = max(rows - group.rows, 0)
+    table: Any = read.parquet(*whole) if whole else cut
+    if whole and cut is not None:
+        table = table.union(cut)
     return table.where("raw IS NULL")
 
 

@@ -18,11 +18,11 @@ from preproc.spark_settings import SparkSettings
 
 LEAST_JAVA = 17
 _REPOSITORY = Path(__file__).resolve().parents[1]
+_LOGGING = Path(__file__).with_name("spark_log4j2.properties").resolve()
 
 _DEFAULTS = {
     "spark.app.name": "criteo",
     "spark.ui.showConsoleProgress": "false",  # the project's own reporter shows it
-    "spark.log.level": "ERROR",
     "spark.locality.wait": "0s",  # storage is shared: no executor is nearer than another
 }
 
@@ -105,13 +105,16 @@ def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> 
     """Returns what to set: our defaults where nobody else chose, then what the flags say."""
     defaults = dict(_DEFAULTS)
     defaults["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
+    defaults["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_LOGGING}"
     if settings.master is not None and settings.master.startswith("local["):
         defaults |= {
             "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
             "spark.driver.host": "localhost",
             "spark.driver.bindAddress": "127.0.0.1",
         }
     if submitted:
+        defaults["spark.log.level"] = "ERROR"  # its Java runs already, with options of its own
         pyspark.SparkContext._ensure_initialized()
         chosen = pyspark.SparkConf()
         defaults = {k: v for k, v in defaults.items() if not chosen.contains(k)}

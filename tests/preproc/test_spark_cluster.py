@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real standalone cluster on loopback, and interruptions: each job is a process of its own."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import spark_session
+from preproc.errors import PreprocError
+from preproc.native import binding
+from tests.preproc.criteo_rows import run, write_days
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.multiprocess,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+]
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL_UNITS = "spark.sql.files.maxPartitionBytes=30000"
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start_job(source: Path, output: Path, *flags: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "preproc.criteo",
+            "--engine=spark",
+            f"--input={source}",
+            f"--output={output}",
+            f"--work_dir={output}.work",
+            *flags,
+        ],
+        cwd=REPOSITORY,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Cluster:
+    """A master and two workers of one core and 1.5 GB each."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        import pyspark
+
+        self._program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        self._folder = folder
+        self._stack = stack
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        self._log = folder / "master.log"
+        self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
+        self.workers = [
+            self._start(
+                "worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1500m",
+                "--work-dir", str(folder / f"worker_{i}"), self.url,
+            )
+            for i in range(2)
+        ]  # fmt: skip
+        wait_for(lambda: self._log.read_text().count("Registering worker") == 2, 400, "the workers")
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen:
+        log = self._stack.enter_context((self._folder / "master.log").open("a"))
+        process = subprocess.Popen(
+            [self._program, f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def java():
+    try:
+        spark_session.find_java()
+    except PreprocError:
+        pytest.skip("no Java")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, java):
+    with contextlib.ExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> Path:
+    return write_days(tmp_path_factory.mktemp("days") / "in", rows=3000)
+
+
+LOOPBACK = "--spark_conf=spark.driver.host=127.0.0.1,spark.driver.bindAddress=127.0.0.1"
+
+
+def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
+    job = start_job(
+        days,
+        tmp_path / "made",
+        f"--master={cluster.url}",
+        LOOPBACK,
+        "--executor_memory=3g",
+        "--spark_start_timeout=90",
+    )
+    _, errors = job.communicate(timeout=600)
+    assert job.returncode == 2, errors
+    assert "did not start working within --spark_start_timeout 90 s" in errors
+    assert "needs 1 core(s) and 3.0 GiB; the largest of 2 worker(s) has 1 core(s) and" in errors
+    assert not (tmp_path / "made").exists()
+
+
+def test_worker_killed_in_the_middle(cluster, days, tmp_path):
+    """The whole job on two workers; the one that is left finishes it, with the right bytes."""
+    output = tmp_path / "made"
+    conf = f"{LOOPBACK},spark.executor.memory=700m,{SMALL_UNITS}"
+    job = start_job(days, output, f"--master={cluster.url}", conf)
+    work = Path(f"{output}.work")
+
+    def scanned() -> int:
+        return len(list(work.glob("scan/*/*.json")))
+
+    wait_for(lambda: scanned() >= 3 or job.poll() is not None, 600, "the first units")
+    assert job.poll() is None, job.communicate()
+    cluster.workers[0].kill()
+    assert scanned() < 60, "the job was through before the worker was killed"
+    _, errors = job.communicate(timeout=600)
+    assert job.returncode == 0, errors
+    made = Manifest.load(output)
+    assert made.files == run(days, tmp_path / "native").files
+    assert Manifest.describe_files(output) == made.files
+
+
+def test_interrupted_job_continues(days, tmp_path):
+    """Ctrl-C in the scan; the same command takes the finished units as they are."""
+    output = tmp_path / "made"
+    flags = ("--master=local[1]", f"--spark_conf={SMALL_UNITS}")
+    work = Path(f"{output}.work")
+    job = start_job(days, output, *flags)
+    wait_for(
+        lambda: len(list(work.glob("scan/*/*.json"))) >= 3 or job.poll() is not None,
+        600,
+        "the first units",
+    )
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=300)
+    assert job.returncode == 130, errors
+    assert "interrupted; the same command continues" in errors
+    assert "Traceback" not in errors
+    before = {p: p.stat().st_ino for p in work.glob("scan/*/*.json")}
+    assert 3 <= len(before) < 60
+    job = start_job(days, output, *flags)
+    _, errors = job.communicate(timeout=600)
+    assert job.returncode == 0, errors
+    assert {p: p.stat().st_ino for p in before} == before
+    assert Manifest.load(output).files == run(days, tmp_path / "native").files

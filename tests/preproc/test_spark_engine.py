@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark engine in both modes makes the native engine's bytes; one local session for all."""
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dataspec.manifest import Manifest
+from preproc import native_encode, spark_dataframe, spark_rows, spark_session
+from preproc.criteo_job import CriteoJob
+from preproc.criteo_pipeline import prepare
+from preproc.criteo_schema import PRESETS, REJECT_REASONS
+from preproc.errors import PreprocError, TooManyBadRowsError
+from preproc.native import binding
+from preproc.spark_settings import SPARK_MODES, SparkSettings
+from tests.preproc.criteo_rows import good_text, run, write_days
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+]
+
+CONFORMANCE = Path(__file__).parent / "conformance"
+EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session():
+    """Every run of this module finds this session and leaves it open."""
+    try:
+        spark_session.find_java()
+    except PreprocError:
+        pytest.skip("no Java")
+    settings = SparkSettings(master="local[2]", spark_conf=(("spark.sql.shuffle.partitions", "2"),))
+    with spark_session.connect(settings) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """Runs on the same input share their validated rows."""
+    return tmp_path_factory.mktemp("work")
+
+
+def spark(mode: str, unit_bytes: int | None = None) -> dict[str, object]:
+    """Returns the fields of a job on the session."""
+    conf = (("spark.sql.files.maxPartitionBytes", str(unit_bytes)),) if unit_bytes else ()
+    return {"spark": SparkSettings(spark_mode=mode, spark_conf=conf)}
+
+
+def assert_same(made: Manifest, expected: Manifest) -> None:
+    assert made.files == expected.files
+    assert (made.rows, made.positives) == (expected.rows, expected.positives)
+    assert (made.rejected, made.source_files) == (expected.rejected, expected.source_files)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("mode", SPARK_MODES)
+def test_engine_makes_the_recorded_bytes(tmp_path, work, mode, preset):
+    job = CriteoJob(
+        input=CONFORMANCE,
+        output=tmp_path / "dataset",
+        semantics=PRESETS[preset],
+        preset=preset,
+        engine="spark",
+        max_bad_fraction=0.2,
+        work_dir=work / mode,
+        **spark(mode, 50_000),
+    )
+    manifest = Manifest.load(prepare(job))
+    expected = EXPECTED[preset]
+    assert (manifest.rejected, manifest.rows) == (expected["rejected"], expected["rows"])
+    checksums = {name: entry["xxh3_128"] for name, entry in manifest.files.items()}
+    different = [n for n in expected["files"] if checksums.get(n) != expected["files"][n]]
+    assert different == []
+    assert checksums.keys() == expected["files"].keys()
+    assert (manifest.engine["name"], manifest.engine["mode"]) == ("spark", mode)
+
+
+def odd_days(folder: Path) -> Path:
+    """Days as they may come: CRLF, gzip by magic alone, bad rows, no last line end."""
+    folder.mkdir()
+    plain = good_text(300, seed=1).replace(b"\n", b"\r\n")
+    lines = good_text(260, seed=2).split(b"\n")
+    lines[0] = b"1\tbad"
+    lines[17] = b"\xff" + lines[17] + b"\r"
+    lines[100] = lines[100] + b"\r\r"  # one CR belongs to the line end, the other to the row
+    lines[101] = b""
+    lines[102] = lines[102].replace(b"\t", b"\t99999999999", 1)
+    lines[258] = b"\xe2\r"
+    packed = b"\n".join(lines)
+    last = b"\n".join([good_text(151, seed=3).rstrip(b"\n"), b"2" + b"\t" * 39])
+    (folder / "day_0.tsv").write_bytes(plain)
+    (folder / "day_1").write_bytes(gzip.compress(packed[:9999]) + gzip.compress(packed[9999:]))
+    (folder / "day_2").write_bytes(last)
+    return folder
+
+
+@pytest.mark.parametrize("mode", SPARK_MODES)
+def test_odd_spelling_fractions_shuffle_and_parquet(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(spark_rows, "GROUP_BYTES", 60_000)  # two groups
+    monkeypatch.setattr(spark_dataframe, "BROADCAST_CATEGORIES", 700)  # some joins shuffle
+    days = odd_days(tmp_path / "days")
+    semantics = dataclasses.replace(
+        PRESETS["dlrm"],
+        frequency_limit=2,
+        split_fractions=(0.61, 0.2, 0.19),
+        dictionary_days="train",
+        shuffle_seed=7,
+    )
+    fields = {"semantics": semantics, "format": ("split", "parquet")}
+    expected = run(days, tmp_path / "native", **fields)
+    assert sum(expected.rejected.values()) == 7
+    assert sum(expected.rejected[r] > 0 for r in REJECT_REASONS) >= 3
+    made = run(days, tmp_path / "made", "spark", **fields, **spark(mode, 20_000))
+    assert_same(made, expected)
+
+
+@pytest.mark.parametrize("mode", SPARK_MODES)
+def test_too_many_bad_rows_and_then_enough(tmp_path, mode):
+    days = write_days(tmp_path / "days", rows=150)
+    text = (days / "day_0").read_bytes().split(b"\n")
+    for line in range(20, 29):
+        text[line] = b"bad row"
+    (days / "day_0").write_bytes(b"\n".join(text))
+    with pytest.raises(TooManyBadRowsError, match=r"9 bad rows.*\n.*day_0, line 21, byte"):
+        run(days, tmp_path / "made", "spark", max_bad_fraction=1e-3, **spark(mode))
+    assert not (tmp_path / "made").exists()
+    made = run(days, tmp_path / "made", "spark", max_bad_fraction=0.5, **spark(mode))
+    assert made.rejected["columns"] == 9
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made"]
+
+
+@pytest.mark.parametrize("mode", SPARK_MODES)
+def test_damaged_gzip_names_the_file(tmp_path, mode):
+    days = write_days(tmp_path / "days", rows=200)
+    packed = gzip.compress((days / "day_1").read_bytes())
+    (days / "day_1").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(PreprocError, match=r"end early|gave up"):
+        run(days, tmp_path / "made", "spark", **spark(mode))
+
+
+def test_line_without_an_end(tmp_path):
+    days = write_days(tmp_path / "days", rows=50)
+    with (days / "day_1").open("ab") as file:
+        file.write(b"1" * (2**20 + 1) + b"\n")
+    for mode in SPARK_MODES:
+        with pytest.raises(PreprocError, match=r"day_1: the line at byte \d+ is longer"):
+            run(days, tmp_path / "made", "spark", **spark(mode))
+
+
+def test_byte_order_mark(tmp_path):
+    days = write_days(tmp_path / "days", rows=50)
+    (days / "day_1").write_bytes(b"\xef\xbb\xbf" + good_text(50, seed=1))
+    with pytest.raises(PreprocError, match="day_1: begins with a UTF-8 byte order mark"):
+        run(days, tmp_path / "made", "spark", **spark("dataframe"))
+    made = run(days, tmp_path / "kernel", "spark", **spark("kernel"))
+    assert_same(made, run(days, tmp_path / "native"))
+
+
+def test_dictionaries_that_do_not_fit_an_executor(tmp_path, monkeypatch):
+    days = write_days(tmp_path / "days", rows=100)
+    with pytest.raises(PreprocError, match=r"--memory_limit 30\.0 MiB is too small"):
+        run(days, tmp_path / "made", "spark", memory_limit=30 * 2**20, **spark("kernel"))
+
+
+def test_failed_kernel_run_continues(tmp_path, monkeypatch):
+    """Stops after the scan; the units that are there are taken as they are."""
+    days = write_days(tmp_path / "days", rows=200)
+    fields = {"work_dir": tmp_path / "work", **spark("kernel", 30_000)}
+
+    def stop(*args: object) -> None:
+        raise PreprocError("stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("preproc.spark_kernel._merge", stop)
+        with pytest.raises(PreprocError, match="stop"):
+            run(days, tmp_path / "made", "spark", **fields)
+    before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.json")}
+    assert len(before) > 5
+    made = run(days, tmp_path / "made", "spark", **fields)
+    assert {p: p.stat().st_ino for p in before} == before
+    assert not list((tmp_path / "work").rglob("attempt-*"))
+    assert_same(made, run(days, tmp_path / "native"))
+
+
+def test_failed_dataframe_run_continues(tmp_path, monkeypatch):
+    """Stops before the last stage; rows and dictionaries are not made again."""
+    days = write_days(tmp_path / "days", rows=100)
+    fields = {"work_dir": tmp_path / "work", **spark("dataframe")}
+
+    def stop(*args: object) -> None:
+        raise PreprocError("stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_dataframe, "_encoded", stop)
+        with pytest.raises(PreprocError, match="stop"):
+            run(days, tmp_path / "made", "spark", **fields)
+    before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.parquet")}
+    assert before
+    made = run(days, tmp_path / "made", "spark", **fields)
+    assert {p: p.stat().st_ino for p in before} == before
+    assert_same(made, run(days, tmp_path / "native"))
+
+
+def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
+    days = write_days(tmp_path / "days", rows=60)
+
+    def stop(*args: object) -> None:
+        raise PreprocError("stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("preproc.criteo_native.write_quarantine", stop)
+        patch.setattr("preproc.spark_kernel.finish_encode", stop)
+        with pytest.raises(PreprocError, match="stop"):
+            run(days, tmp_path / "made", "spark", **spark("kernel"))
+    monkeypatch.setattr(native_encode, "boot_id", lambda: "another boot")
+    made = run(days, tmp_path / "made", "spark", **spark("kernel"))
+    assert_same(made, run(days, tmp_path / "native"))

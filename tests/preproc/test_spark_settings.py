@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be known of the Spark engine without Spark: settings, places of rows, messages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from preproc import criteo
+from preproc.errors import PreprocError
+from preproc.input_file import InputFile
+from preproc.quarantine import BadRow
+from preproc.spark_cluster import Worker, explain_workers
+from preproc.spark_row_places import DayRows, RowGroup
+from preproc.spark_runner import cause
+from preproc.spark_session import java_version
+from preproc.spark_settings import SparkSettings, parse_spark_conf, parse_spark_size
+
+REPOSITORY = Path(__file__).parents[2]
+GIB = 2**30
+
+
+def test_flags_become_settings():
+    values = criteo.define_flags()
+    values(
+        [
+            "criteo", "--input=in", "--output=out", "--engine=spark", "--spark_mode=dataframe",
+            "--master=spark://host:7077", "--executor_cores=4", "--executor_memory=8g",
+            "--spark_conf=spark.jars=a.jar,b.jar,spark.task.cpus=2", "--spark_conf=spark.x=1=2",
+            "--spark_start_timeout=20",
+        ]
+    )  # fmt: skip
+    assert criteo.job_from_flags(values).spark == SparkSettings(
+        spark_mode="dataframe",
+        master="spark://host:7077",
+        spark_conf=(("spark.jars", "a.jar,b.jar"), ("spark.task.cpus", "2"), ("spark.x", "1=2")),
+        executor_cores=4,
+        executor_memory="8g",
+        spark_start_timeout=20.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"spark_mode": "sql"}, r"--spark_mode must be one of kernel, dataframe; got 'sql'"),
+        ({"master": "host:7077"}, r"--master must be local\[\*\].*; got 'host:7077'"),
+        ({"executor_cores": 0}, "--executor_cores must be at least 1, got 0"),
+        ({"executor_memory": "lots"}, "--executor_memory must be a size such as 512m"),
+        ({"spark_start_timeout": 0.0}, "--spark_start_timeout must be above 0"),
+        ({"spark_start_timeout": float("nan")}, "--spark_start_timeout must be above 0"),
+    ],
+)
+def test_settings_without_a_meaning(fields, message):
+    with pytest.raises(PreprocError, match=message):
+        SparkSettings(**fields)
+
+
+def test_sizes_and_configuration():
+    sizes = {"64": 64, "512m": 2**29, "4g": 4 * GIB, "2GB": 2 * GIB, "1k": 1024}
+    assert {text: parse_spark_size("x", text) for text in sizes} == sizes
+    conf = (("spark.sql.files.maxPartitionBytes", "1m"),)
+    assert SparkSettings(spark_conf=conf).unit_bytes() == 2**20
+    assert SparkSettings().unit_bytes() is None
+    for text in ("spark.x", "executor.memory=1g", "=1"):
+        with pytest.raises(PreprocError, match=r"--spark_conf must be spark\.KEY=VALUE"):
+            parse_spark_conf([text])
+
+
+def day(tmp_path: Path, counts: list[int], bad_lines: list[int]) -> DayRows:
+    """A file of blocks of 1000 bytes with so many lines each, numbered by Spark as it pleases."""
+    path = tmp_path / "day"
+    path.write_bytes(b"x")
+    bad = tuple(BadRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
+    return DayRows(
+        file=InputFile.open(path),
+        starts=np.arange(len(counts)) * 1000,
+        first_lines=np.array([2**33 * (len(counts) - i) for i in range(len(counts))]),
+        positions=np.concatenate([[0], np.cumsum(counts)]),
+        bad=bad,
+    )
+
+
+def test_rows_are_numbered_past_bad_ones(tmp_path):
+    rows = day(tmp_path, [4, 1, 5], [1, 4, 9])
+    assert (rows.lines, rows.rows) == (10, 7)
+    blocks = np.repeat([0, 1000, 2000], [4, 1, 5])
+    lines = np.concatenate([rows.first_lines[i] + np.arange(n) for i, n in enumerate([4, 1, 5])])
+    good = [p for p in range(10) if p not in (1, 4, 9)]
+    assert rows.row_numbers(blocks[good], lines[good]).tolist() == list(range(7))
+    shuffled = np.array(good)[::-1]
+    assert rows.row_numbers(blocks[shuffled], lines[shuffled]).tolist() == list(range(6, -1, -1))
+
+
+@pytest.mark.parametrize("bad_lines", [[], [0], [1, 4, 9], [0, 1, 2, 3], [9]])
+def test_condition_holds_for_the_first_rows(tmp_path, bad_lines):
+    one = day(tmp_path, [4, 1, 5], bad_lines)
+    group = RowGroup("key", tmp_path, (one, one))
+    every = [
+        (d, block, int(one.first_lines[i]) + line, d * 10 + int(one.positions[i]) + line)
+        for d in range(2)
+        for i, (block, count) in enumerate([(0, 4), (1000, 1), (2000, 5)])
+        for line in range(count)
+    ]
+    good = [row for row in every if row[3] % 10 not in bad_lines]
+    for count in range(len(good) + 1):
+        condition = group.first_rows_condition(count).replace("L", "").replace(" = ", " == ")
+        code = condition.replace("AND", "and").replace("OR", "or")
+        held = [
+            row
+            for row in good
+            if eval(code, {"day": row[0], "block": row[1], "line": row[2]})
+        ]
+        assert held == good[:count]
+
+
+def test_explanation_of_a_cluster():
+    small = Worker(cores=4, memory=2 * GIB, free_cores=4, free_memory=2 * GIB)
+    busy = Worker(cores=8, memory=16 * GIB, free_cores=0, free_memory=GIB)
+    free = Worker(cores=8, memory=16 * GIB, free_cores=8, free_memory=16 * GIB)
+    assert "no worker is registered" in explain_workers([], 1, GIB)
+    message = explain_workers([small], 1, 3 * GIB)
+    assert "needs 1 core(s) and 3.0 GiB; the largest of 1 worker(s) has 4 core(s) and" in message
+    assert "Lower --executor_memory" in message
+    assert "Lower --executor_memory" in explain_workers([small], 6, GIB)
+    assert "other applications use it" in explain_workers([busy, small], 1, 3 * GIB)
+    assert "no executor stays alive" in explain_workers([free], 1, 3 * GIB)
+
+
+def test_cause_is_found_in_a_page_of_java():
+    python = (
+        "An error occurred while calling o1.collect.\n: org.apache.SparkException: Job aborted"
+        "\nTraceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'p'\n"
+        "\n\tat org.apache.spark.X\nCaused by: y\n"
+    )
+    assert cause(python) == "ModuleNotFoundError: No module named 'p'"
+    java = (
+        "An error\n: z.Exception: top\n\tat a.b\nCaused by: java.io.EOFException: cut off\n\tat c"
+    )
+    assert cause(java) == "Caused by: java.io.EOFException: cut off"
+    assert cause("short") == "short"
+
+
+def test_version_of_java(tmp_path):
+    java = tmp_path / "java"
+    for text, version in (('openjdk version "17.0.2" 2022', 17), ('java version "1.8.0_1"', 8)):
+        java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+        java.chmod(0o755)
+        assert java_version(str(java)) == version
+    assert java_version(str(tmp_path / "none")) is None
+
+
+def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Calls run-spark.sh with a Python that says what it is given."""
+    names = ("MASTER", "TOTAL_CORES", "TOTAL_MEMORY", "EXECUTOR_CORES", "OPTS", "INPUT_PATH")
+    clean = {k: v for k, v in os.environ.items() if k not in names}
+    return subprocess.run(
+        [REPOSITORY / "preproc" / "run-spark.sh", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean | {"PYTHON": "/bin/echo"} | environment,
+    )
+
+
+def test_script_passes_the_environment_on():
+    paths = {"INPUT_PATH": "/in", "OUTPUT_PATH": "/out"}
+    done = shell("--progress=json", TOTAL_CORES="80", TOTAL_MEMORY="800", **paths)
+    assert done.stdout.split() == [
+        "preproc/spark_data_utils.py", "--input=/in", "--output=/out", "--master=local[80]",
+        "--spark_conf=spark.driver.memory=800g", "--progress=json",
+    ]  # fmt: skip
+    cluster = {"MASTER": "spark://h:7077", "EXECUTOR_CORES": "8"} | paths
+    options = {"OPTS": "--frequency_limit 8", "TOTAL_CORES": "80", "TOTAL_MEMORY": "800"}
+    assert shell(**cluster, **options).stdout.split()[3:] == [
+        "--master=spark://h:7077", "--executor_cores=8",
+        "--spark_conf=spark.cores.max=80,spark.executor.instances=10", "--executor_memory=80g",
+        "--frequency_limit", "8",
+    ]  # fmt: skip
+    assert "--frequency_limit=0" in shell(USE_FREQUENCY_LIMIT="0", **paths).stdout
+    assert "--frequency_limit" not in shell(USE_FREQUENCY_LIMIT="1", **paths).stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TOTAL_CORES": "many"}, "TOTAL_CORES must be a whole number, got 'many'"),
+        ({"MASTER": "yarn", "TOTAL_MEMORY": "8"}, "set TOTAL_CORES too"),
+        ({"MASTER": "yarn", "TOTAL_CORES": "2"}, "TOTAL_CORES 2 is less than EXECUTOR_CORES 4"),
+    ],
+)
+def test_script_says_what_is_wrong(environment, message):
+    done = shell(**environment)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_without_pyspark_the_remedy_is_named(tmp_path):
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from preproc import spark_session\n"
+        "from preproc.spark_settings import SparkSettings\n"
+        "with spark_session.connect(SparkSettings()): pass"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert "make spark" in done.stderr
