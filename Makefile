@@ -78,7 +78,8 @@ bench: setup  ## measure everything, fill README's tables (about ten minutes, no
 	$(BIN)/python -m benchmark.criteo_sample
 	$(BIN)/python -m benchmark.inference
 	$(BIN)/python -m benchmark.micro.loader
-	$(BIN)/python -m benchmark.report README.md
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.micro.loader; fi
+	$(BIN)/python -m benchmark.report README.md docs/training_input.md
 
 # torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
 $(PEERS_STAMP): requirements.txt pyproject.toml

@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--batch_size", type=int, default=32_768)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS / "loader.jsonl")
+    name = "loader_merlin" if MERLIN in candidates() else "loader"
+    parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # widening is the only arithmetic; readers have threads of their own
     found: dict[tuple[str, str], list[float]] = {}
@@ -102,11 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rate = samples_per_s(batches, rows)
                     found.setdefault((candidate, width), []).append(rate)
     config = {"rows": options.rows, "batch_size": options.batch_size, "page_cache": "warm"}
-    if MERLIN in candidates():
-        config["environment"] = "merlin-dataloader's: Arrow 15, NumPy 1.26"
     records = [
         make_record(
-            "loader", c, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
+            name, c, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
         )
         for (c, w), rates in found.items()
     ]

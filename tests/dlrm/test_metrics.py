@@ -39,6 +39,7 @@ def test_equals_sklearn_on_many_rows():
     assert ours.auc == pytest.approx(sk.roc_auc_score(labels, scores), abs=1e-12)
     probabilities = 1 / (1 + np.exp(-scores.astype(np.float64)))
     assert ours.log_loss == pytest.approx(sk.log_loss(labels, probabilities), rel=1e-9)
+    assert ours.accuracy == pytest.approx(sk.accuracy_score(labels, scores > 0), abs=1e-12)
     assert ours.calibration == pytest.approx(probabilities.mean() / labels.mean(), rel=1e-9)
 
 
