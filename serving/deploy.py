@@ -101,7 +101,7 @@ def deploy(
     """
     serving = settings.serving
     name = settings.name or export.kind
-    fixed_shapes = serving.format != "eager"
+    fixed_shapes = serving.backend != "python"
     signature = export.signature(fixed_shapes=fixed_shapes)
     config = config_text(name, signature, serving)
     check_config(config, name, serving)
@@ -131,7 +131,7 @@ def deploy(
         served = export.served_class.open(staged.folder, device)
         tolerance = settings.tolerance
         if tolerance is None:
-            tolerance = default_tolerance(serving.format, settings.quantize, settings.precision)
+            tolerance = default_tolerance(settings.quantize, settings.precision)
         parity = verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
         measured = measure(served)
         others = {}

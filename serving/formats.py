@@ -133,15 +133,22 @@ def open_artifact(
             network = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     else:
         network = build().to(device)
-    half = deployment.precision == "float16"
 
     def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        autocast = torch.autocast(device.type, torch.float16) if half else contextlib.nullcontext()
-        with autocast:
+        with autocast_of(deployment, device):
             found: Sequence[Tensor] = network(*inputs)
         return found
 
     return run
+
+
+def autocast_of(
+    deployment: Deployment, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Returns the context in which an eager network runs."""
+    if deployment.precision == "float16":
+        return torch.autocast(device.type, torch.float16)
+    return contextlib.nullcontext()
 
 
 def _aoti_runner(path: Path, folder: Path, device: torch.device) -> Runner:

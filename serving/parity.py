@@ -4,7 +4,7 @@
 import dataclasses
 
 from serving.checkpoint_export import CheckpointExport
-from serving.deployment import ArtifactFormat, Quantize
+from serving.deployment import Quantize
 from serving.served import ServedModel
 
 
@@ -33,18 +33,18 @@ class Parity:
         )
 
 
-def default_tolerance(artifact_format: ArtifactFormat, quantize: Quantize, precision: str) -> float:
+def default_tolerance(quantize: Quantize, precision: str) -> float:
     """Returns how far a correct version may be from its checkpoint.
 
-    The eager network runs the kernels it was trained with; other formats add in another order.
-    8 bits a weight leave an error of half a step, 0.4 per cent of the largest value of a row, on
-    every vector, and float16 keeps 11 bits.
+    Other kernels, and other requests in the same execution, add in another order. 8 bits a weight
+    leave an error of half a step on every vector, 0.4 per cent of the largest value of a row;
+    float16 keeps 11 bits.
     """
     if quantize == "int8":
         return 0.1
     if precision == "float16":
         return 0.02
-    return 1e-6 if artifact_format == "eager" else 1e-5
+    return 1e-5
 
 
 def verify(

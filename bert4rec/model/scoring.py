@@ -22,7 +22,7 @@ MAX_SCORES = 1 << 24
 def last_tokens(layout: SequenceLayout) -> Targets:
     """Returns the last token of each sequence as targets."""
     ones = torch.ones_like(layout.offsets[1:])
-    ends = layout.offsets[1:] - 1
+    ends = layout.offsets[:-1] + layout.lengths() - 1
     per_sequence = SequenceLayout.of_lengths(ones, 1, layout.batch_size)
     return Targets(ends, per_sequence, ends - layout.offsets[:-1])
 
@@ -56,9 +56,11 @@ class Queries:
         vectors = model(items, layout, last_tokens(layout), causal=causal)
         return cls(vectors, model.item_vectors(), model.head.bias)
 
-    def _blocks(self, max_scores: int) -> Iterator[tuple[int, Tensor]]:
-        """Yields (first item row, [B, rows] scores)."""
-        size = max(max_scores // max(self.vectors.shape[0], 1), 1)
+    def _block_rows(self, max_scores: int) -> int:
+        return max(max_scores // max(self.vectors.shape[0], 1), 1)
+
+    def _blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+        """Yields (first item row, [B, rows] scores), with up to `size` rows."""
         for start in range(0, self.items.shape[0], size):
             part = slice(start, start + size)
             scores = torch.addmm(self.bias[part], self.vectors, self.items[part].t())
@@ -97,13 +99,14 @@ class Queries:
         column = truth - 1
         true = self.vectors.new_empty(len(truth), dtype=torch.float32)
         # The truth's score is taken from the same product as the others', to the bit.
-        blocks = list(self._blocks(max_scores)) if self._is_one_block(max_scores) else None
-        for start, scores in blocks or self._blocks(max_scores):
+        size = self._block_rows(max_scores)
+        blocks = list(self._blocks(size)) if self.items.shape[0] <= size else None
+        for start, scores in blocks or self._blocks(size):
             inside = (column >= start) & (column < start + scores.shape[1])
             true[inside] = scores[rows[inside], column[inside] - start]
         ahead = torch.zeros_like(truth)
         seen_ahead = torch.zeros_like(truth)
-        for start, scores in blocks or self._blocks(max_scores):
+        for start, scores in blocks or self._blocks(size):
             numbers = torch.arange(start, start + scores.shape[1], device=truth.device)
             before = _is_ahead(scores, numbers, true.unsqueeze(1), column.unsqueeze(1))
             ahead += before.sum(1)
@@ -112,34 +115,46 @@ class Queries:
             seen_ahead.index_add_(0, row, before[row, item].to(torch.int64))
         return ahead, ahead - seen_ahead
 
-    def _is_one_block(self, max_scores: int) -> bool:
-        return self.vectors.shape[0] * self.items.shape[0] <= max_scores
-
     def top(
-        self, count: int, seen_row: Tensor, seen_item: Tensor, max_scores: int = MAX_SCORES
+        self,
+        count: int,
+        seen_row: Tensor,
+        seen_item: Tensor,
+        max_scores: int = MAX_SCORES,
+        block_rows: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Finds the best unseen items of each history.
 
         Args:
             count: items to find.
             seen_row: [P] int64, history of each pair.
-            seen_item: [P] int64, item that is left out there.
+            seen_item: [P] int64, item that is left out there; 0 leaves none out.
             max_scores: bound on the scores kept at a time.
+            block_rows: items scored at a time, whatever B is; for graphs that serve any B.
 
         Returns:
             ([B, count] item numbers, best first, [B, count] scores).
         """
-        best_scores = self.vectors.new_empty(self.vectors.shape[0], 0, dtype=torch.float32)
-        best_items = torch.empty_like(best_scores, dtype=torch.int64)
-        for start, scores in self._blocks(max_scores):
+        best: tuple[Tensor, Tensor] | None = None
+        for start, scores in self._blocks(block_rows or self._block_rows(max_scores)):
             inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
-            scores[seen_row[inside], seen_item[inside] - 1 - start] = float("-inf")
+            # Pairs of other blocks add nothing to the first column: no shape depends on the data.
+            column = torch.where(inside, seen_item - 1 - start, 0)
+            penalty = torch.zeros_like(seen_item, dtype=torch.float32)
+            penalty = penalty.masked_fill(inside, float("-inf"))
+            scores = scores.index_put((seen_row, column), penalty, accumulate=True)
             found, place = scores.topk(min(count, scores.shape[1]), dim=1)
-            best_scores = torch.cat([best_scores, found], dim=1)
-            best_items = torch.cat([best_items, place + start + 1], dim=1)
-            best_scores, order = best_scores.topk(min(count, best_scores.shape[1]), dim=1)
-            best_items = best_items.gather(1, order)
-        return best_items, best_scores
+            items = place + start + 1
+            if best is not None:
+                found, items = (
+                    torch.cat([best[1], found], dim=1),
+                    torch.cat([best[0], items], dim=1),
+                )
+                found, order = found.topk(min(count, found.shape[1]), dim=1)
+                items = items.gather(1, order)
+            best = items, found
+        assert best is not None, "a catalogue has items"
+        return best
 
 
 def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:

@@ -81,3 +81,55 @@ class SequenceLayout:
         """Returns [B, T] bool: a token, not padding."""
         places = torch.arange(self.max_length, device=self.offsets.device)
         return places < self.lengths().unsqueeze(1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PaddedLayout(SequenceLayout):
+    """Sequences that begin T tokens apart, each with padding behind it.
+
+    No shape depends on the data, so an exporter sees through it; layers compute the padding too.
+
+    Attributes:
+        token_lengths: [B] int64, tokens of each sequence that are no padding, at least 1.
+    """
+
+    token_lengths: Tensor
+
+    @classmethod
+    def of_padded(cls, token_lengths: Tensor, max_length: int) -> "PaddedLayout":
+        """Lays out [B, T] tokens.
+
+        Args:
+            token_lengths: [B] int64.
+            max_length: T.
+        """
+        batch_size = token_lengths.shape[0]
+        offsets = torch.arange(batch_size + 1, device=token_lengths.device) * max_length
+        return cls(offsets, max_length, batch_size * max_length, token_lengths)
+
+    @property
+    def is_dense(self) -> bool:
+        """False: attention must leave the padding out."""
+        return False
+
+    def lengths(self) -> Tensor:
+        """Returns [B] int64."""
+        return self.token_lengths
+
+    def sequence_of_token(self) -> Tensor:
+        """Returns [B T] int64."""
+        sequences = torch.arange(self.batch_size, device=self.offsets.device)
+        return sequences.unsqueeze(1).expand(-1, self.max_length).flatten()
+
+    def place_of_token(self) -> Tensor:
+        """Returns [B T] int64; padding gets the place of the last token."""
+        places = torch.arange(self.max_length, device=self.offsets.device)
+        return torch.minimum(places, self.token_lengths.unsqueeze(1) - 1).flatten()
+
+    def padded(self, packed: Tensor) -> Tensor:
+        """Maps [B T, ...] to [B, T, ...]."""
+        return packed.view(self.batch_size, self.max_length, *packed.shape[1:])
+
+    def packed(self, padded: Tensor) -> Tensor:
+        """Maps [B, T, ...] to [B T, ...]."""
+        return padded.flatten(0, 1)

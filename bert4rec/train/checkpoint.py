@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a BERT4Rec checkpoint holds, and how it is put back."""
 
-import logging
-from pathlib import Path
-
-from torch import Tensor
-
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
+from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, weights_of
 from bert4rec.train.step import Bert4RecTrainStep
 from training.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from training.distributed import ALONE, Processes
 from training.loop import LoopState
 
-logger = logging.getLogger(__name__)
-
-_MODEL, _OPTIMIZER, _ITEM_OPTIMIZER = "model", "optimizer", "item_optimizer"
+_OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
 _FINGERPRINT = "dataset_fingerprint"
 
 _MAY_DIFFER_ON_RESUME = frozenset(
@@ -45,26 +39,15 @@ def save_run(
 
     Every process must call it; the first one writes.
     """
-    values = state.to_dict() | {"num_items": num_items, _FINGERPRINT: fingerprint}
+    values = state.to_dict() | {NUM_ITEMS: num_items, _FINGERPRINT: fingerprint}
     with step.whole_tables():
-        groups = {_MODEL: _parameters(model), _OPTIMIZER: step.optimizer.state()}
+        groups = {MODEL_GROUP: weights_of(model), _OPTIMIZER: step.optimizer.state()}
         item_state = step.item_state()
         if item_state:
             groups[_ITEM_OPTIMIZER] = item_state
         if processes.is_first:
             folder.save(state.step, groups, values, config.to_dict(), is_best)
     processes.barrier()
-
-
-def load_weights(path: Path, model: Bert4Rec) -> None:
-    """Puts the weights of a checkpoint into a model.
-
-    Raises:
-        CheckpointError: it is missing or damaged, or a shape differs.
-    """
-    checkpoint = read_checkpoint(path)
-    logger.info("Loading %s", checkpoint.path)
-    checkpoint.copy_into(_MODEL, _parameters(model))
 
 
 def resume_run(
@@ -95,14 +78,10 @@ def resume_run(
             "--load_checkpoint_path"
         )
     with step.whole_tables():
-        checkpoint.copy_into(_MODEL, _parameters(model))
+        checkpoint.copy_into(MODEL_GROUP, weights_of(model))
         checkpoint.copy_into(_OPTIMIZER, step.optimizer.state())
         item_state = step.item_state()
         if item_state:
             checkpoint.copy_into(_ITEM_OPTIMIZER, item_state)
         step.load_item_state(item_state)
     return LoopState.from_dict(checkpoint.state)
-
-
-def _parameters(model: Bert4Rec) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}

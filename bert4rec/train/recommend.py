@@ -22,15 +22,12 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import pack
 from bert4rec.data.sources import dataset_root
-from bert4rec.data.split import mask_item
-from bert4rec.data.windows import Windows
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Queries
-from bert4rec.train.checkpoint import load_weights
+from bert4rec.model.next_items import ask, pairs
+from bert4rec.model.weights import load_weights
 from bert4rec.train.resolve import check_catalogue, take_model_from_checkpoint
-from dataspec.sequences import Sequences, read_item_map
+from dataspec.sequences import read_item_map
 from training.device import resolve_device
 from training.precision import Precision, resolve_precision
 
@@ -108,21 +105,10 @@ class Recommender:
         Returns:
             ([B, count] item numbers, best first, [B, count] scores, -inf where nothing is left).
         """
-        lengths = np.array([len(history) for history in histories])
-        items = np.fromiter(itertools.chain.from_iterable(histories), np.int32, lengths.sum())
-        offsets = np.concatenate([[0], lengths.cumsum()])
-        sequences = Sequences(items, offsets, len(self.raw_ids))
-        room = self.model.max_len if self.causal else self.model.max_len - 1
-        kept = np.minimum(lengths, room)
-        rows = np.arange(len(histories))
-        append = None if self.causal else mask_item(len(self.raw_ids))
-        windows = Windows(rows, lengths - kept, kept)
-        packed, layout = pack(sequences, windows, self.device, append)
+        arrays = [np.array(history, np.int64) for history in histories]
         with self.precision.autocast():
-            queries = Queries.of_histories(self.model, packed, layout, causal=self.causal)
-        seen_row = torch.from_numpy(np.repeat(rows, lengths)).to(self.device)
-        seen_item = torch.from_numpy(items.astype(np.int64)).to(self.device)
-        best, scores = queries.top(count, seen_row, seen_item)
+            queries = ask(self.model, arrays, causal=self.causal)
+        best, scores = queries.top(count, *pairs(arrays, self.device))
         return best.cpu().numpy(), scores.cpu().numpy()
 
 

@@ -15,8 +15,9 @@ from bert4rec.data.negatives import draw_negatives
 from bert4rec.data.sources import dataset_fingerprint, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
+from bert4rec.model.weights import load_weights
 from bert4rec.train.build import build_batches, build_schedule, build_step
-from bert4rec.train.checkpoint import load_weights, resume_run, save_run
+from bert4rec.train.checkpoint import resume_run, save_run
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks

@@ -59,7 +59,8 @@ class DlrmExport(CheckpointExport):
             )
 
     @functools.cached_property
-    def _model(self) -> Dlrm:
+    def model(self) -> Dlrm:
+        """The model as it was trained, in evaluation mode."""
         return self._stored.load()
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
@@ -77,7 +78,7 @@ class DlrmExport(CheckpointExport):
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
         """Returns one joint table and the parameters beside it."""
-        return weights_to_deploy(self._model, quantize)
+        return weights_to_deploy(self.model, quantize)
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch."""
@@ -117,7 +118,7 @@ class DlrmExport(CheckpointExport):
                 (answers, LOGIT),
             )
         )
-        true = self._model(numerical, categorical).to(torch.float32).unsqueeze(1)
+        true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)
         of_logits = ((logit - true).abs() / scale).max()
         of_probabilities = (probability - torch.sigmoid(true)).abs().max()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployed BERT4Rec that answers requests. Letters: B histories, K items of an answer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bert4rec.config import ModelConfig
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.next_items import Histories, ask, pairs
+from serving.deployment import Deployment, DeploymentError
+from serving.formats import Runner, autocast_of, open_artifact, read_weights
+from serving.requests import Arrays, BadRequestError, check_ids
+from serving.served import ServedModel
+from serving.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES
+from training.settings import section_from_dict
+
+KIND = "bert4rec"
+
+
+class ServedBert4Rec(ServedModel):
+    """A BERT4Rec, ready to answer.
+
+    Args:
+        deployment: of the version.
+        network: the model itself, or an exported network.
+        device: of its inputs.
+    """
+
+    def __init__(
+        self, deployment: Deployment, network: Bert4Rec | Runner, device: torch.device
+    ) -> None:
+        super().__init__(deployment)
+        self._network = network
+        self._device = device
+        self._num_items: int = deployment.model["num_items"]
+        self._causal: bool = deployment.model["causal"]
+        self._top_k: int = deployment.model["top_k"]
+        self._history_length: int = deployment.model["history_length"]
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> Self:
+        """Loads a version folder.
+
+        Raises:
+            DeploymentError: it is missing, damaged or of another kind.
+        """
+        deployment = Deployment.load(folder)
+        if deployment.kind != KIND:
+            raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
+        if deployment.format == "eager":
+            model = build_model(deployment, read_weights(folder)).to(device)
+            return cls(deployment, model, device)
+        return cls(deployment, open_artifact(folder, deployment, device, _no_network), device)
+
+    def check_values(self, request: Arrays) -> None:
+        """Refuses numbers that are no items, unless they are to count as nothing."""
+        history = request[HISTORY]
+        if self.deployment.out_of_range == "error":
+            check_ids(HISTORY, history, np.array(self._num_items + 1))
+        empty = np.flatnonzero(~self._is_item(history).any(axis=1))
+        if len(empty):
+            raise BadRequestError(
+                f"input {HISTORY!r}, row {empty[0]}: holds no item (items are 1 to "
+                f"{self._num_items}, 0 stands for nothing)"
+            )
+
+    def _is_item(self, history: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (history > 0) & (history <= self._num_items)
+        return found
+
+    @torch.inference_mode()
+    def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
+        """Recommends for the histories of all requests together."""
+        histories = [
+            row[self._is_item(row)].astype(np.int64)
+            for request in requests
+            for row in request[HISTORY]
+        ]
+        excludes = np.concatenate([_excludes(request) for request in requests])
+        if isinstance(self._network, Bert4Rec):
+            items, scores = self._ask(self._network, histories, excludes)
+        else:
+            padded = np.zeros((len(histories), self._history_length), np.int64)
+            for row, history in zip(padded, histories, strict=True):
+                kept = history[-self._history_length :]
+                row[: len(kept)] = kept
+            inputs = [torch.from_numpy(array).to(self._device) for array in (padded, excludes)]
+            items, scores = self._network(inputs)
+        ends = np.cumsum([len(request[HISTORY]) for request in requests])[:-1]
+        found = [np.split(output.cpu().numpy(), ends) for output in (items, scores)]
+        return [{ITEMS: i, SCORES: s} for i, s in zip(*found, strict=True)]
+
+    def _ask(
+        self, model: Bert4Rec, histories: Histories, excludes: npt.NDArray[np.bool_]
+    ) -> tuple[Tensor, Tensor]:
+        with autocast_of(self.deployment, self._device):
+            queries = ask(model, histories, causal=self._causal)
+        nothing = np.empty(0, np.int64)
+        seen = [
+            history if excluded else nothing
+            for history, excluded in zip(histories, excludes[:, 0], strict=True)
+        ]
+        items, scores = queries.top(self._top_k, *pairs(seen, self._device))
+        return items.masked_fill(scores.isneginf(), 0), scores
+
+
+def _excludes(request: Arrays) -> npt.NDArray[np.bool_]:
+    rows = len(request[HISTORY])
+    found: npt.NDArray[np.bool_] = request.get(EXCLUDE_SEEN, np.ones((rows, 1), np.bool_))
+    return found
+
+
+def _no_network() -> nn.Module:
+    raise AssertionError("an eager network is built from its weights")
+
+
+def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:
+    """Returns the network around deployed weights, which are not copied."""
+    config = section_from_dict(ModelConfig, deployment.model["config"])
+    with torch.device("meta"):
+        model = Bert4Rec(config, deployment.model["num_items"])
+    model.load_state_dict(weights, assign=True)
+    return model.eval().requires_grad_(False)

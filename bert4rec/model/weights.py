@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a BERT4Rec in a checkpoint: training and export read the same group."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from torch import Tensor
+
+from bert4rec.config import ModelConfig, ObjectiveConfig
+from bert4rec.model.network import Bert4Rec
+from training.checkpoint import CheckpointError, read_checkpoint
+from training.settings import section_from_dict
+
+logger = logging.getLogger(__name__)
+
+MODEL_GROUP = "model"
+NUM_ITEMS = "num_items"
+"""Key of the number of items in the state of a checkpoint."""
+
+
+def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
+    """Returns every parameter of a model by name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_weights(path: Path, model: Bert4Rec) -> None:
+    """Puts the weights of a checkpoint into a model.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or a shape differs.
+    """
+    checkpoint = read_checkpoint(path)
+    logger.info("Loading %s", checkpoint.path)
+    checkpoint.copy_into(MODEL_GROUP, weights_of(model))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StoredModel:
+    """What a checkpoint says about its model.
+
+    Attributes:
+        path: of the checkpoint itself.
+        step: steps it was trained for.
+        config: of the model.
+        causal: the last item asks for the next one, without a mask behind it.
+        num_items: items of the catalogue.
+    """
+
+    path: Path
+    step: int
+    config: ModelConfig
+    causal: bool
+    num_items: int
+
+    def load(self) -> Bert4Rec:
+        """Returns the model with its weights, in evaluation mode on the CPU.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or a shape differs.
+        """
+        model = Bert4Rec(self.config, self.num_items)
+        load_weights(self.path, model)
+        return model.eval()
+
+
+def describe_model(path: Path) -> StoredModel:
+    """Reads what model a checkpoint holds, without its weights.
+
+    Args:
+        path: a checkpoint, or the folder of a run.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another model.
+    """
+    checkpoint = read_checkpoint(path)
+    if NUM_ITEMS not in checkpoint.state:
+        raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+    objective = section_from_dict(ObjectiveConfig, checkpoint.config)
+    return StoredModel(
+        path=checkpoint.path,
+        step=int(checkpoint.state.get("step", 0)),
+        config=section_from_dict(ModelConfig, checkpoint.config),
+        causal=objective.objective == "causal",
+        num_items=int(checkpoint.state[NUM_ITEMS]),
+    )
+
+
+def is_bert4rec_checkpoint(path: Path) -> bool:
+    """Returns whether a folder holds a checkpoint of BERT4Rec; False for any other folder."""
+    try:
+        return NUM_ITEMS in read_checkpoint(path).state
+    except CheckpointError:
+        return False

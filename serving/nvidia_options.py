@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of NVIDIA's DLRM deployer, turned into ours, so that existing scripts keep working.
+
+What repeats the architecture of the model (after `--`) is not needed: the checkpoint says it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+_SWITCHES: dict[str, list[str]] = {
+    "ts-script": ["--backend=pytorch", "--format=torchscript", "--target=container"],
+    "ts-trace": ["--backend=pytorch", "--format=torchscript", "--target=container"],
+    "onnx": ["--backend=onnx", "--format=onnx", "--target=container"],
+    "deploy_cpu": ["--device=cpu"],
+    "triton-no-cuda": ["--device=cpu"],
+}
+
+
+def _microseconds(milliseconds: str) -> str:
+    try:
+        return str(round(1000 * float(milliseconds)))
+    except ValueError as error:
+        raise ValueError(
+            f"--triton-dyn-batching-delay must be milliseconds, got {milliseconds!r}"
+        ) from error
+
+
+def _as_is(value: str) -> str:
+    return value
+
+
+_VALUES: dict[str, tuple[str, Callable[[str], str]]] = {
+    "triton-model-name": ("name", _as_is),
+    "triton-model-version": ("version", _as_is),
+    "triton-max-batch-size": ("max_batch_size", _as_is),
+    "triton-dyn-batching-delay": ("max_queue_delay_us", _microseconds),
+    "triton-engine-count": ("instances", _as_is),
+    "save-dir": ("repository", _as_is),
+}
+_GONE = {
+    "dump_perf_data": "`python triton/client.py` measures with the rows of a dataset",
+    "triton-optimization": "nothing optimises a model here after it was exported",
+    "export-precision": "use --fp16",
+}
+
+
+def translate(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments under our names.
+
+    Args:
+        arguments: of a command line, without the program. Dashes within a name count as
+            underscores.
+
+    Raises:
+        ValueError: an option has no counterpart, or its value is missing or senseless.
+    """
+    found: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if argument == "--":
+            break
+        if not argument.startswith("--"):
+            found.append(argument)
+        elif name in _SWITCHES:
+            found += _SWITCHES[name]
+        elif name in _VALUES:
+            ours, convert = _VALUES[name]
+            found.append(f"--{ours}={convert(value if equals else _next(name, remaining))}")
+        elif name in _GONE:
+            raise ValueError(f"--{name} of NVIDIA's deployer has no counterpart: {_GONE[name]}")
+        else:
+            found.append(f"--{name.replace('-', '_')}{equals}{value}")
+    return found
+
+
+def _next(name: str, remaining: Iterator[str]) -> str:
+    value = next(remaining, None)
+    if value is None:
+        raise ValueError(f"--{name} needs a value")
+    return value
