@@ -64,15 +64,15 @@ class MerlinLoader:
 
         Raises:
             ValueError: merlin-dataloader is not installed.
-            DatasetError: a value is missing, a label is neither 0 nor 1, or an id is outside its
-                table.
+            DatasetError: a part is damaged, a value is missing, a label is neither 0 nor 1, or an
+                id is outside its table.
         """
         del epoch
         return iterate_ahead(self._read(start), self.read_ahead)
 
     def _read(self, start: int) -> Generator[NarrowBatch, None, None]:
         loader = _open(self.reader, self.batch_size, self.device)
-        with contextlib.closing(_stopping(loader)) as batches:
+        with contextlib.closing(_stopping(loader, self.reader)) as batches:
             # It can only begin at the front: what a resumed run has seen is read and dropped.
             for index, columns in enumerate(itertools.islice(batches, self.num_batches)):
                 if index >= start:
@@ -142,10 +142,19 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
         return Loader(dataset, batch_size=batch_size, shuffle=False)
 
 
-def _stopping(loader: Any) -> Generator[dict[str, Tensor], None, None]:
-    """Yields name -> [B] tensor of every batch, and ends the loader's thread."""
+def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor], None, None]:
+    """Yields name -> [B] tensor of every batch, and ends the loader's thread.
+
+    Raises:
+        DatasetError: a part is damaged.
+    """
     try:
         for columns, _ in loader:
             yield {name: column.reshape(-1) for name, column in columns.items()}
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or was "
+            "cut: prepare the dataset again (--loader default names the part and the row group)"
+        ) from error
     finally:
         loader.stop()

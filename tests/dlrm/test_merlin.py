@@ -159,6 +159,20 @@ def test_values_that_the_default_loader_refuses(dataset, tmp_path, name, value, 
 
 
 @pytest.mark.merlin
+def test_a_damaged_part_is_an_error_and_no_hang(dataset, tmp_path):
+    copy_parquet(dataset, tmp_path)
+    batches = merlin(tmp_path)
+    damaged = tmp_path / "parquet/train/part_00001.parquet"
+    content = bytearray(damaged.read_bytes())
+    content[4:64] = b"\xff" * 60
+    damaged.write_bytes(content)
+    with pytest.raises(
+        DatasetError, match=r"(?s)merlin-dataloader cannot read a part: .*--loader def"
+    ):
+        list(batches.batches())
+
+
+@pytest.mark.merlin
 def test_parts_are_read_by_number(dataset, tmp_path):
     copy_parquet(dataset, tmp_path)
     parts = sorted((tmp_path / "parquet/train").iterdir())
