@@ -3,7 +3,11 @@
 
 <folder>/step_000001000/manifest.json        format, state, config, size and checksum of files
                         <group>.safetensors  named tensors
+                        <group>.F_of_N.safetensors  every Nth row of them, from row F on
 <folder>/latest.json                         which steps are the latest and the best
+
+Processes that train together write their files side by side into one folder, which all must reach.
+A group is whole again when it is read, so a checkpoint can be loaded by any number of processes.
 """
 
 import dataclasses
@@ -11,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dataspec.manifest import file_checksum
+from training.distributed import ALONE, Processes
 
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
@@ -57,11 +62,34 @@ class Checkpoint:
             CheckpointError: the group is not there, or its file is damaged.
         """
         name = f"{group}.safetensors"
-        if name not in self.files:
+        if name in self.files:
+            return self._read(name)
+        parts = [name for name in self.files if _group_of(name) == group]
+        if not parts:
             raise CheckpointError(
                 f"{self.path}: holds no tensors {group!r}, only "
                 f"{', '.join(sorted(self.files)) or 'none'}"
             )
+        return self._join(parts)
+
+    def _join(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Puts the rows of parts together."""
+        found: dict[str, Tensor] = {}
+        for name in names:
+            part = RowPart(**self.files[name]["part"])
+            for key, tensor in self._read(name).items():
+                if key not in found:
+                    found[key] = tensor.new_empty((part.rows, *tensor.shape[1:]))
+                found[key][part.first :: part.step] = tensor
+        steps = {self.files[name]["part"]["step"] for name in names}
+        if steps != {len(names)}:
+            raise CheckpointError(
+                f"{self.path}: {len(names)} parts of {_group_of(names[0])}, but they are "
+                f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another checkpoint"
+            )
+        return found
+
+    def _read(self, name: str) -> dict[str, Tensor]:
         file = self.path / name
         if not file.is_file() or file.stat().st_size != self.files[name]["bytes"]:
             raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
@@ -81,10 +109,13 @@ class Checkpoint:
         Raises:
             CheckpointError: it is not there, or its file is damaged.
         """
-        file = self.path / f"{group}.safetensors"
+        names = [name for name in self.files if _group_of(name) == group]
+        file = self.path / (names[0] if names else f"{group}.safetensors")
         try:
             with safetensors.safe_open(file, framework="pt") as opened:
-                return tuple(opened.get_slice(name).get_shape())
+                shape = tuple(opened.get_slice(name).get_shape())
+            part = self.files[file.name].get("part")
+            return shape if part is None else (part["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
 
@@ -110,15 +141,26 @@ class Checkpoint:
         return {name: stored[name] for name in shapes}
 
     @torch.no_grad()
-    def copy_into(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+    def copy_into(
+        self, group: str, tensors: Mapping[str, Tensor], part: "RowPart | None" = None
+    ) -> None:
         """Copies the tensors of a group over those of the same names.
+
+        Args:
+            group: its name.
+            tensors: changed in place.
+            part: the rows of the group that they are; None for all.
 
         Raises:
             CheckpointError: as `tensors_shaped`; nothing was copied then.
         """
-        stored = self.tensors_shaped(group, {name: t.shape for name, t in tensors.items()})
+        shapes = {name: t.shape for name, t in tensors.items()}
+        if part is not None:
+            shapes = {name: torch.Size((part.rows, *s[1:])) for name, s in shapes.items()}
+        stored = self.tensors_shaped(group, shapes)
+        rows = slice(None) if part is None else slice(part.first, None, part.step)
         for name, tensor in tensors.items():
-            tensor.copy_(stored[name])
+            tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
     def check_same_settings(self, now: Mapping[str, Any], may_differ: Collection[str]) -> None:
         """Refuses to continue a run with settings that would change what it arrives at.
@@ -144,7 +186,31 @@ class Checkpoint:
 
     def groups(self) -> list[str]:
         """Returns the names of all groups."""
-        return [name.removesuffix(".safetensors") for name in self.files]
+        return list(dict.fromkeys(map(_group_of, self.files)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowPart:
+    """Which rows of the tensors of a group a process has.
+
+    Attributes:
+        first: the first of them.
+        step: from one to the next, which is also the number of parts.
+        rows: of all parts.
+    """
+
+    first: int
+    step: int
+    rows: int
+
+
+_PART_FILE = re.compile(r"(.*)\.\d+_of_\d+")
+
+
+def _group_of(file_name: str) -> str:
+    name = file_name.removesuffix(".safetensors")
+    part = _PART_FILE.fullmatch(name)
+    return part[1] if part else name
 
 
 def write_checkpoint(
@@ -152,40 +218,61 @@ def write_checkpoint(
     groups: Mapping[str, Mapping[str, Tensor]],
     state: Mapping[str, Any],
     config: Mapping[str, Any],
+    *,
+    parts: Mapping[str, RowPart] | None = None,
+    processes: Processes = ALONE,
 ) -> None:
-    """Writes a checkpoint; the folder appears when it is complete.
+    """Writes a checkpoint; the folder appears when it is complete. Every process must call it.
 
     Args:
         path: its folder; an earlier one there is replaced.
-        groups: group -> named tensors on any device; a group is one file.
-        state: plain values (JSON).
+        groups: group -> named tensors on any device; a group is one file. Each process gives the
+            groups, or the parts of them, that it is to write.
+        state: plain values (JSON), of the first process.
         config: every setting of the run.
+        parts: which rows of a group this process gives, where they are not all.
+        processes: that write it together.
     """
     temporary = path.with_name(path.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    files = {}
+    if processes.is_first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    processes.barrier()
+    mine: dict[str, dict[str, Any]] = {}
     for group, tensors in groups.items():
-        file = temporary / f"{group}.safetensors"
+        part = (parts or {}).get(group)
+        suffix = "" if part is None else f".{part.first}_of_{part.step}"
+        file = temporary / f"{group}{suffix}.safetensors"
         host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         safetensors.torch.save_file(host, file)
-        files[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-    manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "state": dict(state),
-        "config": dict(config),
-        "files": files,
-    }
-    (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
-    if path.exists():
-        old = path.with_name(path.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old)
-    else:
-        temporary.rename(path)
+        mine[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
+        if part is not None:
+            mine[file.name]["part"] = dataclasses.asdict(part)
+    files: dict[str, dict[str, Any]] = {}
+    for written in processes.gather_values(mine):
+        files |= written
+    if processes.is_first:
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "state": dict(state),
+            "config": dict(config),
+            "files": files,
+        }
+        (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
+        _replace(path, temporary)
+    processes.barrier()
+
+
+def _replace(path: Path, new: Path) -> None:
+    if not path.exists():
+        new.rename(path)
+        return
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -283,10 +370,20 @@ class CheckpointFolder:
         state: Mapping[str, Any],
         config: Mapping[str, Any],
         is_best: bool,
+        *,
+        parts: Mapping[str, RowPart] | None = None,
+        processes: Processes = ALONE,
     ) -> Path:
-        """Writes the checkpoint of a step and returns its folder."""
+        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
         path = self.folder / f"step_{step:09d}"
-        write_checkpoint(path, groups, state, config)
+        write_checkpoint(path, groups, state, config, parts=parts, processes=processes)
+        if processes.is_first:
+            self._point_to(path, is_best)
+        processes.barrier()
+        return path
+
+    def _point_to(self, path: Path, is_best: bool) -> None:
+        """Makes a checkpoint the latest, and removes those that are neither that nor the best."""
         pointers = self._pointers() | {"latest": path.name}
         if is_best:
             pointers["best"] = path.name
@@ -297,4 +394,3 @@ class CheckpointFolder:
             is_ours = _STEP_FOLDER.fullmatch(other.name) and (other / MANIFEST_FILE).is_file()
             if is_ours and other.name not in pointers.values():
                 shutil.rmtree(other, ignore_errors=True)
-        return path

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.row_optimizer import RowGradients
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +62,14 @@ class Processes:
     def any(self, value: bool) -> bool:
         """Returns whether any process says so."""
         return bool(self.sum(torch.tensor(int(value))) > 0) if self.world_size > 1 else value
+
+    def gather_values(self, value: T) -> list[T]:
+        """Returns a plain value of every process, by rank."""
+        if self.world_size == 1:
+            return [value]
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
 
     def gather(self, part: Tensor) -> Tensor:
         """Joins the tensors of all processes along the first dimension, by rank.

@@ -17,7 +17,7 @@ from torch import Tensor
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.single import Dlrm
-from training.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from training.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
 from training.settings import section_from_dict
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,22 @@ def table_group(index: int) -> str:
 
 
 def weights_of(model: Dlrm) -> dict[str, dict[str, Tensor]]:
-    """Returns the weights of a model by group and name."""
+    """Returns the weights that lie here by group and name; of a table perhaps only some rows."""
     groups = {MLP_GROUP: model.mlp_state()}
-    for i, table in enumerate(model.embeddings.tables()):
+    for i, table in model.embeddings.held_tables().items():
         groups[table_group(i)] = {_WEIGHT: table}
     return groups
+
+
+def row_parts(model: Dlrm) -> dict[str, RowPart]:
+    """Returns which rows lie here, for the groups of tables of which only some do."""
+    found = {}
+    for i in model.embeddings.features_held():
+        rows = model.embeddings.rows_held(i)
+        if rows.step not in (None, 1):
+            total = model.embeddings.table_sizes[i]
+            found[table_group(i)] = RowPart(rows.start, rows.step, total)
+    return found
 
 
 def load_weights(path: Path, model: Dlrm) -> None:
@@ -65,9 +76,9 @@ def load_model(checkpoint: Checkpoint, model: Dlrm) -> None:
     """
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     embeddings = model.embeddings
-    for i, rows in enumerate(embeddings.table_sizes):
+    for i in embeddings.features_held():
         group = table_group(i)
-        shape = torch.Size((rows, embeddings.embedding_dim))
+        shape = torch.Size((embeddings.table_sizes[i], embeddings.embedding_dim))
         stored = checkpoint.tensors_shaped(group, {_WEIGHT: shape})
         embeddings.load_table(i, stored[_WEIGHT])
 

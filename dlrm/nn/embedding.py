@@ -66,6 +66,26 @@ class Embeddings(nn.Module, abc.ABC):
         """Splits tensors that lie like the stored tables into one view per feature."""
         return list(stored)
 
+    def held(self, stored: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Splits such tensors into the part of each feature that lies here: {feature: view}."""
+        return dict(enumerate(self.per_feature(stored)))
+
+    def features_held(self) -> list[int]:
+        """Returns the features of whose table any row lies here."""
+        return list(range(len(self.table_sizes)))
+
+    def rows_held(self, feature: int) -> slice:  # noqa: ARG002 (here it is always all)
+        """Returns which rows of the table of a feature lie here."""
+        return slice(None)
+
+    def is_saved_here(self, feature: int) -> bool:
+        """Returns whether this process is to save its part of a table."""
+        return feature < len(self.table_sizes)
+
+    def held_tables(self) -> dict[int, Tensor]:
+        """Returns the rows of each feature that lie here, float32; see `tables`."""
+        return self.held([self._as_float32(table) for table in self.stored_tables()])
+
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] float32 tensor per feature; copies unless stored as float32."""
         return self.per_feature([self._as_float32(table) for table in self.stored_tables()])

@@ -104,16 +104,29 @@ class PlacedEmbeddings(Embeddings):
             part = values[self.placement.first_row(feature, self.rank) :: self._stride(feature)]
             self.local.load_table(self.local_features.index(feature), part)
 
-    def local_part(self, feature: int) -> tuple[slice, Tensor] | None:
-        """Returns which rows of a table lie here, and a float32 copy or view of them."""
-        if feature in self.local_features:
-            first = self.placement.first_row(feature, self.rank)
-            part = self.local.tables()[self.local_features.index(feature)]
-            return slice(first, None, self._stride(feature)), part
-        copied = self._copied.tolist()
-        if feature not in copied:
-            return None
-        return slice(None), self.replicated.tables()[copied.index(feature)]
+    def held(self, stored: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Splits tensors that lie like the stored tables into the parts that lie here."""
+        found = dict(zip(self.local_features, self.local.per_feature(stored[:1]), strict=True))
+        copied = self.replicated.per_feature(stored[1:])
+        return found | dict(zip(self._copied.tolist(), copied, strict=True))
+
+    def features_held(self) -> list[int]:
+        """Returns the features of whose table any row lies here."""
+        return sorted([*self.local_features, *self._copied.tolist()])
+
+    def rows_held(self, feature: int) -> slice:
+        """Returns which rows of a table lie here, of those of which any do."""
+        return slice(self.placement.first_row(feature, self.rank), None, self._stride(feature))
+
+    def is_saved_here(self, feature: int) -> bool:
+        """Returns whether this rank is to save its part of a table: copies, the first one does."""
+        if self.placement.tables[feature].kind == "replicate":
+            return self.rank == 0
+        return feature in self.local_features
+
+    def tables(self) -> list[Tensor]:
+        """Refuses: no rank has them all."""
+        raise NotImplementedError("a rank holds a part of the tables; see held_tables")
 
     def _stride(self, feature: int) -> int:
         is_spread = self.placement.tables[feature].kind == "rows"

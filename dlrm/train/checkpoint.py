@@ -4,15 +4,15 @@
 The weights are those of `dlrm.model.weights`; the optimizer state of a table is stored beside it.
 """
 
-
 import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
 from dlrm.model.single import Dlrm
-from dlrm.model.weights import load_model, table_group, weights_of
+from dlrm.model.weights import load_model, row_parts, table_group, weights_of
 from dlrm.train.step import DlrmTrainStep
 from training.checkpoint import CheckpointFolder, read_checkpoint
+from training.distributed import ALONE, Processes
 from training.loop import LoopState
 
 _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
@@ -38,12 +38,10 @@ def _training_state(model: Dlrm, step: DlrmTrainStep) -> dict[str, dict[str, Ten
     if step.embedding_optimizer is not None:
         groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
         state = step.embedding_optimizer.state
-        for i in range(len(model.embeddings.table_sizes)):
-            groups[table_group(i)] = {}
         for name in state[0] if state else ():
-            views = model.embeddings.per_feature([of_table[name] for of_table in state])
-            for i, view in enumerate(views):
-                groups[table_group(i)][name] = view
+            views = model.embeddings.held([of_table[name] for of_table in state])
+            for i, view in views.items():
+                groups.setdefault(table_group(i), {})[name] = view
     return groups
 
 
@@ -54,15 +52,29 @@ def save_run(
     step: DlrmTrainStep,
     state: LoopState,
     is_best: bool,
+    processes: Processes = ALONE,
 ) -> None:
-    """Saves everything that a resumed run needs."""
+    """Saves everything that a resumed run needs. Every process must call it."""
     groups = weights_of(model)
     for group, tensors in _training_state(model, step).items():
         groups.setdefault(group, {}).update(tensors)
     groups[_RANDOM] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
-    folder.save(state.step, groups, state.to_dict(), config.to_dict(), is_best)
+    of_tables = {
+        table_group(i): model.embeddings.is_saved_here(i)
+        for i in range(len(model.embeddings.table_sizes))
+    }
+    mine = {g: t for g, t in groups.items() if of_tables.get(g, processes.is_first)}
+    folder.save(
+        state.step,
+        mine,
+        state.to_dict(),
+        config.to_dict(),
+        is_best,
+        parts=row_parts(model),
+        processes=processes,
+    )
 
 
 def resume_run(
@@ -82,8 +94,9 @@ def resume_run(
     checkpoint = read_checkpoint(latest)
     checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
     load_model(checkpoint, model)
+    parts = row_parts(model)
     for group, tensors in _training_state(model, step).items():
-        checkpoint.copy_into(group, tensors)
+        checkpoint.copy_into(group, tensors, parts.get(group))
     random = checkpoint.tensors(_RANDOM)
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():

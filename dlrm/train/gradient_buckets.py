@@ -25,7 +25,7 @@ class GradientBuckets:
         self._next = 0
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     lambda _parameter, number=number: self._arrived(number)
                 )
 

@@ -76,10 +76,9 @@ def forward_and_backward(rank, placed, embedding_type, folder):
 def parts_of(model):
     """Returns the rows of each table that lie on a rank: {table: (first, step, rows)}."""
     parts = {}
-    for i in range(len(SIZES)):
-        part = model.placed.local_part(i)
-        if part is not None:
-            parts[i] = (part[0].start, part[0].step, part[1].clone())
+    for i, rows in model.placed.held_tables().items():
+        where = model.placed.rows_held(i)
+        parts[i] = (where.start, where.step, rows.clone())
     return parts
 
 
