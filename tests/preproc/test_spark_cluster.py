@@ -125,11 +125,11 @@ def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
         f"--master={cluster.url}",
         LOOPBACK,
         "--executor_memory=3g",
-        "--spark_start_timeout=90",
+        "--spark_start_timeout=40",
     )
     _, errors = job.communicate(timeout=600)
     assert job.returncode == 2, errors
-    assert "did not start working within --spark_start_timeout 90 s" in errors
+    assert "did not start working within --spark_start_timeout 40 s" in errors
     assert "needs 1 core(s) and 3.0 GiB; the largest of 2 worker(s) has 1 core(s) and" in errors
     assert not (tmp_path / "made").exists()
 
