@@ -85,9 +85,9 @@ def test_conformance(tmp_path, one_process, work_dir, preset):
 @pytest.mark.parametrize("fractions", [None, (0.71, 0.18, 0.11), (0.0, 0.5, 0.5)])
 def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_process, fractions):
     """More than ten parts, so that an order by name would show; the dictionary of part of one."""
-    small_parts(monkeypatch, 30_000)
+    small_parts(monkeypatch, 22_000)
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 12)
-    days = write_days(tmp_path / "days", rows=700)
+    days = write_days(tmp_path / "days", rows=450)
     semantics = CriteoSemantics(
         dictionary_days="train", split_fractions=fractions, frequency_limit=2
     )
@@ -122,7 +122,7 @@ def test_real_rows(tmp_path, one_process, real_data):
 
 
 def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
-    small_parts(monkeypatch, 15_000)
+    small_parts(monkeypatch, 30_000)
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=300)
     expected = run(days, tmp_path / "reference", "reference")
