@@ -6,8 +6,9 @@ Batch is the first dimension of every tensor and may have any size; everything e
 
 import contextlib
 import importlib
+import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,10 +102,20 @@ def export_network(
             inductor_configs={"aot_inductor.package_constants_in_so": not constants_apart},
         )
     if constants_apart:
-        constants = dict(exported.state_dict) | {
-            name: value for name, value in exported.constants.items() if isinstance(value, Tensor)
-        }
-        write_weights(folder, {name: value.contiguous() for name, value in constants.items()})
+        _write_constants(path, folder, {**exported.state_dict, **exported.constants})
+
+
+def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:
+    """Writes those of the values that a package asks for."""
+    wanted = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name in wanted:
+        value = values[name].contiguous()
+        # One layer may have two names; in the file each has bytes of its own.
+        found[name] = value.clone() if value.data_ptr() in places else value
+        places.add(value.data_ptr())
+    write_weights(folder, found)
 
 
 def open_artifact(
@@ -194,6 +205,7 @@ def _optional(*names: str) -> list[ModuleType]:
 @contextlib.contextmanager
 def _without_deprecations() -> Iterator[Any]:
     """Keeps exporters from warning of themselves: NVIDIA's backends still ask for these formats."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # lists packages that are not needed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)

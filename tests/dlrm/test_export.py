@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployed DLRM answers as its checkpoint, in every format and kind of model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dlrm.export.from_checkpoint import DlrmExport
+from dlrm.model import nvidia_checkpoint
+from dlrm.nn.frozen_embedding import quantize_rows
+from serving.deploy import DeploySettings, deploy
+from serving.deployment import Deployment, DeploymentError
+from serving.model_config import ServingSettings
+from serving.parity import ParityError
+from serving.requests import BadRequestError
+from tests.serving.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
+from training.checkpoint import CheckpointError
+
+CPU = torch.device("cpu")
+
+
+def deployed(checkpoint, folder, *, serving=None, **settings):
+    """Deploys a checkpoint and returns (what was found, the version, opened)."""
+    export = DlrmExport(checkpoint)
+    settings = DeploySettings(repository=folder, serving=serving or ServingSettings(), **settings)
+    found = deploy(export, settings)
+    return found, export.served_class.open(found.folder, CPU)
+
+
+def draw(rows, seed=0):
+    generator = np.random.default_rng(seed)
+    return {
+        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
+        "categorical": generator.integers(0, TABLE_SIZES, (rows, len(TABLE_SIZES)), np.int64),
+    }
+
+
+@torch.inference_mode()
+def logits_of(model, request):
+    numerical, categorical = (torch.from_numpy(a) for a in request.values())
+    return model(numerical, categorical).float().numpy()[:, None]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"embedding_type": "multi_table"},
+        {"embedding_type": "joint_sparse", "interaction_op": "dot"},
+        {"interaction_op": "cat"},
+        {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4},
+        {"embedding_storage": "planar"},
+        {"embedding_storage": "bfloat16"},
+        {"embedding_dim": 64, "bottom_mlp_sizes": [16, 64]},
+        {"hash_indices": True, "max_table_size": 100},
+    ],
+    ids=lambda s: " ".join(f"{k}={v}" for k, v in s.items()) or "default",
+)
+def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings):
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", **settings)
+    _, served = deployed(checkpoint, tmp_path / "models")
+    requests = [draw(rows, rows) for rows in (1, 2, 33)]
+    joined = {name: np.concatenate([r[name] for r in requests]) for name in requests[0]}
+    answers = served.predict(requests)
+    logits = np.concatenate([answer["logit"] for answer in answers])
+    assert [len(answer["logit"]) for answer in answers] == [1, 2, 33]
+    assert logits.std() > 0.1
+    np.testing.assert_array_equal(logits, logits_of(model, joined))
+    probabilities = np.concatenate([answer["probability"] for answer in answers])
+    np.testing.assert_array_equal(probabilities, torch.from_numpy(logits).sigmoid().numpy())
+
+
+@pytest.mark.parametrize(
+    "artifact_format", ["torchscript", "onnx", pytest.param("aoti", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("interaction", ["cuda_dot", "dcnv2"])
+def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, interaction):
+    if artifact_format == "aoti" and interaction != "cuda_dot":
+        interaction = "cat"
+    checkpoint, model = dlrm_checkpoint(
+        tmp_path / "checkpoint", interaction_op=interaction, dcn_low_rank_dim=4
+    )
+    _, served = deployed(
+        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
+    )
+    for rows in (1, 5, 300):
+        request = draw(rows, rows)
+        (answer,) = served.predict([request])
+        np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["pytorch", "onnx"])
+def test_the_containers_backends_get_their_files_and_no_code(tmp_path, backend):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    artifact_format = "torchscript" if backend == "pytorch" else "onnx"
+    serving = ServingSettings(backend=backend, format=artifact_format, device="gpu")
+    found, _ = deployed(checkpoint, tmp_path / "models", serving=serving)
+    files = {path.name for path in found.folder.iterdir()}
+    assert ("model.pt" if backend == "pytorch" else "model.onnx") in files
+    assert "model.py" not in files
+    config = (found.folder.parent / "config.pbtxt").read_text()
+    assert ("INPUT__0" in config) == (backend == "pytorch")
+    assert "KIND_GPU" in config
+    assert "KIND_CPU" in (found.folder.parent / "configs" / "cpu.pbtxt").read_text()
+
+
+@pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
+@pytest.mark.parametrize("policy", ["error", "zero"])
+@pytest.mark.parametrize("bad_id", [-1, TABLE_SIZES[1], 2**40])
+def test_an_id_outside_its_table_follows_the_policy(tmp_path, artifact_format, policy, bad_id):
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint")
+    _, served = deployed(
+        checkpoint,
+        tmp_path / "models",
+        serving=ServingSettings(format=artifact_format),
+        out_of_range=policy,
+    )
+    request = draw(6)
+    request["categorical"][3, 1] = bad_id
+    unknown = {**request, "categorical": request["categorical"].copy()}
+    unknown["categorical"][3, 1] = 0
+    expected = logits_of(model, unknown)
+    if policy == "error":
+        with pytest.raises(
+            BadRequestError,
+            match=rf"'categorical', row 3, feature 1: {bad_id} is not in \[0, {TABLE_SIZES[1]}\)",
+        ):
+            served.check(request)
+        expected[3] = np.nan  # the network itself, where nothing checks before it
+    else:
+        served.check(request)
+    (answer,) = served.predict([request])
+    np.testing.assert_allclose(answer["logit"], expected, rtol=0, atol=1e-5)
+
+
+def test_hashed_ids_are_never_outside(tmp_path):
+    checkpoint, model = dlrm_checkpoint(
+        tmp_path / "checkpoint", hash_indices=True, max_table_size=50
+    )
+    _, served = deployed(checkpoint, tmp_path / "models")
+    request = draw(4)
+    request["categorical"] += 10**9
+    served.check(request)
+    (answer,) = served.predict([request])
+    np.testing.assert_array_equal(answer["logit"], logits_of(model, request))
+
+
+def test_rows_are_rounded_to_within_half_a_step():
+    torch.manual_seed(0)
+    table = torch.randn(100, 16) * torch.logspace(-20, 4, 100).unsqueeze(1)
+    table[7] = 0
+    values, scale = quantize_rows(table)
+    assert values.dtype == torch.int8
+    assert scale.shape == (100,)
+    error = (values.to(torch.float32) * scale.unsqueeze(1) - table).abs()
+    assert (error <= 0.5 * scale.unsqueeze(1) * (1 + 1e-5)).all()
+    assert (values.abs().amax(1)[table.abs().amax(1) > 0] == 127).all()
+    assert not values[7].any()
+
+
+def test_8_bit_tables_are_a_quarter_as_large_and_close(tmp_path):
+    sizes = (20_000, 3)
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", table_sizes=sizes)
+    whole, _ = deployed(checkpoint, tmp_path / "models", name="whole")
+    eighth, served = deployed(checkpoint, tmp_path / "models", name="int8", quantize="int8")
+    bytes_of = [(f.folder / "weights.safetensors").stat().st_size for f in (whole, eighth)]
+    assert bytes_of[1] < 0.33 * bytes_of[0]
+    assert 0 < eighth.parity.largest < 0.1
+    request = {
+        "numerical": np.zeros((64, NUM_NUMERICAL), np.float32),
+        "categorical": np.random.default_rng(0).integers(0, sizes, (64, 2), np.int64),
+    }
+    (answer,) = served.predict([request])
+    difference = np.abs(answer["logit"] - logits_of(model, request))
+    assert 0 < difference.max() < 0.1
+
+
+def test_a_version_maps_its_tables_and_does_not_copy_them(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    found, served = deployed(checkpoint, tmp_path / "models")
+    mapped = Path("/proc/self/maps").read_text()
+    assert str((found.folder / "weights.safetensors").resolve()) in mapped
+    assert served.predict([draw(2)])
+
+
+def test_a_checkpoint_in_nvidias_layout_is_deployed(tmp_path):
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", interaction_op="dot")
+    stored = DlrmExport(checkpoint).model_values()["config"]
+    nvidia_checkpoint.save(tmp_path / "nvidia", model, 1, 7, stored)
+    found, served = deployed(tmp_path / "nvidia", tmp_path / "models")
+    assert Deployment.load(found.folder).step == 7
+    request = draw(9)
+    (answer,) = served.predict([request])
+    np.testing.assert_array_equal(answer["logit"], logits_of(model, request))
+
+
+def test_a_version_that_is_not_the_checkpoint_is_refused(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(ParityError, match="largest difference"):
+        deployed(checkpoint, tmp_path / "models", quantize="int8", tolerance=1e-7)
+    assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
+
+
+def test_a_damaged_checkpoint_deploys_nothing(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / "embedding_2.safetensors").write_bytes(b"x" * 40)
+    with pytest.raises(CheckpointError, match="embedding_2"):
+        deployed(checkpoint, tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("name", ["deployment.json", "weights.safetensors"])
+def test_a_damaged_version_says_so(tmp_path, name):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    found, _ = deployed(checkpoint, tmp_path / "models")
+    (found.folder / name).write_bytes(b"{}")
+    with pytest.raises(DeploymentError, match=name.replace(".", r"\.")):
+        DlrmExport.served_class.open(found.folder, CPU)
