@@ -21,6 +21,20 @@ _TRITON: dict[Dtype, str] = {
 }
 
 
+def dtype_of_wire(name: str) -> Dtype:
+    """Returns the type that Triton's protocol calls `name`.
+
+    Raises:
+        ValueError: no model of this project has tensors of that type.
+    """
+    for dtype, wire in _TRITON.items():
+        if wire == name:
+            return dtype
+    raise ValueError(
+        f"tensors of type {name} are not supported, only {', '.join(_TRITON.values())}"
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSignature:
     """One tensor.

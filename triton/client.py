@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Talks to a model on a Triton server, over gRPC or HTTP.
+
+    python triton/client.py --url 127.0.0.1:8001 --model dlrm
+    python triton/client.py --url 127.0.0.1:8001 --model dlrm --request request.json
+    python triton/client.py --url 127.0.0.1:8001 --model dlrm --mode test \
+        --dataset /data/dlrm/binary_dataset --checkpoint /checkpoints/dlrm
+    python triton/client.py --url 127.0.0.1:8001 --model dlrm --mode load \
+        --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
+
+The first says what the model takes and gives; the second answers requests, one JSON object a line
+(- reads them from standard input); the third scores the test split and exits 1 where the server
+does not answer as the checkpoint; the fourth measures latency and throughput.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import serving  # noqa: F401  (its import keeps this folder from posing as the compiler)
+from dlrm.config import DataConfig
+from dlrm.model.weights import describe_model
+from dlrm.train.served_split import read_requests, score_served_split
+from serving.client import Endpoint, EndpointError, predict_in_order, request_from_json
+from serving.client_load import TABLE_HEAD, measure_load
+from serving.requests import Arrays
+from training.scripts.program import INTERRUPTED, fail, say
+
+MISMATCH = 1
+_LOAD_REQUESTS = 64
+"""Distinct requests of a load: one over and over would stay in the processor's cache."""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    description, _, epilog = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--url", required=True, help="host:port, as triton/serve.py prints it")
+    add("--protocol", choices=("grpc", "http"), default="grpc")
+    add("--model", default="dlrm", help="its name on the server")
+    add("--version", default="", help="of the model; default: the one that is served")
+    add("--timeout_s", type=float, default=60.0, help="of a request, in seconds")
+    add("--mode", choices=("request", "test", "load"), default="request")
+    add("--request", help="file of requests, a JSON object each line; - is standard input")
+    add("--dataset", help="folder of a Criteo dataset: rows to ask for")
+    add("--dataset_type", choices=("split", "binary", "memmap", "parquet"), default="split")
+    add("--eval_split", choices=("test", "validation"), default="test")
+    add("--checkpoint", type=Path, help="that was deployed, for --mode test")
+    add("--batch_size", type=int, default=4096, help="rows of a request, for --mode test")
+    add("--tolerance", type=float, default=1e-5, help="of a logit, for --mode test")
+    add("--auc_tolerance", type=float, default=1e-6, help="for --mode test")
+    add("--batch_sizes", default="1,64,4096", help="rows of a request, for --mode load")
+    add("--concurrency", default="1", help="requests under way; several for --mode load")
+    add("--seconds", type=float, default=5.0, help="of each measurement, for --mode load")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0, 1 where the answers are not the checkpoint's, 2 for what is refused."""
+    options = parse(arguments)
+    try:
+        with Endpoint(
+            options.url, options.model, options.version, options.protocol, options.timeout_s
+        ) as endpoint:
+            modes = {"request": answer, "test": test, "load": load}
+            return modes[options.mode](options, endpoint)
+    except (EndpointError, ValueError, OSError, ModuleNotFoundError) as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """Reads positive integers with commas between.
+
+    Raises:
+        ValueError: names the flag.
+    """
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--{flag}: expected integers, got {text!r}") from error
+    if min(found) < 1:
+        raise ValueError(f"--{flag}: expected positive integers, got {text!r}")
+    return found
+
+
+def data_config(options: argparse.Namespace) -> DataConfig:
+    """Returns where the dataset is."""
+    return DataConfig(
+        dataset=options.dataset, dataset_type=options.dataset_type, eval_split=options.eval_split
+    )
+
+
+def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arrays]:
+    """Yields the requests of a file."""
+    if options.request is None:
+        raise ValueError("--request is missing: a file of requests, or - for standard input")
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin
+        if options.request != "-":
+            file = stack.enter_context(Path(options.request).open())
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield request_from_json(endpoint.signature, line, f"{options.request}:{number}")
+
+
+def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
+    """Answers the requests of a file; without one, says what the model takes."""
+    if options.request is None:
+        say(f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request")
+        for role, tensors in (
+            ("takes", endpoint.signature.inputs),
+            ("gives", endpoint.signature.outputs),
+        ):
+            for tensor in tensors:
+                dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
+                may = " (may be left out)" if tensor.optional else ""
+                say(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
+        return 0
+    for request in requests_of(options, endpoint):
+        found = endpoint.predict(request)
+        say(json.dumps({name: array.tolist() for name, array in found.items()}))
+    return 0
+
+
+def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
+    """Scores a split, beside the checkpoint where one is given."""
+    (concurrency,) = numbers("concurrency", options.concurrency)
+    size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
+    model = None if options.checkpoint is None else describe_model(options.checkpoint).load()
+    found = score_served_split(
+        data_config(options),
+        endpoint.signature,
+        lambda requests: predict_in_order(endpoint, requests, concurrency),
+        size,
+        model,
+    )
+    metrics = found.served
+    say(
+        f"{metrics.num_rows} rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, "
+        f"calibration {metrics.calibration:.4f}, {found.rows_per_s:,.0f} rows/s"
+    )
+    if found.offline is None or found.largest_difference is None:
+        return 0
+    say(
+        f"checkpoint: auc {found.offline.auc:.6f}, log loss {found.offline.log_loss:.6f}; largest "
+        f"difference of a logit {found.largest_difference:.2g}"
+    )
+    same = (
+        found.largest_difference <= options.tolerance  # NaN is refused too
+        and abs(metrics.auc - found.offline.auc) <= options.auc_tolerance
+    )
+    if same:
+        return 0
+    fail(
+        f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
+        f"--auc_tolerance {options.auc_tolerance:g})"
+    )
+    return MISMATCH
+
+
+def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
+    """Measures each batch size with each number of clients."""
+    clients = numbers("concurrency", options.concurrency)
+    say(TABLE_HEAD)
+    if options.request is not None:
+        requests = list(requests_of(options, endpoint))
+        if not requests:
+            raise ValueError(f"--request {options.request}: holds no request")
+        for concurrency in clients:
+            say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+        return 0
+    data = data_config(options)
+    for size in numbers("batch_sizes", options.batch_sizes):
+        batches = read_requests(data, endpoint.signature, size)
+        whole = (request for batch, request in batches if len(batch) == size)
+        kept = list(itertools.islice(whole, _LOAD_REQUESTS))
+        if not kept:
+            raise ValueError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
+        for concurrency in clients:
+            say(measure_load(endpoint, kept, concurrency, options.seconds).table_row())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
