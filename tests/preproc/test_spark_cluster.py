@@ -58,6 +58,8 @@ def start_job(source: Path, output: Path, *flags: str) -> subprocess.Popen:
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job ignores it, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
