@@ -101,7 +101,7 @@ def deploy(
     """
     serving = settings.serving
     name = settings.name or export.kind
-    fixed_shapes = serving.backend != "python"
+    fixed_shapes = serving.format != "eager"
     signature = export.signature(fixed_shapes=fixed_shapes)
     config = config_text(name, signature, serving)
     check_config(config, name, serving)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from serving.deployment import ArtifactFormat, Backend
-from serving.python_backend import THREADS_PARAMETER
+from serving.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from serving.signature import Signature, TensorSignature
 
 CONFIG_FILE = "config.pbtxt"
@@ -22,6 +22,11 @@ _PLATFORMS: dict[ArtifactFormat, str] = {
     "onnx": "onnxruntime_onnx",
 }
 _BACKENDS: dict[Backend, str] = {"python": "python", "pytorch": "pytorch", "onnx": "onnxruntime"}
+_THREADS: dict[Backend, str] = {
+    "python": THREADS_PARAMETER,
+    "pytorch": "INTRA_OP_THREAD_COUNT",
+    "onnx": "intra_op_thread_count",
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -139,10 +144,12 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         delay = settings.max_queue_delay_us
         lines.append(f"dynamic_batching {{{sizes} max_queue_delay_microseconds: {delay} }}")
     if settings.threads is not None:
-        lines += _parameter(settings)
+        lines.append(_parameter(_THREADS[settings.backend], settings.threads))
     if settings.cache:
         lines.append("response_cache { enable: true }")
-    if settings.warmup:
+    if settings.warmup and settings.backend == "python":
+        lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
+    elif settings.warmup:
         lines += _warmup(signature, settings.warmup, batched)
     return "\n".join(lines) + "\n"
 
@@ -169,16 +176,9 @@ def _tensor(role: str, tensor: TensorSignature, batched: bool) -> list[str]:
     return [f"{role} {{", *fields, "}"]
 
 
-def _parameter(settings: ServingSettings) -> list[str]:
-    threads = str(settings.threads)
-    if settings.backend == "onnx":
-        name = "intra_op_thread_count"
-    elif settings.backend == "pytorch":
-        name = "INTRA_OP_THREAD_COUNT"
-    else:
-        name = THREADS_PARAMETER
-    value = f"value {{ string_value: {_quoted(threads)} }}"
-    return [f"parameters {{ key: {_quoted(name)} {value} }}"]
+def _parameter(name: str, number: int) -> str:
+    value = f"value {{ string_value: {_quoted(str(number))} }}"
+    return f"parameters {{ key: {_quoted(name)} {value} }}"
 
 
 def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:

@@ -17,6 +17,8 @@ from serving.requests import Arrays, BadRequestError
 from serving.served import ServedModel
 
 THREADS_PARAMETER = "threads"
+WARMUP_PARAMETER = "warmup_rows"
+"""Keys of `parameters` in config.pbtxt."""
 
 
 class PythonBackendModel:
@@ -36,10 +38,13 @@ class PythonBackendModel:
         """
         # Part of the server's process, importable nowhere else.
         self._server: Any = importlib.import_module("triton_python_backend_utils")
-        config = json.loads(args["model_config"])
-        threads = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
-        if threads:
-            torch.set_num_threads(int(threads))
+        parameters = {
+            name: int(value["string_value"])
+            for name, value in json.loads(args["model_config"]).get("parameters", {}).items()
+            if name in (THREADS_PARAMETER, WARMUP_PARAMETER)
+        }
+        if THREADS_PARAMETER in parameters:
+            torch.set_num_threads(parameters[THREADS_PARAMETER])
         on_gpu = args["model_instance_kind"] == "GPU"
         device = torch.device(f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         folder = Path(args["model_repository"]) / args["model_version"]
@@ -47,6 +52,8 @@ class PythonBackendModel:
         signature = self._served.deployment.signature
         self._inputs = [tensor.name for tensor in signature.inputs]
         self._outputs = [tensor.name for tensor in signature.outputs]
+        if WARMUP_PARAMETER in parameters:
+            self._served.predict([self._served.warmup_request(parameters[WARMUP_PARAMETER])])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers the requests of one execution; a bad one gets an error, the others an answer."""

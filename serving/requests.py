@@ -57,7 +57,7 @@ def _check_array(tensor: TensorSignature, array: Array) -> None:
         want in (-1, got) for want, got in zip(tensor.shape, array.shape[1:], strict=True)
     )
     if not fits:
-        expected = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
+        expected = ", ".join(["rows", *("any" if n == -1 else str(n) for n in tensor.shape)])
         raise BadRequestError(
             f"input {tensor.name!r}: expected shape [{expected}], got {list(array.shape)}"
         )

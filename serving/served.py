@@ -51,6 +51,10 @@ class ServedModel(abc.ABC):
         """Refuses values that the model has no place for; names, types and shapes are right."""
 
     @abc.abstractmethod
+    def warmup_request(self, rows: int) -> Arrays:
+        """Returns a valid request to run before the first real one."""
+
+    @abc.abstractmethod
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Answers requests that were checked, all in one pass.
 

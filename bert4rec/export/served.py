@@ -41,7 +41,6 @@ class ServedBert4Rec(ServedModel):
         self._num_items: int = deployment.model["num_items"]
         self._causal: bool = deployment.model["causal"]
         self._top_k: int = deployment.model["top_k"]
-        self._history_length: int = deployment.model["history_length"]
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -74,23 +73,26 @@ class ServedBert4Rec(ServedModel):
         found: npt.NDArray[np.bool_] = (history > 0) & (history <= self._num_items)
         return found
 
+    def warmup_request(self, rows: int) -> Arrays:
+        """Returns histories as long as the model has room for."""
+        length = self.deployment.model["history_length"]
+        return {
+            HISTORY: np.ones((rows, length), np.int64),
+            EXCLUDE_SEEN: np.ones((rows, 1), np.bool_),
+        }
+
     @torch.inference_mode()
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Recommends for the histories of all requests together."""
-        histories = [
-            row[self._is_item(row)].astype(np.int64)
-            for request in requests
-            for row in request[HISTORY]
-        ]
         excludes = np.concatenate([_excludes(request) for request in requests])
         if isinstance(self._network, Bert4Rec):
+            histories = [
+                row[self._is_item(row)] for request in requests for row in request[HISTORY]
+            ]
             items, scores = self._ask(self._network, histories, excludes)
         else:
-            padded = np.zeros((len(histories), self._history_length), np.int64)
-            for row, history in zip(padded, histories, strict=True):
-                kept = history[-self._history_length :]
-                row[: len(kept)] = kept
-            inputs = [torch.from_numpy(array).to(self._device) for array in (padded, excludes)]
+            whole = np.concatenate([request[HISTORY] for request in requests])
+            inputs = [torch.from_numpy(array).to(self._device) for array in (whole, excludes)]
             items, scores = self._network(inputs)
         ends = np.cumsum([len(request[HISTORY]) for request in requests])[:-1]
         found = [np.split(output.cpu().numpy(), ends) for output in (items, scores)]

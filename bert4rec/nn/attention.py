@@ -54,10 +54,10 @@ def attend(
         )
         return blocked
     if queries is None:
-        q, k, v = fused.view(len(fused), 3, num_heads, -1).unbind(1)
+        q, k, v = fused.view(fused.shape[0], 3, num_heads, -1).unbind(1)
     else:
-        q = queries.view(len(queries), num_heads, -1)
-        k, v = fused.view(len(fused), 2, num_heads, -1).unbind(1)
+        q = queries.view(queries.shape[0], num_heads, -1)
+        k, v = fused.view(fused.shape[0], 2, num_heads, -1).unbind(1)
     if _takes_packed(q, dropout_probability) and not (causal and query_places is not None):
         found = varlen_attn(
             *(q, k, v),

@@ -65,6 +65,13 @@ class ServedDlrm(ServedModel):
         if self._refuses:
             check_ids(CATEGORICAL, request[CATEGORICAL], self._ends)
 
+    def warmup_request(self, rows: int) -> Arrays:
+        """Returns rows of zeros."""
+        return {
+            tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
+            for tensor in self.deployment.signature.inputs
+        }
+
     @torch.inference_mode()
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Scores the rows of all requests together."""

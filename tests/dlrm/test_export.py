@@ -218,3 +218,11 @@ def test_a_damaged_version_says_so(tmp_path, name):
     (found.folder / name).write_bytes(b"{}")
     with pytest.raises(DeploymentError, match=name.replace(".", r"\.")):
         DlrmExport.served_class.open(found.folder, CPU)
+
+
+def test_warming_up_is_a_valid_request(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    _, served = deployed(checkpoint, tmp_path / "models")
+    request = served.warmup_request(7)
+    served.check(request)
+    assert served.predict([request])[0]["logit"].shape == (7, 1)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployed BERT4Rec recommends as its checkpoint, for histories of every shape."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.export.from_checkpoint import Bert4RecExport
+from bert4rec.export.next_item_network import NextItemNetwork
+from bert4rec.model.next_items import ask, pairs
+from serving.deploy import DeploySettings, deploy
+from serving.model_config import ServingSettings
+from serving.requests import BadRequestError
+from tests.serving.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
+from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
+from training.checkpoint import CheckpointError
+
+CPU = torch.device("cpu")
+TOP_K = 5
+
+
+def deployed(checkpoint, folder, *, serving=None, top_k=TOP_K, **settings):
+    export = Bert4RecExport(checkpoint, top_k)
+    settings = DeploySettings(
+        repository=folder, serving=serving or ServingSettings(), verify=48, **settings
+    )
+    found = deploy(export, settings)
+    return export.served_class.open(found.folder, CPU)
+
+
+@torch.inference_mode()
+def best(model, history, excluded, causal=False, top_k=TOP_K):
+    """The best items of one history, from all scores at once."""
+    history = np.array(history, np.int64)
+    queries = ask(model, [history], causal=causal)
+    scores = queries.vectors @ queries.items.T + queries.bias
+    if excluded:
+        scores[0, history - 1] = float("-inf")
+    values, order = scores[0].topk(top_k)
+    return (order + 1).numpy(), values.numpy()
+
+
+@pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"head": "tied", "norm": "post", "activation": "gelu", "positions_from": "start"},
+        {"objective": "causal", "head_transform": True},
+    ],
+    ids=["cloze", "causal"],
+)
+def test_recommendations_are_those_of_the_checkpoint(tmp_path, settings, artifact_format):
+    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint", **settings)
+    served = deployed(
+        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
+    )
+    causal = settings.get("objective") == "causal"
+    histories = [[3], [7, 9, 7], list(range(1, 12)), list(range(11, 0, -1))]
+    width = 12 if causal else 11  # the mask takes a place
+    padded = np.array([h + [0] * (width - len(h)) for h in histories], np.int64)
+    for excluded in (True, False):
+        request = {"history": padded, "exclude_seen": np.full((4, 1), excluded)}
+        served.check(request)
+        (answer,) = served.predict([request])
+        assert answer["items"].dtype == np.int64
+        for row, history in enumerate(histories):
+            items, scores = best(model, history, excluded, causal)
+            np.testing.assert_allclose(answer["scores"][row], scores, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(answer["items"][row], items)
+
+
+@pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
+def test_nothing_may_stand_anywhere_in_a_history(tmp_path, artifact_format):
+    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+    served = deployed(
+        checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
+    )
+    rows = np.array([[0, 4, 0, 9, 2], [4, 9, 2, 0, 0], [0, 0, 4, 9, 2]], np.int64)
+    rows = np.pad(rows, ((0, 0), (3, 3)))
+    (answer,) = served.predict([{"history": rows}])  # items of the history are left out by default
+    items, _ = best(model, [4, 9, 2], excluded=True)
+    for row in range(3):
+        np.testing.assert_array_equal(answer["items"][row], items)
+
+
+def test_requests_of_different_lengths_are_answered_together(tmp_path):
+    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+    served = deployed(checkpoint, tmp_path / "models")
+    requests = [
+        {"history": np.array([[5, 6]]), "exclude_seen": np.array([[True]])},
+        {"history": np.array([[1], [2], [3]])},
+        {"history": np.arange(1, 31)[None], "exclude_seen": np.array([[True]])},
+    ]
+    answers = served.predict(requests)
+    assert [len(answer["items"]) for answer in answers] == [1, 3, 1]
+    items, scores = best(model, [5, 6], excluded=True)
+    np.testing.assert_array_equal(answers[0]["items"][0], items)
+    np.testing.assert_allclose(answers[0]["scores"][0], scores, rtol=1e-5, atol=1e-5)
+    # All thirty items are left out, although the model has room for the last eleven alone.
+    assert not set(answers[2]["items"][0].tolist()) & set(range(1, 31))
+
+
+def test_a_catalogue_that_is_used_up_leaves_places_empty(tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    served = deployed(checkpoint, tmp_path / "models")
+    (answer,) = served.predict([{"history": np.arange(1, NUM_ITEMS - 1)[None]}])
+    assert set(answer["items"][0, :2].tolist()) == {NUM_ITEMS - 1, NUM_ITEMS}
+    assert answer["items"][0, 2:].tolist() == [0, 0, 0]
+    assert np.isneginf(answer["scores"][0, 2:]).all()
+
+
+def test_a_number_that_is_no_item_follows_the_policy(tmp_path):
+    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+    strict = deployed(checkpoint, tmp_path / "models", name="strict")
+    lenient = deployed(checkpoint, tmp_path / "models", name="lenient", out_of_range="zero")
+    request = {"history": np.array([[4, 9], [NUM_ITEMS + 1, 2]])}
+    with pytest.raises(
+        BadRequestError,
+        match=rf"'history', row 1, feature 0: {NUM_ITEMS + 1} is not in \[0, {NUM_ITEMS + 1}\)",
+    ):
+        strict.check(request)
+    lenient.check(request)
+    (answer,) = lenient.predict([request])
+    np.testing.assert_array_equal(answer["items"][1], best(model, [2], excluded=True)[0])
+    for served in (strict, lenient):
+        with pytest.raises(BadRequestError, match="row 1: holds no item"):
+            served.check({"history": np.array([[4], [0]])})
+
+
+@torch.inference_mode()
+def test_a_catalogue_in_blocks_gives_the_same_items(tmp_path):
+    _, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+    histories = [np.array([3, 8], np.int64), np.array([50, 1, 17], np.int64)]
+    queries = ask(model, histories, causal=False)
+    whole = queries.top(TOP_K, *pairs(histories, CPU))
+    parts = queries.top(TOP_K, *pairs(histories, CPU), block_rows=7)
+    torch.testing.assert_close(parts[1], whole[1])
+    assert torch.equal(parts[0], whole[0])
+
+
+@torch.inference_mode()
+def test_the_exported_network_answers_any_number_of_rows(tmp_path):
+    _, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+    network = NextItemNetwork(model, TOP_K, causal=False).eval()
+    assert network.history_length == 11
+    history = torch.zeros(1, 11, dtype=torch.int64)
+    history[0, 3] = 4
+    items, _ = network(history, torch.tensor([[True]]))
+    np.testing.assert_array_equal(items[0].numpy(), best(model, [4], excluded=True)[0])
+
+
+def test_other_models_and_impossible_wishes_are_refused(tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    other, _ = dlrm_checkpoint(tmp_path / "dlrm")
+    with pytest.raises(CheckpointError, match="not a checkpoint of BERT4Rec"):
+        Bert4RecExport(other, TOP_K)
+    with pytest.raises(ValueError, match=r"--top_k 51 must lie in \[1, 50\]"):
+        Bert4RecExport(checkpoint, NUM_ITEMS + 1)
+    with pytest.raises(ValueError, match="--quantize int8 is for DLRM"):
+        deployed(checkpoint, tmp_path / "models", quantize="int8")
+    assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
+
+
+def test_the_signature_of_a_fixed_network_has_no_open_length(tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    signature = Bert4RecExport(checkpoint, TOP_K).signature(fixed_shapes=True)
+    assert [tensor.shape for tensor in signature.inputs] == [(11,), (1,)]
+    assert not any(tensor.optional or tensor.ragged for tensor in signature.inputs)
+    assert dataclasses.asdict(signature)["outputs"][0]["shape"] == (TOP_K,)
+
+
+def test_warming_up_is_a_valid_request(tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    for artifact_format in ("eager", "torchscript"):
+        served = deployed(
+            checkpoint,
+            tmp_path / artifact_format,
+            serving=ServingSettings(format=artifact_format),
+        )
+        request = served.warmup_request(3)
+        served.check(request)
+        assert served.predict([request])[0]["items"].shape == (3, TOP_K)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deployer's command line: what it prints, what it leaves behind, what it refuses."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from absl import flags
+
+from bert4rec.export.served import ServedBert4Rec
+from dlrm.export.served import ServedDlrm
+from serving.deployment import Deployment
+from serving.nvidia_options import translate
+from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
+from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
+from training.scripts.program import run_guarded
+
+DEPLOYER = Path(__file__).resolve().parents[2] / "triton" / "deployer.py"
+
+
+@pytest.fixture(scope="module")
+def deployer():
+    """The script as a module: `triton/` is no package and must not become one."""
+    spec = importlib.util.spec_from_file_location("deployer", DEPLOYER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def deploy(deployer, tmp_path, capsys):
+    """Runs the deployer in this process, as its command line would."""
+
+    def run(*arguments):
+        values = flags.FlagValues()
+        deployer.define_flags(values)
+        code = 0
+        try:
+            values(["deployer.py", *translate(["--repository", str(tmp_path / "m"), *arguments])])
+            run_guarded(deployer.run, values)
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_script_deploys_from_any_folder(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    command = [sys.executable, DEPLOYER, "--checkpoint", checkpoint, "--repository", "models"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "largest difference to the checkpoint 0 over 1024 rows" in done.stdout
+    assert "Deployed" in done.stdout
+    version = tmp_path / "models" / "dlrm" / "1"
+    assert sorted(p.name for p in version.iterdir()) == [
+        *("deployment.json", "model.py", "weights.safetensors")
+    ]
+    assert Deployment.load(version).step == 7
+
+
+def test_the_kind_of_model_is_found_out(deploy, tmp_path):
+    dlrm, _ = dlrm_checkpoint(tmp_path / "a")
+    bert4rec, _ = bert4rec_checkpoint(tmp_path / "b")
+    for checkpoint in (dlrm, bert4rec, dlrm):
+        code, _, error = deploy("--checkpoint", str(checkpoint))
+        assert code == 0, error
+    repository = tmp_path / "m"
+    cpu = torch.device("cpu")
+    assert ServedDlrm.open(repository / "dlrm" / "2", cpu)
+    assert ServedBert4Rec.open(repository / "bert4rec" / "1", cpu)
+    assert "max_batch_size: 4096" in (repository / "dlrm" / "config.pbtxt").read_text()
+    assert "max_batch_size: 256" in (repository / "bert4rec" / "config.pbtxt").read_text()
+
+
+def test_every_setting_reaches_the_configuration(deploy, tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    code, _, error = deploy(
+        *("--checkpoint", str(checkpoint), "--name", "ranker", "--version", "3"),
+        *("--max-batch-size", "64", "--max_queue_delay_us", "250", "--instances", "2"),
+        *("--preferred_batch_sizes", "16,64", "--threads", "1", "--warmup", "8", "--cache"),
+    )
+    assert code == 0, error
+    assert (tmp_path / "m" / "ranker" / "3" / "model.py").is_file()
+    config = (tmp_path / "m" / "ranker" / "config.pbtxt").read_text()
+    for expected in (
+        'name: "ranker"',
+        "max_batch_size: 64",
+        "preferred_batch_size: 16 preferred_batch_size: 64 max_queue_delay_microseconds: 250",
+        "count: 2 kind: KIND_CPU",
+        'key: "threads" value { string_value: "1" }',
+        'key: "warmup_rows" value { string_value: "8" }',
+        "response_cache { enable: true }",
+    ):
+        assert expected in config
+
+
+def test_options_of_nvidias_deployer(deploy, tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    code, _, error = deploy(
+        *("--ts-trace", "--triton-model-name", "dlrm-ts", "--triton-max-batch-size", "512"),
+        *("--checkpoint", str(checkpoint), "--deploy_cpu", "--", "--embedding_dim", "128"),
+    )
+    assert code == 0, error
+    config = (tmp_path / "m" / "dlrm-ts" / "config.pbtxt").read_text()
+    assert 'platform: "pytorch_libtorch"' in config
+    assert (tmp_path / "m" / "dlrm-ts" / "1" / "model.pt").is_file()
+
+
+def test_8_bits_are_scored_on_the_dataset(deploy, dataset, tmp_path):  # noqa: F811
+    from dlrm.scripts import main
+    from dlrm.scripts.flags import define_flags
+
+    values = flags.FlagValues()
+    define_flags(values)
+    values(
+        [
+            *("main", f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}"),
+            *(f"--log_path={tmp_path / 'log.json'}", "--num_threads=1", *SMALL_MODEL),
+        ]
+    )
+    main.run(values)
+    code, out, error = deploy(
+        *("--checkpoint", str(tmp_path / "run"), "--quantize", "int8"),
+        *("--dataset", str(dataset), "--split", "test"),
+    )
+    assert code == 0, error
+    (line,) = [line for line in out.splitlines() if line.startswith("AUC on the test split: ")]
+    words = line.replace(",", "").split()
+    now, was, difference = float(words[5]), float(words[9]), float(words[11])
+    assert was > 0.7
+    assert abs(difference) < 0.005
+    assert now - was == pytest.approx(difference, abs=2e-6)
+    weights = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", torch.device("cpu"))
+    assert weights.deployment.quantize == "int8"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--checkpoint is needed"),
+        (("--checkpoint", "{tmp}/nowhere"), "no checkpoint here"),
+        (("--checkpoint", "{tmp}/c", "--backend", "onnx"), "add --target container"),
+        (("--checkpoint", "{tmp}/c", "--fp16"), "--fp16 is for --device gpu"),
+        (("--checkpoint", "{tmp}/c", "--name", "a/b"), "--name 'a/b'"),
+        (("--checkpoint", "{tmp}/c", "--version", "0"), "--version must be 1 or more, got 0"),
+        (("--checkpoint", "{tmp}/c", "--verify", "0"), "--verify must be 1 or more, got 0"),
+        (("--checkpoint", "{tmp}/c", "--dataset", "{tmp}/none"), "is not a folder"),
+        (("--checkpoint", "{tmp}/c", "--preferred_batch_sizes", "a"), "must be integers"),
+        (("--checkpoint", "{tmp}/b", "--top_k", "0"), "--top_k 0 must lie in"),
+        (("--checkpoint", "{tmp}/b", "--dataset", "{tmp}"), "only DLRM is scored"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
+    deploy, tmp_path, arguments, message
+):
+    dlrm_checkpoint(tmp_path / "c")
+    bert4rec_checkpoint(tmp_path / "b")
+    code, _, error = deploy(*(argument.format(tmp=tmp_path) for argument in arguments))
+    assert code == 2
+    assert message in error
+    left = list((tmp_path / "m").rglob("*")) if (tmp_path / "m").exists() else []
+    assert [path.name for path in left] in ([], [".deploy.lock"])
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_a_version_with_other_inputs_needs_another_name(deploy, tmp_path):
+    first, _ = dlrm_checkpoint(tmp_path / "a")
+    second, _ = dlrm_checkpoint(tmp_path / "b", table_sizes=(5, 200))
+    assert deploy("--checkpoint", str(first))[0] == 0
+    code, _, error = deploy("--checkpoint", str(second))
+    assert code == 2
+    assert "all versions of a model share one configuration" in error
+    assert sorted(p.name for p in (tmp_path / "m" / "dlrm").iterdir()) == ["1", "config.pbtxt"]
+    assert deploy("--checkpoint", str(second), "--name", "smaller")[0] == 0
+
+
+def test_an_older_version_keeps_its_answers(deploy, tmp_path):
+    cpu = torch.device("cpu")
+    first, _ = dlrm_checkpoint(tmp_path / "a")
+    deploy("--checkpoint", str(first))
+    request = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).warmup_request(2)
+    before = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).predict([request])[0]["logit"]
+    second, _ = dlrm_checkpoint(tmp_path / "b", interaction_op="cat")
+    deploy("--checkpoint", str(second))
+    after = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).predict([request])[0]["logit"]
+    newer = ServedDlrm.open(tmp_path / "m" / "dlrm" / "2", cpu).predict([request])[0]["logit"]
+    np.testing.assert_array_equal(before, after)
+    assert (newer != after).any()
