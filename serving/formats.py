@@ -70,7 +70,7 @@ def export_network(
             processes share; NVIDIA's own PyTorch backend cannot read them there.
 
     Raises:
-        ModuleNotFoundError: a package of an optional format is not installed; names it.
+        DeploymentError: a package of an optional format is not installed; names it.
     """
     path = folder / ARTIFACT_FILES[artifact_format]
     if artifact_format == "torchscript":
@@ -197,7 +197,7 @@ def _optional(*names: str) -> list[ModuleType]:
     try:
         return [importlib.import_module(name) for name in names]
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise DeploymentError(
             f"{error.name} is not installed, which ONNX needs: pip install 'recsys-recipes[onnx]'"
         ) from error
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A deployed DLRM answers as its checkpoint, in every format and kind of model."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +227,10 @@ def test_warming_up_is_a_valid_request(tmp_path):
     request = served.warmup_request(7)
     served.check(request)
     assert served.predict([request])[0]["logit"].shape == (7, 1)
+
+
+def test_a_format_whose_packages_are_missing_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(DeploymentError, match=r"pip install 'recsys-recipes\[onnx\]'"):
+        deployed(checkpoint, tmp_path / "models", serving=ServingSettings(format="onnx"))
