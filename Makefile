@@ -160,7 +160,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python -m pip install --quiet --disable-pip-version-check \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
-		$$(grep -E '^(absl-py|hypothesis|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	echo "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 

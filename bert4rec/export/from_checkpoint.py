@@ -139,7 +139,7 @@ class Bert4RecExport(CheckpointExport):
                 for history, excluded in zip(histories, request[EXCLUDE_SEEN][:, 0], strict=True)
             ]
             _, best = queries.top(self._top_k, *pairs(seen, queries.vectors.device))
-            items, scores = (torch.from_numpy(answer[name]) for name in (ITEMS, SCORES))
+            items, scores = (torch.tensor(answer[name]) for name in (ITEMS, SCORES))
             filled = scores.isfinite()
             if not torch.equal(filled, best.isfinite()):
                 return float("nan")
