@@ -51,6 +51,9 @@ class CheckpointExport(abc.ABC):
             ValueError: the model cannot be quantised so.
         """
 
+    def write_files(self, folder: Path) -> None:  # noqa: B027  (most models have none)
+        """Writes what `served_class` needs besides weights and `deployment.json`."""
+
     @abc.abstractmethod
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch, for exporters."""

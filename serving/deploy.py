@@ -125,6 +125,7 @@ def deploy(
             model=export.model_values(),
         )
         deployment.save(staged.folder)
+        export.write_files(staged.folder)
         _write_network(export, settings, staged.folder)
         if serving.backend == "python":
             shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)

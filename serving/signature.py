@@ -135,21 +135,23 @@ HISTORY, EXCLUDE_SEEN = "history", "exclude_seen"
 ITEMS, SCORES = "items", "scores"
 
 
-def bert4rec_signature(top_k: int, history_length: int = -1) -> Signature:
+def bert4rec_signature(top_k: int, history_length: int = -1, *, raw_ids: bool = False) -> Signature:
     """Returns the signature of a BERT4Rec.
 
     Args:
         top_k: items that each history is answered with.
         history_length: items of a history, oldest first, 0 standing for nothing; -1 is any length.
+        raw_ids: items are the ids of the raw ratings, instead of numbers from 1.
     """
+    item: Dtype = "string" if raw_ids else "int64"
     ragged = history_length == -1
     return Signature(
         inputs=(
-            TensorSignature(name=HISTORY, dtype="int64", shape=(history_length,), ragged=ragged),
+            TensorSignature(name=HISTORY, dtype=item, shape=(history_length,), ragged=ragged),
             TensorSignature(name=EXCLUDE_SEEN, dtype="bool", shape=(1,), optional=ragged),
         ),
         outputs=(
-            TensorSignature(name=ITEMS, dtype="int64", shape=(top_k,)),
+            TensorSignature(name=ITEMS, dtype=item, shape=(top_k,)),
             TensorSignature(name=SCORES, dtype="float32", shape=(top_k,)),
         ),
     )

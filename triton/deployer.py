@@ -77,6 +77,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         **common,
     )
     number("top_k", 10, "Items that BERT4Rec gives for each history", **common)
+    text("raw_ids", None, "Dataset folder: BERT4Rec takes and gives its raw item ids", **common)
     number("verify", 1024, "Rows that are compared with the checkpoint", **common)
     flags.DEFINE_float("tolerance", None, "Largest difference of that comparison", **common)
     text("dataset", None, "Dataset folder: its split is scored before a DLRM is deployed", **common)
@@ -92,7 +93,10 @@ def run(flag_values: flags.FlagValues) -> None:
     path = Path(flag_values.checkpoint)
     export: CheckpointExport
     if is_bert4rec_checkpoint(path):
-        export = Bert4RecExport(path, flag_values.top_k)
+        raw_ids = flag_values.raw_ids
+        export = Bert4RecExport(path, flag_values.top_k, None if raw_ids is None else Path(raw_ids))
+    elif flag_values.raw_ids is not None:
+        raise ValueError("--raw_ids: only BERT4Rec has items; DLRM takes ids as the dataset does")
     else:
         export = DlrmExport(path)
     settings = _settings(flag_values, export.kind)

@@ -12,12 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config import DataConfig
+from bert4rec.data.sources import dataset_fingerprint
 from bert4rec.export import triton_model
+from bert4rec.export.item_names import ItemNames
 from bert4rec.export.next_item_network import NextItemNetwork
 from bert4rec.export.served import KIND, ServedBert4Rec
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_items import ask, pairs
 from bert4rec.model.weights import describe_model, weights_of
+from dataspec.sequences import read_item_map
 from serving.checkpoint_export import CheckpointExport
 from serving.deployment import OutOfRange, Quantize
 from serving.requests import Arrays
@@ -30,6 +34,7 @@ from serving.signature import (
     Signature,
     bert4rec_signature,
 )
+from training.checkpoint import CheckpointError
 
 _ROWS_PER_REQUEST = 16
 
@@ -40,17 +45,19 @@ class Bert4RecExport(CheckpointExport):
     Args:
         path: a checkpoint, or the folder of a run.
         top_k: items that each history is answered with.
+        dataset: folder of the dataset it was trained on, to take and give raw ids; None keeps item
+            numbers.
 
     Raises:
-        CheckpointError: it is missing, damaged or of another model.
-        ValueError: the catalogue has fewer items than are asked for.
+        CheckpointError: it is missing, damaged, or of another model or dataset.
+        ValueError: the catalogue has fewer items than are asked for, or the dataset is damaged.
     """
 
     kind: ClassVar[str] = KIND
     served_class: ClassVar[type[ServedModel]] = ServedBert4Rec
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
-    def __init__(self, path: Path, top_k: int) -> None:
+    def __init__(self, path: Path, top_k: int, dataset: Path | None = None) -> None:
         self._stored = describe_model(path)
         self.path = self._stored.path
         self.step = self._stored.step
@@ -60,6 +67,19 @@ class Bert4RecExport(CheckpointExport):
                 "catalogue"
             )
         self._top_k = top_k
+        self._names = None if dataset is None else self._read_names(dataset)
+
+    def _read_names(self, dataset: Path) -> ItemNames:
+        names = ItemNames(read_item_map(dataset).raw.to_pylist())
+        was = self._stored.fingerprint
+        now = dataset_fingerprint(DataConfig(dataset_path=str(dataset)))
+        if len(names) != self._stored.num_items or (was and now and was != now):
+            raise CheckpointError(
+                f"{self.path}: was trained on {self._stored.num_items} items (dataset fingerprint "
+                f"{was}), {dataset} has {len(names)} ({now}); name the dataset of the training "
+                "with --raw_ids"
+            )
+        return names
 
     @functools.cached_property
     def _model(self) -> Bert4Rec:
@@ -74,7 +94,12 @@ class Bert4RecExport(CheckpointExport):
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns what the network takes and gives."""
-        return bert4rec_signature(self._top_k, self._history_length if fixed_shapes else -1)
+        if fixed_shapes and self._names is not None:
+            raise ValueError(
+                "--raw_ids needs --backend python --format eager: no exported network reads strings"
+            )
+        length = self._history_length if fixed_shapes else -1
+        return bert4rec_signature(self._top_k, length, raw_ids=self._names is not None)
 
     def model_values(self) -> dict[str, Any]:
         """Returns the settings, the size of the catalogue and how the model is asked."""
@@ -83,6 +108,7 @@ class Bert4RecExport(CheckpointExport):
             "num_items": self._stored.num_items,
             "causal": self._stored.causal,
             "top_k": self._top_k,
+            "raw_ids": self._names is not None,
             "history_length": self._history_length,
         }
 
@@ -98,6 +124,11 @@ class Bert4RecExport(CheckpointExport):
                 "in every answer, so 8 bits would have to be turned back each time"
             )
         return {name: value.contiguous() for name, value in weights_of(self._model).items()}
+
+    def write_files(self, folder: Path) -> None:
+        """Writes the raw ids, where requests hold those."""
+        if self._names is not None:
+            self._names.save(folder)
 
     def portable_network(
         self,
@@ -119,8 +150,12 @@ class Bert4RecExport(CheckpointExport):
             history = generator.integers(1, self._stored.num_items + 1, (rows, longest), np.int64)
             lengths = generator.integers(1, longest + 1, rows)
             history[np.arange(longest) >= lengths[:, None]] = 0
-            found.append({HISTORY: history, EXCLUDE_SEEN: generator.random((rows, 1)) < 0.5})
+            named = history if self._names is None else self._names.names(history)
+            found.append({HISTORY: named, EXCLUDE_SEEN: generator.random((rows, 1)) < 0.5})
         return found
+
+    def _numbers(self, items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return items if self._names is None else self._names.numbers(items)
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
@@ -131,7 +166,7 @@ class Bert4RecExport(CheckpointExport):
         """
         largest = 0.0
         for request, answer in zip(requests, answers, strict=True):
-            histories = [row[row > 0] for row in request[HISTORY]]
+            histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
             queries = ask(self._model, histories, causal=self._stored.causal)
             nothing: npt.NDArray[np.int64] = np.empty(0, np.int64)
             seen = [
@@ -139,7 +174,8 @@ class Bert4RecExport(CheckpointExport):
                 for history, excluded in zip(histories, request[EXCLUDE_SEEN][:, 0], strict=True)
             ]
             _, best = queries.top(self._top_k, *pairs(seen, queries.vectors.device))
-            items, scores = (torch.tensor(answer[name]) for name in (ITEMS, SCORES))
+            items = torch.tensor(self._numbers(answer[ITEMS]))
+            scores = torch.tensor(answer[SCORES])
             filled = scores.isfinite()
             if not torch.equal(filled, best.isfinite()):
                 return float("nan")

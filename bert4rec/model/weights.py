@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 MODEL_GROUP = "model"
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state of a checkpoint."""
+FINGERPRINT = "dataset_fingerprint"
+"""Key of what tells the dataset of the training from others."""
 
 
 def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
@@ -45,6 +47,7 @@ class StoredModel:
         config: of the model.
         causal: the last item asks for the next one, without a mask behind it.
         num_items: items of the catalogue.
+        fingerprint: of the dataset it was trained on; None where it does not say.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class StoredModel:
     config: ModelConfig
     causal: bool
     num_items: int
+    fingerprint: str | None
 
     def load(self) -> Bert4Rec:
         """Returns the model with its weights, in evaluation mode on the CPU.
@@ -83,6 +87,7 @@ def describe_model(path: Path) -> StoredModel:
         config=section_from_dict(ModelConfig, checkpoint.config),
         causal=objective.objective == "causal",
         num_items=int(checkpoint.state[NUM_ITEMS]),
+        fingerprint=checkpoint.state.get(FINGERPRINT),
     )
 
 

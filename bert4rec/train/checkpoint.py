@@ -3,14 +3,13 @@
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, weights_of
+from bert4rec.model.weights import FINGERPRINT, MODEL_GROUP, NUM_ITEMS, weights_of
 from bert4rec.train.step import Bert4RecTrainStep
 from training.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from training.distributed import ALONE, Processes
 from training.loop import LoopState
 
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
-_FINGERPRINT = "dataset_fingerprint"
 
 _MAY_DIFFER_ON_RESUME = frozenset(
     {
@@ -39,7 +38,7 @@ def save_run(
 
     Every process must call it; the first one writes.
     """
-    values = state.to_dict() | {NUM_ITEMS: num_items, _FINGERPRINT: fingerprint}
+    values = state.to_dict() | {NUM_ITEMS: num_items, FINGERPRINT: fingerprint}
     with step.whole_tables():
         groups = {MODEL_GROUP: weights_of(model), _OPTIMIZER: step.optimizer.state()}
         item_state = step.item_state()
@@ -70,7 +69,7 @@ def resume_run(
         return None
     checkpoint = read_checkpoint(latest)
     checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
-    was = checkpoint.state.get(_FINGERPRINT)
+    was = checkpoint.state.get(FINGERPRINT)
     if was != fingerprint:
         raise CheckpointError(
             f"{checkpoint.path}: the run began with another dataset (fingerprint {was}, now "

@@ -10,9 +10,13 @@ import torch
 from bert4rec.export.from_checkpoint import Bert4RecExport
 from bert4rec.export.next_item_network import NextItemNetwork
 from bert4rec.model.next_items import ask, pairs
+from bert4rec.model.weights import FINGERPRINT
+from dataspec.manifest import Manifest
 from serving.deploy import DeploySettings, deploy
 from serving.model_config import ServingSettings
 from serving.requests import BadRequestError
+from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
+from tests.bert4rec.conftest import raw_id
 from tests.serving.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
 from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 from training.checkpoint import CheckpointError
@@ -182,3 +186,59 @@ def test_warming_up_is_a_valid_request(tmp_path):
         request = served.warmup_request(3)
         served.check(request)
         assert served.predict([request])[0]["items"].shape == (3, TOP_K)
+
+
+def named(folder, dataset, name, **settings):
+    """A model over the items of the prepared dataset, deployed with their raw ids."""
+    fingerprint = Manifest.load(dataset).fingerprint
+    checkpoint, model = bert4rec_checkpoint(
+        folder / f"checkpoint_{name}", num_items=CATALOGUE, state={FINGERPRINT: fingerprint}
+    )
+    export = Bert4RecExport(checkpoint, TOP_K, dataset)
+    settings = DeploySettings(repository=folder / "models", name=name, verify=48, **settings)
+    return export.served_class.open(deploy(export, settings).folder, CPU), model
+
+
+def raw(*items):
+    return np.array([[raw_id(item).encode() if item else b"" for item in items]], np.object_)
+
+
+def test_requests_and_answers_may_hold_raw_ids(tmp_path, dataset):
+    served, model = named(tmp_path, dataset, "raw")
+    assert served.deployment.signature.inputs[0].config_dtype == "TYPE_STRING"
+    request = {"history": raw(3, 0, 8, 5)}
+    served.check(request)
+    (answer,) = served.predict([request])
+    items, scores = best(model, [3, 8, 5], excluded=True)
+    assert answer["items"].tolist() == [[raw_id(item).encode() for item in items]]
+    np.testing.assert_allclose(answer["scores"][0], scores, rtol=1e-5, atol=1e-5)
+    served.check(served.warmup_request(2))
+
+
+def test_a_raw_id_that_is_not_known_follows_the_policy(tmp_path, dataset):
+    strict, _ = named(tmp_path, dataset, "strict")
+    lenient, model = named(tmp_path, dataset, "lenient", out_of_range="zero")
+    request = {"history": np.append(raw(3, 8), [[b"no film"]], axis=1)}
+    with pytest.raises(
+        BadRequestError, match="row 0, place 2: 'no film' is no item of the catalogue"
+    ):
+        strict.check(request)
+    lenient.check(request)
+    (answer,) = lenient.predict([request])
+    items, _ = best(model, [3, 8], excluded=True)
+    assert answer["items"].tolist() == [[raw_id(item).encode() for item in items]]
+    with pytest.raises(BadRequestError, match="row 0: holds no item"):
+        lenient.check({"history": np.array([[b"no film"]], np.object_)})
+
+
+def test_raw_ids_of_another_dataset_are_refused(tmp_path, dataset):
+    for settings in ({"num_items": CATALOGUE + 1}, {"state": {FINGERPRINT: "another"}}):
+        settings = {"num_items": CATALOGUE} | settings
+        checkpoint, _ = bert4rec_checkpoint(tmp_path / str(len(settings)), **settings)
+        with pytest.raises(CheckpointError, match="name the dataset of the training with --raw_id"):
+            Bert4RecExport(checkpoint, TOP_K, dataset)
+
+
+def test_no_exported_network_reads_strings(tmp_path, dataset):
+    with pytest.raises(ValueError, match="--raw_ids needs --backend python --format eager"):
+        named(tmp_path, dataset, "raw", serving=ServingSettings(format="torchscript"))

@@ -38,11 +38,11 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     return path, model
 
 
-def bert4rec_checkpoint(path, **settings):
+def bert4rec_checkpoint(path, num_items=NUM_ITEMS_IN_CATALOGUE, state=None, **settings):
     """Writes a BERT4Rec to a folder and returns (the folder, the model)."""
     config = Bert4RecConfig.from_dict(BERT4REC_SETTINGS | {"init_std": 0.3} | settings)
     torch.manual_seed(1)
-    model = Bert4Rec(config.model, NUM_ITEMS_IN_CATALOGUE).eval()
-    state = {"step": 7, NUM_ITEMS: NUM_ITEMS_IN_CATALOGUE}
+    model = Bert4Rec(config.model, num_items).eval()
+    state = {"step": 7, NUM_ITEMS: num_items} | (state or {})
     write_checkpoint(path, {MODEL_GROUP: bert4rec_weights(model)}, state, config.to_dict())
     return path, model
