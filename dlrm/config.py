@@ -290,6 +290,11 @@ class RunConfig:
     base_device: Literal["auto", "cuda", "cpu"] = setting(
         "auto", "Device to run the majority of the model operations; auto takes CUDA if present"
     )
+    placement: str | None = setting(
+        None,
+        "JSON file that says on which of several processes each table lies, as python -m "
+        "dlrm.model.placement writes it; by default it is planned",
+    )
     cuda_graphs: bool = setting(
         False, "Capture the whole training step in a CUDA graph and replay it"
     )

@@ -30,11 +30,13 @@ class Processes:
         rank: its number.
         world_size: how many there are.
         local_rank: its number on this machine, which is also that of its GPU.
+        restarts: times that torchrun has started all of them anew after one ended badly.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    restarts: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -132,7 +134,10 @@ def join_processes(
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     here = Processes(
-        int(os.environ.get("RANK", "0")), world_size, int(os.environ.get("LOCAL_RANK", "0"))
+        int(os.environ.get("RANK", "0")),
+        world_size,
+        int(os.environ.get("LOCAL_RANK", "0")),
+        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
     )
     if num_threads is None and world_size > 1:
         on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))

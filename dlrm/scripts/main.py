@@ -4,6 +4,8 @@
 python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
 
+from typing import Any
+
 from absl import flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
@@ -28,6 +30,15 @@ def run(flag_values: flags.FlagValues) -> None:
         )
 
 
-if __name__ == "__main__":
-    define_flags(flags.FLAGS)
+def start(**defaults: Any) -> None:
+    """Runs the program with the command line of the process.
+
+    Args:
+        **defaults: of flags, where they differ from those of the config.
+    """
+    define_flags(flags.FLAGS, **defaults)
     program.start(run)
+
+
+if __name__ == "__main__":
+    start()

@@ -21,6 +21,7 @@ from dlrm.data.sources import load_feature_spec, open_rows
 from dlrm.scripts import flags as dlrm_flags
 from dlrm.train import run as runs
 from dlrm.train.evaluate import SplitScores
+from dlrm.train.session import Session
 from training.run_log import RunLog
 from training.scripts import flags as settings_flags
 from training.scripts import program
@@ -203,7 +204,7 @@ def run(flag_values: flags.FlagValues) -> None:
         config = with_rate_change(
             config, flag_values.lr_change_point, flag_values.lr_after_change_point
         )
-    session = runs.Session.start(config, program.say, PrintedLog)
+    session = Session.start(config, program.say, PrintedLog)
     result = runs.fit(session)
     program.say_how_to_continue(
         result,

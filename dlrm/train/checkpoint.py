@@ -24,7 +24,7 @@ _MAY_DIFFER_ON_RESUME = frozenset(
         "output_dir", "save_freq", "resume", "benchmark_warmup_steps", "num_threads",
         "inference_benchmark_batch_sizes", "inference_benchmark_steps", "dataset",
         "test_batch_size", "eval_split", "loader", "read_ahead", "synthetic_dataset_dir",
-        "feature_spec", "cuda_graphs", "optimized_mlp",
+        "feature_spec", "cuda_graphs", "optimized_mlp", "placement",
     }
 )  # fmt: skip
 """Settings that change what is watched or where, not the parameters a run arrives at."""

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 import torch
 
 from dlrm.data.batch import Batch
+from dlrm.data.placed_batches import PlacedBatch
 from dlrm.model.single import Dlrm
 from dlrm.train.metrics import ClickMetrics, click_metrics
+from training.distributed import ALONE, Processes
 from training.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
 from training.precision import Precision
 from training.timing import synchronize
@@ -34,19 +36,21 @@ class SplitScores:
 @torch.no_grad()
 def score_split(
     model: Dlrm,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch | PlacedBatch],
     precision: Precision,
     device: torch.device,
     metrics_device: torch.device,
+    processes: Processes = ALONE,
 ) -> SplitScores:
     """Scores every row of a split.
 
     Args:
         model: put into evaluation mode here.
-        batches: of the split, on `device`.
+        batches: of the split, on `device`; each process its part of them.
         precision: of the forward pass.
         device: of the model.
         metrics_device: where scores are sorted.
+        processes: that score the split together; all of them get the same figures.
     """
     model.eval()
     logits, labels = [], []
@@ -57,15 +61,16 @@ def score_split(
         labels.append(batch.label > 0.5)
     synchronize(device)
     elapsed = time.perf_counter() - started
-    metrics = click_metrics(
-        torch.cat(logits).to(metrics_device), torch.cat(labels).to(metrics_device)
-    )
+    all_logits = processes.gather(torch.cat(logits))
+    all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
+    metrics = click_metrics(all_logits.to(metrics_device), all_labels.to(metrics_device))
     return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits))
 
 
 def measure_inference(
     model: Dlrm,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch | PlacedBatch],
+    batch_size: int,
     precision: Precision,
     device: torch.device,
     num_steps: int,
@@ -75,6 +80,7 @@ def measure_inference(
     Args:
         model: put into evaluation mode here.
         batches: of one size, on `device`; a few dozen different ones are taken in turn.
+        batch_size: samples of each, over all processes.
         precision: of the forward pass.
         device: of the model.
         num_steps: measured steps.
@@ -82,8 +88,8 @@ def measure_inference(
     model.eval()
     kept = list(itertools.islice(batches, DISTINCT_INPUTS))
 
-    def infer(batch: Batch) -> None:
+    def infer(batch: Batch | PlacedBatch) -> None:
         with precision.autocast():
             torch.sigmoid(model(batch.numerical, batch.ids))
 
-    return measure_latency(infer, kept, len(kept[0]), device, num_steps)
+    return measure_latency(infer, kept, batch_size, device, num_steps)

@@ -45,8 +45,16 @@ def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
     return DlrmConfig.from_dict(values, config.explicit)
 
 
-def resolve(config: DlrmConfig, device: torch.device, spec: FeatureSpec) -> DlrmConfig:
+def resolve(
+    config: DlrmConfig, device: torch.device, spec: FeatureSpec, world_size: int = 1
+) -> DlrmConfig:
     """Returns the config with every default fitted to the machine and the dataset.
+
+    Args:
+        config: as the user gave it.
+        device: of this process.
+        spec: of the dataset.
+        world_size: processes of the run.
 
     Raises:
         ValueError: something was asked for explicitly that cannot be done.
@@ -73,8 +81,19 @@ def resolve(config: DlrmConfig, device: torch.device, spec: FeatureSpec) -> Dlrm
         resolve_device("cuda")
     if config.run.cuda_graphs:
         check_graphable(config.model.embedding_type, device)
+    if world_size > 1:
+        _check_distributed(config)
+    elif config.run.placement is not None:
+        raise ValueError("--placement is for several processes, see dlrm.scripts.dist_main")
     values = config.to_dict()
     for name, value in changes.items():
         if values[name] != value:
             logger.info("--%s: %s instead of %s", name, value, values[name])
     return DlrmConfig.from_dict(values | changes, config.explicit)
+
+
+def _check_distributed(config: DlrmConfig) -> None:
+    if config.run.cuda_graphs:
+        raise ValueError("--cuda_graphs captures the step of one device; drop it on several")
+    if config.model.max_table_size is not None and not config.model.hash_indices:
+        raise ValueError("--max_table_size needs --hash_indices")

@@ -5,171 +5,24 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-import torch
-
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import ParquetReader
 from dlrm.config import DlrmConfig
-from dlrm.data.loader import BatchLoader
-from dlrm.data.merlin_loader import MerlinLoader
-from dlrm.data.sources import dataset_root, load_feature_spec, open_rows
-from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.single import Dlrm
-from dlrm.model.weights import load_weights
+from dlrm.model.distributed import DistributedDlrm
 from dlrm.train.checkpoint import resume_run, save_run
-from dlrm.train.evaluate import SplitScores, measure_inference, score_split
-from dlrm.train.resolve import resolve, take_model_from_checkpoint
+from dlrm.train.distributed_step import DistributedTrainStep
+from dlrm.train.evaluate import SplitScores, measure_inference
+from dlrm.train.session import Announce, Session
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
-from training.allocator import keep_freed_memory
 from training.checkpoint import CheckpointFolder
-from training.device import resolve_device
+from training.distributed import join_processes
 from training.divergence import check_auc
 from training.latency import TABLE_HEAD, InferenceFigures
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
-from training.precision import Precision, resolve_precision
-from training.run_log import RunLog
 from training.schedule import WarmupPolynomialDecay
 
 logger = logging.getLogger(__name__)
-
-Announce = Callable[[str], None]
-Batches = BatchLoader | MerlinLoader | SyntheticBatches
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    """A run that is set up: its resolved settings and the model on its device."""
-
-    config: DlrmConfig
-    device: torch.device
-    spec: FeatureSpec
-    precision: Precision
-    model: Dlrm
-    log: RunLog
-    announce: Announce
-
-    @classmethod
-    def start(
-        cls, config: DlrmConfig, announce: Announce, log_class: type[RunLog] = RunLog
-    ) -> "Session":
-        """Resolves the settings, opens the log and builds the model.
-
-        Args:
-            config: as the user gave it.
-            announce: prints a line.
-            log_class: of the log; another one may print what it records.
-
-        Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
-        """
-        if config.run.num_threads is not None:
-            torch.set_num_threads(config.run.num_threads)
-        keep_freed_memory()
-        device = resolve_device(config.run.base_device)
-        config = take_model_from_checkpoint(config)
-        if config.data.dataset_type == "synthetic_disk":
-            _ensure_synthetic_dataset(config, announce)
-        spec = load_feature_spec(config.data, config.model.num_numerical_features)
-        config = resolve(config, device, spec)
-        precision = resolve_precision(
-            device, config.precision.amp, config.precision.amp_dtype, config.precision.loss_scale
-        )
-        torch.manual_seed(config.run.seed)
-        with device:
-            model = Dlrm(config.model, spec.table_sizes)
-        if config.run.load_checkpoint_path is not None:
-            load_weights(Path(config.run.load_checkpoint_path), model)
-        log = log_class(Path(config.run.log_path), append=config.run.resume)
-        log.parameters(config.to_dict())
-        return cls(
-            config=config,
-            device=device,
-            spec=spec,
-            precision=precision,
-            model=model,
-            log=log,
-            announce=announce,
-        )
-
-    def batches(self, split: str, batch_size: int, *, train: bool, whole: bool) -> Batches:
-        """Returns the batches of a split.
-
-        Args:
-            split: `train`, `validation` or `test`.
-            batch_size: rows of a batch.
-            train: apply the flags that concern training alone (subset, order of batches).
-            whole: leave out the last, shorter batch.
-        """
-        data = self.config.data
-        if data.dataset_type == "synthetic_gpu":
-            rows = data.synthetic_dataset_num_entries
-            return SyntheticBatches(
-                spec=self.spec,
-                num_rows=rows if train else max(rows // 16, batch_size),
-                batch_size=batch_size,
-                device=self.device,
-                distribution=data.synthetic_distribution,
-                drop_last=whole,
-                seed=self.config.run.seed + int(not train),
-            )
-        check_ids = not self.config.model.hash_indices
-        subset = data.dataset_subset if train else None
-        if data.loader == "merlin":
-            return MerlinLoader(
-                reader=ParquetReader(dataset_root(data), split, self.spec),
-                batch_size=batch_size,
-                device=self.device,
-                drop_last=whole,
-                subset=subset,
-                read_ahead=data.read_ahead,
-                check_ids=check_ids,
-            )
-        return BatchLoader(
-            source=open_rows(data, split, self.spec, check_ids=check_ids),
-            batch_size=batch_size,
-            device=self.device,
-            drop_last=whole,
-            shuffle=train and data.shuffle_batch_order,
-            seed=self.config.run.seed,
-            subset=subset,
-            read_ahead=data.read_ahead,
-        )
-
-    def score(self, split: str | None = None) -> SplitScores:
-        """Scores a split; None takes that of --eval_split."""
-        loader = self.batches(
-            split or self.config.data.eval_split,
-            self.config.data.test_batch_size,
-            train=False,
-            whole=False,
-        )
-        return score_split(
-            self.model,
-            loader.batches(),
-            self.precision,
-            self.device,
-            torch.device(self.config.run.auc_device),
-        )
-
-
-def _ensure_synthetic_dataset(config: DlrmConfig, announce: Announce) -> None:
-    root = Path(config.data.synthetic_dataset_dir)
-    if root.exists():
-        announce(f"Using the synthetic dataset in {root}; remove it to make another one")
-        return
-    announce(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
-    write_synthetic_dataset(
-        root,
-        FeatureSpec.criteo(
-            config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
-        ),
-        config.data.synthetic_dataset_num_entries,
-        config.data.synthetic_distribution,
-        config.run.seed,
-    )
 
 
 def train(config: DlrmConfig, announce: Announce) -> FitResult:
@@ -179,7 +32,8 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         ValueError: a setting, the dataset or the checkpoint is refused.
         DivergenceError: the loss is not finite or constant, or the AUC stays at 0.5.
     """
-    return fit(Session.start(config, announce))
+    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+        return fit(Session.start(config, announce, processes=processes))
 
 
 def fit(session: Session) -> FitResult:
@@ -195,18 +49,14 @@ def fit(session: Session) -> FitResult:
         decay_power=optim.decay_power,
         decay_end_lr=optim.decay_end_lr,
     )
-    step = DlrmTrainStep(
-        session.model,
-        optim,
-        session.precision,
-        freeze_mlps=run.freeze_mlps,
-        freeze_embeddings=run.freeze_embeddings,
-    )
+    step = _build_step(session)
     folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
+    # Processes that torchrun starts anew go on with what they saved, asked or not.
+    resumes = run.resume or session.processes.restarts > 0
     if folder is not None:
-        _check_destination(config, folder)
+        _check_destination(config, folder, resumes)
     state = LoopState()
-    if run.resume and folder is not None:
+    if resumes and folder is not None and config.run.checkpoint_format == "native":
         found = resume_run(folder, config, session.model, step)
         if found is not None:
             state = found
@@ -218,7 +68,8 @@ def fit(session: Session) -> FitResult:
         f"on {session.device.type}; evaluating on the {config.data.eval_split} split"
     )
     _warn_of_endless_warmup(config, loader.num_batches)
-    result = Loop(
+    # The step takes what this session's batches are.
+    result = Loop[Any](
         config=LoopConfig(
             epochs=run.epochs,
             max_steps=run.max_steps,
@@ -238,18 +89,28 @@ def fit(session: Session) -> FitResult:
         device=session.device,
         announce=announce,
         state=state,
+        processes=session.processes,
     ).fit()
     session.model.embeddings.raise_bad_ids()
     _report_training(session, result)
     return result
 
 
-def _check_destination(config: DlrmConfig, folder: CheckpointFolder) -> None:
+def _build_step(session: Session) -> DlrmTrainStep:
+    run = session.config.run
+    frozen = {"freeze_mlps": run.freeze_mlps, "freeze_embeddings": run.freeze_embeddings}
+    optim, precision = session.config.optimizer, session.precision
+    if isinstance(session.model, DistributedDlrm):
+        return DistributedTrainStep(session.model, optim, precision, **frozen)
+    return DlrmTrainStep(session.model, optim, precision, **frozen)
+
+
+def _check_destination(config: DlrmConfig, folder: CheckpointFolder, resumes: bool) -> None:
     """Refuses to replace an earlier run, or anything else that is in the folder."""
     folder.check_writable("--save_checkpoint_path")
     if config.run.checkpoint_format == "nvidia":
         nvidia_checkpoint.check_destination(folder.folder)
-    elif not config.run.resume:
+    elif not resumes:
         folder.check_unused("--save_checkpoint_path")
 
 
@@ -284,7 +145,7 @@ def _saver(
 ) -> Callable[[LoopState, bool], None]:
     def save(state: LoopState, is_best: bool) -> None:
         if session.config.run.checkpoint_format == "native":
-            save_run(folder, session.config, session.model, step, state, is_best)
+            save_run(folder, session.config, session.model, step, state, is_best, session.processes)
             return
         if not is_best and state.best_epoch:
             return  # the layout has room for one checkpoint: the best one
@@ -319,9 +180,13 @@ def test(config: DlrmConfig, announce: Announce) -> SplitScores:
     Raises:
         ValueError: a setting, the dataset or the checkpoint is refused.
     """
-    session = Session.start(config, announce)
     if config.run.load_checkpoint_path is None:
         logger.warning("--mode test without --load_checkpoint_path tests a fresh model")
+    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+        return _test(Session.start(config, announce, processes=processes))
+
+
+def _test(session: Session) -> SplitScores:
     scores = session.score()
     metrics = scores.metrics
     session.log.record(
@@ -332,7 +197,7 @@ def test(config: DlrmConfig, announce: Announce) -> SplitScores:
             "average_test_throughput": scores.samples_per_s,
         },
     )
-    announce(
+    session.announce(
         f"Finished testing on the {session.config.data.eval_split} split, {metrics.num_rows} rows: "
         f"auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
         f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
@@ -347,10 +212,14 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
     Raises:
         ValueError: a setting, the dataset or the checkpoint is refused.
     """
-    session = Session.start(config, announce)
+    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+        return _inference_benchmark(Session.start(config, announce, processes=processes))
+
+
+def _inference_benchmark(session: Session) -> list[InferenceFigures]:
     found = []
     values: dict[str, float] = {}
-    announce(TABLE_HEAD)
+    session.announce(TABLE_HEAD)
     for batch_size in session.config.run.inference_benchmark_batch_sizes:
         loader = session.batches(
             session.config.data.eval_split, batch_size, train=False, whole=True
@@ -358,12 +227,13 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
         figures = measure_inference(
             session.model,
             loader.batches(),
+            batch_size,
             session.precision,
             session.device,
             session.config.run.inference_benchmark_steps,
         )
         found.append(figures)
-        announce(figures.table_row())
+        session.announce(figures.table_row())
         values |= figures.log_values()
     session.log.record((), values)
     return found

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dist_main under torchrun: losses, figures and checkpoints of one process, whatever happens."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm.model.weights import describe_model
+from training.checkpoint import read_checkpoint
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = (
+    "--embedding_dim=8",
+    "--bottom_mlp_sizes=16,8",
+    "--top_mlp_sizes=32,1",
+    "--synthetic_dataset_table_sizes=10,2000,30000,500,7",
+    "--synthetic_dataset_num_entries=6000",
+    "--batch_size=500",
+    "--test_batch_size=333",
+    "--lr=0.1",
+    "--warmup_steps=3",
+    "--base_device=cpu",
+    "--num_threads=1",
+)
+
+
+def command(processes, *arguments, elastic=()):
+    if processes == 1:
+        return [sys.executable, "-m", "dlrm.scripts.main", *MODEL, *arguments]
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    run += [f"--nproc_per_node={processes}", *elastic, "-m", "dlrm.scripts.dist_main"]
+    return [*run, *MODEL, *arguments]
+
+
+def run(processes, *arguments, status=0, elastic=()):
+    done = subprocess.run(
+        command(processes, *arguments, elastic=elastic),
+        check=False, capture_output=True, text=True, cwd=ROOT, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def figures(log):
+    """Returns the losses by step, and everything else that is logged, by name."""
+    losses, others = {}, {}
+    for line in Path(log).read_text().splitlines():
+        entry = json.loads(line.removeprefix("DLLL "))
+        if entry["step"] == "PARAMETER":
+            continue
+        data = entry["data"]
+        if "loss" in data and "auc" not in data:
+            losses[entry["step"][1]] = data["loss"]
+        else:
+            others |= data
+    return losses, others
+
+
+def weights(folder):
+    checkpoint = read_checkpoint(folder)
+    return {
+        f"{group}/{name}": tensor
+        for group in checkpoint.groups()
+        if group != "random"
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same_weights(folder, other, **tolerance):
+    found, expected = weights(folder), weights(other)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, msg=name, **tolerance)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A dataset, and a model to begin with."""
+    folder = tmp_path_factory.mktemp("dist_main")
+    data = ("--dataset_type=synthetic_disk", f"--synthetic_dataset_dir={folder / 'data'}")
+    run(1, *data, f"--save_checkpoint_path={folder / 'first'}", "--max_steps=1", "--lr=0",
+        f"--log_path={folder / 'first.json'}")  # fmt: skip
+    return folder
+
+
+def from_first(dataset, folder, dataset_type="split", *more):
+    return (
+        f"--dataset={dataset / 'data'}",
+        f"--dataset_type={dataset_type}",
+        f"--load_checkpoint_path={dataset / 'first'}",
+        f"--save_checkpoint_path={folder / 'run'}",
+        f"--log_path={folder / 'log.json'}",
+        "--print_freq=1",
+        *more,
+    )
+
+
+def place(folder, world_size, *kinds):
+    """Writes a placement of the five tables."""
+    tables = []
+    for rows, kind in zip((10, 2000, 30000, 500, 7), kinds, strict=True):
+        where = {"kind": kind} if isinstance(kind, str) else {"kind": "whole", "rank": kind}
+        tables.append({"rows": rows, **where})
+    file = folder / "placement.json"
+    values = {"format": "recsys-recipes placement", "format_version": 1}
+    file.write_text(json.dumps(values | {"world_size": world_size, "tables": tables}))
+    return f"--placement={file}"
+
+
+@pytest.fixture(scope="module")
+def alone(dataset):
+    """The run of one process."""
+    folder = dataset / "alone"
+    folder.mkdir()
+    run(1, *from_first(dataset, folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("world_size", "dataset_type", "kinds"),
+    [
+        (2, "split", None),
+        (2, "memmap", (0, "rows", "rows", 1, "replicate")),
+        (4, "split", ("replicate", 3, "rows", "rows", "replicate")),
+    ],
+)
+def test_several_processes_train_and_evaluate_as_one(
+    dataset, alone, tmp_path, world_size, dataset_type, kinds
+):
+    more = () if kinds is None else (place(tmp_path, world_size, *kinds),)
+    done = run(world_size, *from_first(dataset, tmp_path, dataset_type, *more))
+    assert f"tables on {world_size} ranks" in done.stdout
+    losses, found = figures(tmp_path / "log.json")
+    expected_losses, expected = figures(alone / "log.json")
+    assert losses.keys() == expected_losses.keys()
+    assert losses == pytest.approx(expected_losses, abs=1e-6)
+    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-5)
+    assert found["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-6)
+    assert_same_weights(tmp_path / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    run(world_size, "--mode=test", f"--dataset={dataset / 'data'}",
+        f"--load_checkpoint_path={tmp_path / 'run'}",
+        f"--log_path={tmp_path / 'test.json'}")  # fmt: skip
+    assert figures(tmp_path / "test.json")[1]["auc"] == pytest.approx(found["auc"], abs=1e-9)
+
+
+def test_inference_is_measured_on_several_processes(dataset, tmp_path):
+    done = run(2, "--mode=inference_benchmark", f"--dataset={dataset / 'data'}",
+               f"--load_checkpoint_path={dataset / 'first'}",
+               "--inference_benchmark_batch_sizes=2,64", "--inference_benchmark_steps=5",
+               f"--log_path={tmp_path / 'log.json'}")  # fmt: skip
+    assert len(re.findall(r"^ +(?:2|64) ", done.stdout, re.MULTILINE)) == 2
+    assert figures(tmp_path / "log.json")[1]["mean_inference_throughput_batch_64"] > 0
+
+
+def children(pid):
+    """Returns the ranks that torchrun started, in order."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], check=False, capture_output=True, text=True
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_rank_ends_the_job_and_the_restarted_one_ends_the_same(
+    dataset, alone, tmp_path, which
+):
+    arguments = from_first(dataset, tmp_path, "split", "--save_freq=2")
+    with subprocess.Popen(
+        command(2, *arguments, elastic=("--max-restarts=1",)),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as job:  # fmt: skip
+        lines, killed = [], False
+        for line in job.stdout:
+            lines.append(line)
+            if "[5/12]" in line and not killed:
+                os.kill(children(job.pid)[which], signal.SIGKILL)
+                killed = True
+        assert job.wait(timeout=120) == 0, "".join(lines)
+    text = "".join(lines)
+    assert "Resumed from" in text
+    assert killed
+    assert_same_weights(tmp_path / "run", alone / "run", rtol=1e-5, atol=1e-6)
+
+
+def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
+    arguments = from_first(dataset, tmp_path, "split")
+    with subprocess.Popen(
+        command(2, *arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:  # fmt: skip
+        lines, killed = [], 0.0
+        for line in job.stdout:
+            lines.append(line)
+            if "[3/12]" in line and not killed:
+                os.kill(children(job.pid)[1], signal.SIGKILL)
+                killed = time.monotonic()
+        assert job.wait(timeout=60) != 0
+    assert killed
+    assert time.monotonic() - killed < 60
+    assert re.search(r"local_rank: 1|rank +: 1", "".join(lines)), "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--cuda_graphs",), "--cuda_graphs"),
+        (("--embedding_type=multi_table",), "--embedding_type multi_table is for one device"),
+        (("--placement=/nowhere.json",), "nowhere.json: not readable"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(dataset, tmp_path, more, message):
+    done = run(2, *from_first(dataset, tmp_path, "split", *more), status=1)
+    assert message in done.stderr + done.stdout
+
+
+def test_a_placement_is_for_several_processes(dataset, tmp_path):
+    file = place(tmp_path, 2, 0, 0, 0, 1, 1)
+    done = run(1, *from_first(dataset, tmp_path, "split", file), status=2)
+    assert "--placement is for several processes" in done.stderr
+    assert describe_model(dataset / "first").table_sizes == (10, 2000, 30000, 500, 7)
