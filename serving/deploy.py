@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from serving.checkpoint_export import CheckpointExport
-from serving.deployment import Deployment, OutOfRange, Quantize
+from serving.deployment import ArtifactFormat, Deployment, OutOfRange, Quantize
 from serving.formats import export_network, write_weights
 from serving.model_config import (
     ConfigError,
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _EXAMPLE_ROWS = 8
 MODEL_FILE = "model.py"
+_BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +107,7 @@ def deploy(
     config = config_text(name, signature, serving)
     check_config(config, name, serving)
     repository = ModelRepository(settings.repository)
-    device = torch.device(
-        "cuda" if serving.device == "gpu" and torch.cuda.is_available() else "cpu"
-    )
+    device = _export_device(serving)
     with repository.staged_version(name, settings.version) as staged:
         existing = repository.config_file(name)
         if existing.is_file():
@@ -126,23 +125,41 @@ def deploy(
         )
         deployment.save(staged.folder)
         export.write_files(staged.folder)
-        _write_network(export, settings, staged.folder)
+        logger.info("Writing %s as %s", export.path, serving.format)
+        _write_network(export, settings, staged.folder, device)
         if serving.backend == "python":
             shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)
         served = export.served_class.open(staged.folder, device)
         tolerance = settings.tolerance
         if tolerance is None:
             tolerance = default_tolerance(settings.quantize, settings.precision)
+        logger.info("Comparing %d rows with the checkpoint", settings.verify)
         parity = verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
         measured = measure(served)
         others = {}
-        if serving.device == "gpu":
+        if serving.device == "gpu" and serving.format not in _BOUND_TO_DEVICE:
             on_cpu = dataclasses.replace(serving, device="cpu")
             others["cpu"] = config_text(name, signature, on_cpu)
         return Deployed(staged.install(config, others), parity, measured)
 
 
-def _write_network(export: CheckpointExport, settings: DeploySettings, folder: Path) -> None:
+def _export_device(serving: ServingSettings) -> torch.device:
+    if serving.device == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if serving.format in _BOUND_TO_DEVICE:
+        raise ConfigError(
+            f"--device gpu --format {serving.format}: such a file is bound to the device it was "
+            "made on, and this machine has no CUDA device; deploy on one that has, or use --format "
+            "eager or onnx"
+        )
+    return torch.device("cpu")
+
+
+def _write_network(
+    export: CheckpointExport, settings: DeploySettings, folder: Path, device: torch.device
+) -> None:
     serving = settings.serving
     weights = export.weights(settings.quantize)
     if serving.format == "eager":
@@ -152,8 +169,8 @@ def _write_network(export: CheckpointExport, settings: DeploySettings, folder: P
     example = export.example_requests(_EXAMPLE_ROWS, fixed_shapes=True)[0]
     export_network(
         serving.format,
-        export.portable_network(weights, settings.out_of_range),
-        tuple(torch.from_numpy(example[tensor.name]) for tensor in signature.inputs),
+        export.portable_network(weights, settings.out_of_range).to(device),
+        tuple(torch.from_numpy(example[tensor.name]).to(device) for tensor in signature.inputs),
         signature,
         folder,
         constants_apart=serving.backend == "python",

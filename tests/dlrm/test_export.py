@@ -13,7 +13,7 @@ from dlrm.model import nvidia_checkpoint
 from dlrm.nn.frozen_embedding import quantize_rows
 from serving.deploy import DeploySettings, deploy
 from serving.deployment import Deployment, DeploymentError
-from serving.model_config import ServingSettings
+from serving.model_config import ConfigError, ServingSettings
 from serving.parity import ParityError
 from serving.requests import BadRequestError
 from tests.serving.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
@@ -74,15 +74,17 @@ def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings
 
 
 @pytest.mark.parametrize(
-    "artifact_format", ["torchscript", "onnx", pytest.param("aoti", marks=pytest.mark.slow)]
+    ("artifact_format", "settings"),
+    [
+        ("torchscript", {}),
+        ("torchscript", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
+        ("onnx", {}),
+        ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
+        pytest.param("aoti", {}, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("interaction", ["cuda_dot", "dcnv2"])
-def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, interaction):
-    if artifact_format == "aoti" and interaction != "cuda_dot":
-        interaction = "cat"
-    checkpoint, model = dlrm_checkpoint(
-        tmp_path / "checkpoint", interaction_op=interaction, dcn_low_rank_dim=4
-    )
+def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, settings):
+    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint", **settings)
     _, served = deployed(
         checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
     )
@@ -92,19 +94,40 @@ def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, i
         np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["pytorch", "onnx"])
-def test_the_containers_backends_get_their_files_and_no_code(tmp_path, backend):
+def test_the_containers_backends_get_their_files_and_no_code(tmp_path):
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    artifact_format = "torchscript" if backend == "pytorch" else "onnx"
-    serving = ServingSettings(backend=backend, format=artifact_format, device="gpu")
+    serving = ServingSettings(backend="pytorch", format="torchscript")
     found, _ = deployed(checkpoint, tmp_path / "models", serving=serving)
-    files = {path.name for path in found.folder.iterdir()}
-    assert ("model.pt" if backend == "pytorch" else "model.onnx") in files
-    assert "model.py" not in files
-    config = (found.folder.parent / "config.pbtxt").read_text()
-    assert ("INPUT__0" in config) == (backend == "pytorch")
-    assert "KIND_GPU" in config
+    assert {path.name for path in found.folder.iterdir()} == {"deployment.json", "model.pt"}
+    assert "INPUT__0" in (found.folder.parent / "config.pbtxt").read_text()
+
+
+def test_a_model_for_a_gpu_has_a_configuration_for_a_cpu_too(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    found, _ = deployed(checkpoint, tmp_path / "models", serving=ServingSettings(device="gpu"))
+    assert "KIND_GPU" in (found.folder.parent / "config.pbtxt").read_text()
     assert "KIND_CPU" in (found.folder.parent / "configs" / "cpu.pbtxt").read_text()
+
+
+def test_a_file_bound_to_a_gpu_is_not_made_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    serving = ServingSettings(backend="pytorch", format="torchscript", device="gpu")
+    with pytest.raises(ConfigError, match="bound to the device it was made on"):
+        deployed(checkpoint, tmp_path / "models", serving=serving)
+
+
+def test_8_bit_tables_can_be_exported(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    answers = []
+    for artifact_format in ("eager", "torchscript"):
+        serving = ServingSettings(format=artifact_format)
+        folder = tmp_path / artifact_format
+        _, served = deployed(checkpoint, folder, serving=serving, quantize="int8")
+        answers += served.predict([draw(50)])
+    np.testing.assert_allclose(answers[1]["logit"], answers[0]["logit"], rtol=0, atol=1e-5)
+    size = (tmp_path / "torchscript" / "dlrm" / "1" / "model.pt").stat().st_size
+    assert size < 0.6 * sum(TABLE_SIZES) * 16 * 4
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
