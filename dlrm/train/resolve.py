@@ -95,5 +95,8 @@ def resolve(
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.cuda_graphs:
         raise ValueError("--cuda_graphs captures the step of one device; drop it on several")
-    if config.model.max_table_size is not None and not config.model.hash_indices:
-        raise ValueError("--max_table_size needs --hash_indices")
+    if config.run.checkpoint_format == "nvidia":
+        raise ValueError(
+            "--checkpoint_format nvidia is written by one process; save natively, which any number "
+            "of processes and the deployer read"
+        )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataspec.feature_spec import FeatureSpec
-from dlrm.model.placement.__main__ import CRITEO_CAP_40M, CRITEO_LIMIT_15, main
+from dlrm.model.placement.__main__ import CRITEO_CAP_40M, CRITEO_LIMIT_3, CRITEO_LIMIT_15, main
 from dlrm.model.placement.cost import GIB, Machine, Workload, predict
 from dlrm.model.placement.planner import plan
 from dlrm.nn.table_placement import KINDS, Placement, PlacementError, TablePlacement
@@ -123,6 +123,8 @@ def test_plans_come_close_to_the_best_of_all_placements(sizes, ranks):
     [
         (CRITEO_LIMIT_15, 8, 40),
         (CRITEO_LIMIT_15, 1, 141),
+        (CRITEO_LIMIT_3, 1, 141),
+        (CRITEO_LIMIT_3, 8, 80),
         (CRITEO_CAP_40M, 16, 80),
         (CRITEO_CAP_40M, 8, 80),
         (CRITEO_CAP_40M, 8, 16),
