@@ -33,7 +33,9 @@ Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes weights so that every process that reads them shares one copy in memory."""
-    safetensors.torch.save_file(weights, folder / WEIGHTS_FILE)
+    file = folder / WEIGHTS_FILE
+    safetensors.torch.save_file(weights, file)
+    file.chmod(0o644)  # safetensors lets its owner alone read it; a server is another user
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -204,6 +204,7 @@ def test_8_bit_tables_are_a_quarter_as_large_and_close(tmp_path):
 def test_a_version_maps_its_tables_and_does_not_copy_them(tmp_path):
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
     found, served = deployed(checkpoint, tmp_path / "models")
+    assert (found.folder / "weights.safetensors").stat().st_mode & 0o444 == 0o444
     mapped = Path("/proc/self/maps").read_text()
     assert str((found.folder / "weights.safetensors").resolve()) in mapped
     assert served.predict([draw(2)])
