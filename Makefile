@@ -166,6 +166,14 @@ $(TRITON_STAMP): requirements.txt
 
 triton-env: setup $(TRITON_STAMP)  ## environment with a Triton server that runs without a container
 
+serve: triton-env  ## a real Triton server with the model of `make demo`
+	@test -f $(DEMO_DIR)/checkpoint/latest.json || $(MAKE) --no-print-directory demo
+	$(TRITON)/python triton/deployer.py --checkpoint=$(DEMO_DIR)/checkpoint --repository=$(DEMO_DIR)/models
+	$(TRITON)/python triton/serve.py --repository=$(DEMO_DIR)/models --poll_secs=2
+
+bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
+	$(TRITON)/python -m benchmark.serving
+
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report
 

@@ -87,7 +87,10 @@ class Endpoint:
         self._refused: type[Exception] = importlib.import_module(
             "tritonclient.utils"
         ).InferenceServerException
+        self._broken: tuple[type[Exception], ...] = (OSError, EOFError)
         if protocol == "http":
+            responses = importlib.import_module("geventhttpclient.response")
+            self._broken += (responses.HTTPParseError,)
             limits = {"connection_timeout": timeout_s, "network_timeout": timeout_s}
             self._as_json: Mapping[str, Any] = {}
             self._timeout: Mapping[str, Any] = {}
@@ -140,7 +143,7 @@ class Endpoint:
             status = str(reason.status() or "").removeprefix("StatusCode.")
             text = f"{self.model} at {self.url}: {reason.message()}"
             raise EndpointError(text, status) from error
-        except (OSError, EOFError) as error:  # of the HTTP client alone
+        except self._broken as error:  # of the HTTP client alone
             raise EndpointError(f"{self.model} at {self.url}: no answer: {error}") from error
 
     def check(self, arrays: Arrays) -> None:

@@ -9,6 +9,7 @@ anew for each server and stays in this process.
 import contextlib
 import dataclasses
 import http.client
+import importlib
 import json
 import os
 import re
@@ -18,7 +19,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ from serving.server_install import ServerError, ServerInstall, find_server
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
 _SHM = Path("/dev/shm")
-_SHM_NAME = "recipes_{pid}_"
+_SHM_NAME = "recipes_{pid}_{token}_"
 _SHM_OF = re.compile(r"recipes_(\d+)_")
 _EXIT_TIMEOUT_S = 20
 """An open keep-alive connection holds the server up for this long; less loses shared memory."""
@@ -104,6 +104,7 @@ class TritonServer:
         self.settings = settings
         self.log_file = log_file
         self._key = secrets.token_hex(16)
+        self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
         ports = _free_ports(settings.host, 3)
         chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
         http_port, grpc_port, metrics_port = (
@@ -137,7 +138,7 @@ class TritonServer:
             f"--http-restricted-api={_GUARDED}:{_KEY_NAME}={self._key}",
             f"--grpc-restricted-protocol={_GUARDED}:{_KEY_NAME}={self._key}",
             f"--cache-config=local,size={settings.cache_mib << 20}",
-            f"--backend-config=python,shm-region-prefix-name={_SHM_NAME.format(pid=os.getpid())}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             # A model that fails to load later must not make the others look dead.
             "--strict-readiness=false",
             *settings.arguments,
@@ -149,7 +150,12 @@ class TritonServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": threads,
+                    "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written to the repository
+                    **install.environment,
+                },
                 start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
             )
 
@@ -215,7 +221,7 @@ class TritonServer:
         Raises:
             ServerError: it cannot be loaded; carries the server's reason.
         """
-        self._repository(f"models/{model}/load")
+        self._control("load_model", model)
 
     def unload(self, model: str) -> None:
         """Unloads a model; requests that are under way are answered first.
@@ -223,30 +229,38 @@ class TritonServer:
         Raises:
             ServerError: the server refuses.
         """
-        self._repository(f"models/{model}/unload")
+        self._control("unload_model", model)
+
+    def _control(self, method: str, model: str) -> None:
+        # Over gRPC: a load over HTTP holds up every client that shares its thread of the server.
+        library = importlib.import_module("tritonclient.grpc")
+        refused: type[Exception] = importlib.import_module(
+            "tritonclient.utils"
+        ).InferenceServerException
+        headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
+        with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
+            try:
+                getattr(client, method)(model, headers=headers)
+            except refused as error:
+                raise ServerError(f"{method} {model}: {error}") from error
 
     def models(self) -> list[dict[str, Any]]:
-        """Returns what the repository holds: name, version, state and reason of each."""
-        found: list[dict[str, Any]] = self._repository("index")
-        return found
+        """Returns what the repository holds: name, version, state and reason of each.
 
-    def _repository(self, what: str) -> Any:
+        Raises:
+            ServerError: the server does not answer.
+        """
         request = urllib.request.Request(
-            f"http://{self.http_url}/v2/repository/{what}",
+            f"http://{self.http_url}/v2/repository/index",
             data=b"{}",
             headers={_KEY_NAME: self._key},
-            method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=300) as response:
-                return json.loads(response.read() or b"null")
-        except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                text = json.loads(text)["error"]
-            raise ServerError(f"{what}: {text}") from error
+            with urllib.request.urlopen(request, timeout=60) as response:
+                found: list[dict[str, Any]] = json.loads(response.read())
         except (OSError, http.client.HTTPException) as error:
-            raise ServerError(f"{what}: the server does not answer: {error}") from error
+            raise ServerError(f"the server does not list its models: {error}") from error
+        return found
 
     def stop(self) -> int:
         """Stops the server and removes what it leaves behind; safe to call again.
@@ -261,7 +275,11 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         code = self._process.wait()
-        remove_shared_memory(os.getpid())
+        # Instances of a server that was killed may wait for it for ever: they are its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for segment in _SHM.glob(self._shm_prefix + "*"):
+            segment.unlink(missing_ok=True)
         self._folder.cleanup()
         return code
 
@@ -288,12 +306,6 @@ def failure_reason(log_file: Path) -> str:
     # The log writes ends of lines inside a message as a backslash and an n.
     shown = [part for text in messages for part in text.replace("\\n", "\n").splitlines() if part]
     return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
-
-
-def remove_shared_memory(pid: int) -> None:
-    """Removes the shared memory that servers started by a process left behind."""
-    for segment in _SHM.glob(_SHM_NAME.format(pid=pid) + "*"):
-        segment.unlink(missing_ok=True)
 
 
 def remove_leftovers() -> None:

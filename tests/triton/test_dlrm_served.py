@@ -2,6 +2,7 @@
 """A deployed DLRM on a real server: answers, refusals, and the client's program."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from serving.client import Endpoint, EndpointError, predict_in_order
 from serving.requests import BadRequestError
 from serving.server import ServerSettings, TritonServer
 from serving.signature import dlrm_signature
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
-from tests.triton.conftest import deploy, run
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, Program
+from tests.triton.conftest import deploy, run, script
 
 pytestmark = pytest.mark.triton_server
 
@@ -186,8 +187,6 @@ def test_a_bad_request_does_not_harm_those_it_is_put_together_with(server, offli
                 except EndpointError as error:
                     return error
 
-        from concurrent.futures import ThreadPoolExecutor
-
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(answer, requests))
     for request, found in zip(requests, answers, strict=True):
@@ -212,52 +211,58 @@ def test_unknown_models_versions_and_servers(server):
 def test_the_client_program_scores_a_split_as_the_checkpoint(
     server, dataset, dlrm_checkpoint, tmp_path
 ):
-    common = ("triton/client.py", f"--url={server.http_url}", "--protocol=http", "--mode=test")
     said = run(
-        *common, f"--dataset={dataset}", f"--checkpoint={dlrm_checkpoint}", "--concurrency=2"
-    )
-    served, offline_line = said.splitlines()
-    assert served.startswith(f"{ROWS['test']} rows: auc 0.")
-    log = tmp_path / "log.json"
-    tested = run(
-        "dlrm.scripts.main",
+        "triton/client.py",
+        f"--url={server.http_url}",
+        "--protocol=http",
         "--mode=test",
         f"--dataset={dataset}",
-        f"--load_checkpoint_path={dlrm_checkpoint}",
-        "--base_device=cpu",
-        f"--log_path={log}",
+        f"--checkpoint={dlrm_checkpoint}",
+        "--concurrency=2",
     )
-    auc = served.split("auc ")[1].split(",")[0]
-    assert f"auc {auc}" in tested
-    assert f"auc {auc}" in offline_line
-    # A checkpoint that was not deployed is found out.
-    other = tmp_path / "other"
-    run(
-        "dlrm.scripts.main",
-        f"--dataset={dataset}",
-        f"--save_checkpoint_path={other}",
-        f"--log_path={log}",
-        "--max_steps=2",
-        "--embedding_dim=8",
-        "--bottom_mlp_sizes=16,8",
-        "--top_mlp_sizes=16,1",
-        "--batch_size=128",
-        "--base_device=cpu",
+    served, of_checkpoint = said.splitlines()
+    assert served.startswith(f"{ROWS['test']} rows: auc 0.")
+    records = Program(tmp_path)(
+        "--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={dlrm_checkpoint}", model=()
     )
-    said = run(*common, f"--dataset={dataset}", f"--checkpoint={other}", code=1)
-    assert "the server does not answer as" in said
+    auc = f"auc {records[-1]['data']['auc']:.6f}"
+    assert auc in served
+    assert auc in of_checkpoint
 
 
-def test_the_client_program_answers_requests_and_refuses_bad_ones(server, offline, tmp_path):
-    client = ("triton/client.py", f"--url={server.grpc_url}")
-    said = run(*client)
+def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(
+    server, dataset, tmp_path, capsys
+):
+    Program(tmp_path)(
+        f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path}/a", "--max_steps=2"
+    )
+    code = script("client").main(
+        [
+            f"--url={server.grpc_url}",
+            "--mode=test",
+            f"--dataset={dataset}",
+            f"--checkpoint={tmp_path}/a",
+        ]
+    )
+    assert code == 1
+    assert "the server does not answer as" in capsys.readouterr().err
+
+
+def test_the_client_program_answers_requests_and_refuses_bad_ones(
+    server, offline, tmp_path, capsys
+):
+    client = script("client").main
+    url = f"--url={server.grpc_url}"
+    assert client([url]) == 0
+    said = capsys.readouterr().out
     assert "takes numerical: float32 [rows, 3]" in said
     assert "gives probability: float32 [rows, 1]" in said
     request = draw(2)
     file = tmp_path / "requests"
     good = json.dumps({name: array.tolist() for name, array in request.items()})
     file.write_text(f"{good}\n\n{good}\n")
-    answers = [json.loads(line) for line in run(*client, f"--request={file}").splitlines()]
+    assert client([url, f"--request={file}"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(answers) == 2
     np.testing.assert_allclose(answers[1]["logit"], offline(request)[0], rtol=0, atol=1e-6)
     for bad, message in (
@@ -269,20 +274,15 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(server, offlin
         ('{"numerical": [[1, 2, 3]], "categorical": [[9, 0, 0, 0]]}', "9 is not in [0, 5)"),
     ):
         file.write_text(bad)
-        assert message in run(*client, f"--request={file}", code=2)
+        assert client([url, f"--request={file}"]) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_the_client_program_measures_a_load(server, dataset):
-    said = run(
-        "triton/client.py",
-        f"--url={server.grpc_url}",
-        "--mode=load",
-        f"--dataset={dataset}",
-        "--batch_sizes=1,16",
-        "--concurrency=1,4",
-        "--seconds=0.5",
-    )
-    head, *rows = said.splitlines()
+def test_the_client_program_measures_a_load(server, dataset, capsys):
+    arguments = [f"--url={server.grpc_url}", "--mode=load", f"--dataset={dataset}"]
+    arguments += ["--batch_sizes=1,16", "--concurrency=1,4", "--seconds=0.5"]
+    assert script("client").main(arguments) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["batch", "clients"]
     figures = [list(map(float, row.replace(",", "").split())) for row in rows]
     assert [row[:2] for row in figures] == [[1, 1], [1, 4], [16, 1], [16, 4]]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances of a model share its tables: the second costs little more than its Python."""
+
+import numpy as np
+import pytest
+
+from serving.client import Endpoint, predict_in_order
+from serving.server import ServerSettings, TritonServer
+from serving.server_memory import instance_memory
+from tests.serving.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
+from tests.triton.conftest import deploy
+
+pytestmark = pytest.mark.triton_server
+
+MIB = 1 << 20
+TABLE_SIZES = (1 << 18,) * 4
+DIM = 128
+TABLES = sum(TABLE_SIZES) * DIM * 4
+"""Bytes of all tables: 512 MiB, more than a process needs besides."""
+BESIDES = 300 * MIB
+
+
+def test_two_instances_hold_the_tables_once(tmp_path):
+    sizes = {"embedding_dim": DIM, "bottom_mlp_sizes": [16, DIM]}
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint", TABLE_SIZES, **sizes)
+    # Unbatched, so that both instances work at a time.
+    arguments = ("--instances=2", "--verify=64", "--nodynamic_batching")
+    deploy(checkpoint, tmp_path / "models", *arguments)
+    ids = np.arange(TABLE_SIZES[0], dtype=np.int64).reshape(-1, 4096)
+    requests = [
+        {
+            "numerical": np.zeros((4096, NUM_NUMERICAL), np.float32),
+            "categorical": np.ascontiguousarray(np.stack([part] * 4, axis=1)),
+        }
+        for part in ids
+    ]
+    settings = ServerSettings(repository=tmp_path / "models")
+    with TritonServer(settings, tmp_path / "log") as server:
+        server.wait_ready()
+        idle = instance_memory(server.pid)
+        assert len(idle) == 2
+        with Endpoint(server.grpc_url, "dlrm") as endpoint:
+            for _ in range(10):
+                for _ in predict_in_order(endpoint, requests, concurrency=4):
+                    pass
+                found = instance_memory(server.pid)
+                # Each has read (nearly) every row itself.
+                if all(instance.rss > 0.95 * TABLES for instance in found):
+                    break
+        assert all(instance.rss > 0.95 * TABLES for instance in found)
+    assert all(instance.anonymous < BESIDES for instance in found)
+    assert sum(instance.pss for instance in found) < 1.2 * (TABLES + 2 * BESIDES)
+    assert sum(instance.pss for instance in idle) < 2 * BESIDES  # pages come when they are read
