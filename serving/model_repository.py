@@ -113,8 +113,7 @@ class StagedVersion:
         # A server takes every folder of the repository for a model, so a new model grows beside
         # the repository; in the folder of a model it looks at numbers alone.
         self._is_new = not self._model.exists()
-        root = repository.root.absolute()
-        self._aside = root.with_name(f".{root.name}.{name}.tmp")
+        self._aside = _beside(repository.root.absolute(), name)
         self.folder = self._aside / str(version) if self._is_new else self._model / f"{version}.tmp"
         for left_over in (self._aside, *self._model.glob("*.tmp")):
             _remove(left_over)
@@ -144,6 +143,15 @@ class StagedVersion:
         """Removes what was not installed."""
         for path in (self._aside, self.folder):
             _remove(path)
+
+
+def _beside(root: Path, name: str) -> Path:
+    """Returns where a new model grows, on the file system of the repository."""
+    parent = root.parent
+    if parent.stat().st_dev == root.stat().st_dev and os.access(parent, os.W_OK):
+        return root.with_name(f".{root.name}.{name}.tmp")
+    # A mounted repository has nothing beside it. It has no configuration before it is complete.
+    return root / f".{name}.tmp"
 
 
 def _write_configs(model: Path, config: str, others: Mapping[str, str]) -> None:

@@ -77,6 +77,18 @@ def test_a_server_never_sees_what_is_not_complete(repository, is_new):
         assert repository.versions("m")[-1] == staged.version
 
 
+def test_a_mounted_repository_has_nothing_beside_it(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with repository.staged_version("m", None) as staged:
+        assert staged.folder.is_relative_to(repository.root)
+        (staged.folder / "weights").write_text("whole")
+        assert repository.versions("m") == []
+        assert not list(repository.root.rglob("config.pbtxt"))
+        staged.install("config", {})
+    assert tree(repository.root) == {"m/1/weights": "whole", "m/config.pbtxt": "config"}
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
 def test_a_version_is_never_replaced(repository):
     add(repository)
     with (
