@@ -7,6 +7,7 @@ lines in the order of their numbers, are the input order; all later stages carry
 """
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -152,7 +153,14 @@ def _write_rows(
         suffix = "gz" if file.compression == "gzip" else "tsv"
         (links / f"{index:05d}.{suffix}").symlink_to(file.path.resolve())
     text = runner.session.read.text([uri(p) for p in sorted(links.iterdir())], lineSep="\n")
-    write_parquet(runner, parse_lines(text), rows, on_fraction)
+    try:
+        write_parquet(runner, parse_lines(text), rows, on_fraction)
+    except PreprocError as error:
+        unreadable = re.search(r"/links/([0-9]{5})\.", str(error.__cause__))
+        if unreadable is None:
+            raise
+        path = files[int(unreadable[1])].path
+        raise PreprocError(f"{path}: Spark cannot read it to its end: {error}") from error
     shutil.rmtree(links)
 
 

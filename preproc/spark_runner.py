@@ -6,6 +6,7 @@ the storage. What the user has to mend (a damaged file, a full disk) comes back 
 exception it would be tried again four times and end in a page of Java.
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -25,6 +26,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_S = 0.1
+_CANCEL_S = 2
 _SHOWN_CHARACTERS = 600
 _STORAGE_ERRORS = (FileNotFoundError, PermissionError, NotADirectoryError)
 
@@ -207,8 +209,8 @@ class SparkRunner:
                 watch()
                 self._watch_executors()
         except BaseException:
-            self._context.cancelJobGroup(group)
-            thread.join(10)
+            if within(lambda: self._context.cancelJobGroup(group), _CANCEL_S):
+                thread.join(_CANCEL_S)
             raise
         if errors:
             if isinstance(errors[0], PreprocError):
@@ -230,6 +232,23 @@ class SparkRunner:
                 f"{self.start_timeout:g} s: {spark_cluster.explain(self._context)}. The same "
                 "command continues"
             )
+
+
+def within(action: Callable[[], object], seconds: float) -> bool:
+    """Returns whether an action was done in time; it goes on by itself where not.
+
+    In a thread of its own, so on a connection to Java of its own: Ctrl-C may have hit this thread
+    in the middle of a call, and the next call would read the answer to that one, or wait for ever.
+    """
+
+    def call() -> None:
+        with contextlib.suppress(Exception):  # Java may be gone already
+            action()
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _new_group() -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from preproc.errors import PreprocError
-from preproc.spark_runner import SparkRunner, cause
+from preproc.spark_runner import SparkRunner, cause, within
 from preproc.spark_settings import SparkSettings
 
 LEAST_JAVA = 17
+_STOP_S, _TERMINATE_S = 4, 2
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _LOGGING = Path(__file__).with_name("spark_log4j2.properties").resolve()
 
@@ -44,7 +45,13 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
     try:
         yield SparkRunner(session, settings.spark_start_timeout)
     finally:
-        session.stop()
+        _stop(pyspark, session)
+
+
+def _stop(pyspark: Any, session: Any) -> None:
+    """Stops a session; where that hangs (a lost cluster, Ctrl-C in a call), ends Java itself."""
+    if not within(session.stop, _STOP_S):
+        _kill_gateway(pyspark)
 
 
 def _import_pyspark() -> Any:
@@ -174,6 +181,12 @@ def java_version(java: str) -> int | None:
 
 
 def _kill_gateway(pyspark: Any) -> None:
+    """Ends the Java that this process has started; executors and their Pythons end with it."""
     process = getattr(pyspark.SparkContext._gateway, "proc", None)
-    if process is not None:
+    if process is None:  # spark-submit's
+        return
+    process.terminate()  # it removes its temporary folders
+    try:
+        process.wait(_TERMINATE_S)
+    except subprocess.TimeoutExpired:
         process.kill()

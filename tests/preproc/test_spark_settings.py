@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from preproc.input_file import InputFile
 from preproc.quarantine import BadRow
 from preproc.spark_cluster import Worker, explain_workers
 from preproc.spark_row_places import DayRows, RowGroup
-from preproc.spark_runner import cause
+from preproc.spark_runner import cause, within
 from preproc.spark_session import java_version
 from preproc.spark_settings import SparkSettings, parse_spark_conf, parse_spark_size
 
@@ -109,11 +110,7 @@ def test_condition_holds_for_the_first_rows(tmp_path, bad_lines):
     for count in range(len(good) + 1):
         condition = group.first_rows_condition(count).replace("L", "").replace(" = ", " == ")
         code = condition.replace("AND", "and").replace("OR", "or")
-        held = [
-            row
-            for row in good
-            if eval(code, {"day": row[0], "block": row[1], "line": row[2]})
-        ]
+        held = [row for row in good if eval(code, {"day": row[0], "block": row[1], "line": row[2]})]
         assert held == good[:count]
 
 
@@ -142,6 +139,16 @@ def test_cause_is_found_in_a_page_of_java():
     )
     assert cause(java) == "Caused by: java.io.EOFException: cut off"
     assert cause("short") == "short"
+
+
+def test_a_call_that_hangs_is_given_up():
+    done = []
+    assert within(lambda: done.append(1), 30)
+    assert done == [1]
+    assert within(lambda: int("no number"), 30)  # Java is gone: nothing is left to wait for
+    release = threading.Event()
+    assert not within(release.wait, 0.02)
+    release.set()
 
 
 def test_version_of_java(tmp_path):
