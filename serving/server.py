@@ -150,12 +150,7 @@ class TritonServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": threads,
-                    "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written to the repository
-                    **install.environment,
-                },
+                env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
                 start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
             )
 
