@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from training.row_optimizer import RowGradients
 
@@ -154,10 +155,13 @@ def join_processes(
         torch.cuda.set_device(here.local_rank)
     backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
     if "MASTER_ADDR" in os.environ:
-        dist.init_process_group(backend)
+        store, _, _ = next(rendezvous("env://"))
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=here.rank, world_size=world_size)
+    # torchrun may keep its store when it starts the processes anew: the addresses that it holds
+    # under the same names would be those of processes that are gone.
+    store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=here.rank, world_size=world_size)
     try:
         yield here
     finally:
