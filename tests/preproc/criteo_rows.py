@@ -14,6 +14,9 @@ from preproc.criteo_pipeline import prepare
 from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS, CriteoSemantics
 from preproc.native_units import NativeSettings
 
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
+"""Options for a Java that does little: its best compiler would take longer than it saves."""
+
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INTEGERS = st.one_of(
     st.just(b""),

@@ -17,7 +17,7 @@ from dataspec.manifest import Manifest
 from preproc import spark_session
 from preproc.errors import PreprocError
 from preproc.native import binding
-from tests.preproc.criteo_rows import run, write_days
+from tests.preproc.criteo_rows import SHORT_LIVED_JAVA, run, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -105,6 +105,9 @@ def java():
         spark_session.find_java()
     except PreprocError:
         pytest.skip("no Java")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +131,11 @@ def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
         f"--master={cluster.url}",
         LOOPBACK,
         "--executor_memory=3g",
-        "--spark_start_timeout=10",
+        "--spark_start_timeout=30",
     )
     _, errors = job.communicate(timeout=600)
     assert job.returncode == 2, errors
-    assert "did not start working within --spark_start_timeout 10 s" in errors
+    assert "did not start working within --spark_start_timeout 30 s" in errors
     assert "needs 1 core(s) and 3.0 GiB; the largest of 2 worker(s) has 1 core(s) and" in errors
     assert not (tmp_path / "made").exists()
 

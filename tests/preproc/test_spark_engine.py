@@ -16,7 +16,7 @@ from preproc.criteo_schema import PRESETS, REJECT_REASONS
 from preproc.errors import PreprocError, TooManyBadRowsError
 from preproc.native import binding
 from preproc.spark_settings import SPARK_MODES, SparkSettings
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo_rows import SHORT_LIVED_JAVA, good_text, run, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -39,8 +39,10 @@ def session():
     settings = SparkSettings(
         master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
     )
-    with spark_session.connect(settings) as runner:
-        yield runner
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
+        with spark_session.connect(settings) as runner:
+            yield runner
 
 
 @pytest.fixture(scope="module")
