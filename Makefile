@@ -127,8 +127,8 @@ nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine
 
 $(SPARK_STAMP): requirements.txt
 	$(PYTHON) -m venv .venv-spark
-	$(SPARK)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt \
-		absl-py hypothesis numpy pyarrow PyYAML pytest pytest-randomly pytest-timeout tqdm xxhash \
+	$(SPARK)/python -m pip install --quiet --disable-pip-version-check \
+		$$(grep -E '^(absl-py|hypothesis|numpy|pyarrow|PyYAML|pytest|pytest-randomly|pytest-timeout|tqdm|xxhash)==' requirements.txt) \
 		pyspark==4.2.1
 	@touch $@
 
