@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 # small shapes that reach every CUDA kernel, for the tools that slow them down
 SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag or sort
 
+# every file of tests in one of two processes: their tests use one thread each
+PARALLEL := --numprocesses 2 --dist loadfile
+
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
 RECBOLE_STAMP := .venv-recbole/.installed
@@ -44,7 +47,7 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
 test: lint peers spark  ## the whole suite, as CI runs it
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(PARALLEL)
 	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec
 	$(SPARK)/python -m pytest -q -m spark tests/preproc
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
@@ -57,7 +60,8 @@ test: lint peers spark  ## the whole suite, as CI runs it
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
-	$(BIN)/pytest -q -m "not (gpu or merlin or multiprocess or nvtabular or slow or spark)"
+	$(BIN)/pytest -q $(PARALLEL) \
+		-m "not (gpu or merlin or multiprocess or nvtabular or slow or spark or torchrec or triton_server)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .

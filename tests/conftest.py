@@ -4,6 +4,7 @@
 import importlib
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,10 @@ import pytest
 import _triton_shadow  # noqa: F401  (before a test module imports torch, see there)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C and hands that down; tests send it to programs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALLOWED_SKIPS = (
     "no CUDA device",

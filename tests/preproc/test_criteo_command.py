@@ -176,7 +176,6 @@ def test_script_makes_a_dataset_of_relative_paths(tmp_path):
         (("fifteen",), "must be a number"),
         (("15", "TPU"), "must be CPU or GPU"),
         (("15", "GPU"), "works on the CPU"),
-        (("15", "CPU", "Spark"), "Spark is not part of this version"),
         (("15", "CPU", "spork"), "unknown engine 'spork'"),
         ((), "/data/dlrm/criteo"),
     ],

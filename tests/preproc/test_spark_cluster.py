@@ -59,8 +59,6 @@ def start_job(source: Path, output: Path, *flags: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell's background job ignores it, and would hand that down.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
