@@ -46,6 +46,16 @@ class ServedModel(abc.ABC):
         check_arrays(self.deployment.signature, request)
         self.check_values(request)
 
+    def answer(self, request: Arrays) -> Arrays:
+        """Checks a request and answers it.
+
+        Raises:
+            BadRequestError: as `check`.
+        """
+        self.check(request)
+        (found,) = self.predict([request])
+        return found
+
     @abc.abstractmethod
     def check_values(self, request: Arrays) -> None:
         """Refuses values that the model has no place for; names, types and shapes are right."""

@@ -15,8 +15,9 @@ from absl import flags
 import serving  # noqa: F401  (its import keeps this folder from posing as the compiler)
 from bert4rec.export.from_checkpoint import Bert4RecExport
 from bert4rec.model.weights import is_bert4rec_checkpoint
+from dlrm.config import DataConfig
 from dlrm.export.from_checkpoint import DlrmExport
-from dlrm.scripts.deployed_auc import auc_of_split
+from dlrm.train.served_split import score_served_split
 from serving.checkpoint_export import CheckpointExport
 from serving.deploy import DeploySettings, deploy
 from serving.deployment import ArtifactFormat
@@ -27,6 +28,8 @@ from training.scripts import program
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Rows after which larger executions only take longer."""
+_SCORED_ROWS = 16384
+"""Rows of --dataset that are scored at a time."""
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -106,7 +109,16 @@ def run(flag_values: flags.FlagValues) -> None:
         if not isinstance(export, DlrmExport) or dataset is None:
             return
         split, kind = flag_values.split, flag_values.dataset_type
-        was, now = auc_of_split(export.model, served, Path(dataset), kind, split)
+        scored = score_served_split(
+            DataConfig(dataset=dataset, dataset_type=kind, eval_split=split),
+            served.deployment.signature,
+            lambda requests: map(served.answer, requests),
+            _SCORED_ROWS,
+            export.model,
+            check_ids=not export.model.embeddings.hash_indices,
+        )
+        assert scored.offline is not None
+        was, now = scored.offline.auc, scored.served.auc
         program.say(
             f"AUC on the {split} split: {now:.6f}, of the checkpoint {was:.6f}, "
             f"difference {now - was:+.6f}"

@@ -56,20 +56,8 @@ class DistributedTrainStep(DlrmTrainStep):
         Returns:
             The loss before the update: the mean over the samples of all ranks.
         """
-        self._model.train()
-        for parameter in self._mlp_parameters:
-            parameter.grad = None
-        with self._precision.autocast():
-            logits = self._model(batch.numerical, batch.ids)
-        loss = (
-            torch.nn.functional.binary_cross_entropy_with_logits(
-                logits.to(torch.float32), batch.label, reduction="sum"
-            )
-            / batch.num_rows
-        )
+        mean = self._backward(batch).clone()  # type: ignore[arg-type]
         scale = self._precision.loss_scale
-        torch.autograd.backward(loss if scale == 1.0 else loss * scale)
-        mean = loss.detach().clone()
         loss_summed = dist.all_reduce(mean, async_op=True)
         found = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
         overflow: Tensor | None = None
@@ -86,6 +74,13 @@ class DistributedTrainStep(DlrmTrainStep):
         assert loss_summed is not None
         loss_summed.wait()
         return mean
+
+    def _loss(self, logits: Tensor, batch: PlacedBatch) -> Tensor:  # type: ignore[override]
+        """Returns this rank's part of the mean over the samples of all ranks."""
+        found = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, batch.label, reduction="sum"
+        )
+        return found / batch.num_rows
 
     def _find_overflow_anywhere(self, of_tables: list[Tensor]) -> Tensor | None:
         dense = [p.grad for p in self._mlp_parameters if p.grad is not None]

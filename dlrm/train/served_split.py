@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores a split with a DLRM on a server, beside its checkpoint."""
+"""Scores a split with a deployed DLRM, on a server or not, beside its checkpoint."""
 
 import dataclasses
 import time
@@ -40,7 +40,7 @@ class ServedSplit:
 
 
 def read_requests(
-    data: DataConfig, signature: Signature, batch_size: int
+    data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
 ) -> Iterator[tuple[Batch, Arrays]]:
     """Yields the batches of --eval_split and the requests that ask for them.
 
@@ -48,13 +48,14 @@ def read_requests(
         data: says where the dataset is.
         signature: of the served model; its inputs are numerical and categorical features.
         batch_size: rows of a request.
+        check_ids: refuse ids outside their tables, as a model that does not hash them must.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
     """
     numerical, categorical = signature.inputs
     spec = load_feature_spec(data, numerical.shape[0])
-    source = open_rows(data, data.eval_split, spec)
+    source = open_rows(data, data.eval_split, spec, check_ids=check_ids)
     loader = BatchLoader(
         source=source, batch_size=batch_size, device=torch.device("cpu"), drop_last=False
     )
@@ -70,16 +71,23 @@ def read_requests(
 
 @torch.inference_mode()
 def score_served_split(
-    data: DataConfig, signature: Signature, answer: Answer, batch_size: int, model: Dlrm | None
+    data: DataConfig,
+    signature: Signature,
+    answer: Answer,
+    batch_size: int,
+    model: Dlrm | None,
+    *,
+    check_ids: bool = True,
 ) -> ServedSplit:
     """Scores every row of --eval_split.
 
     Args:
         data: says where the dataset is.
         signature: of the served model.
-        answer: asks the server.
+        answer: asks the server, or a deployed version.
         batch_size: rows of a request.
         model: of the checkpoint, on the CPU and in evaluation mode; None compares with nothing.
+        check_ids: as of `read_requests`.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -88,7 +96,7 @@ def score_served_split(
     offline: list[Tensor] = []
 
     def requests() -> Iterator[Arrays]:
-        for batch, request in read_requests(data, signature, batch_size):
+        for batch, request in read_requests(data, signature, batch_size, check_ids=check_ids):
             labels.append(batch.label > 0.5)
             if model is not None:
                 offline.append(model(batch.numerical, batch.ids).to(torch.float32))

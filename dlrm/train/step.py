@@ -89,16 +89,8 @@ class DlrmTrainStep:
 
     def update(self, batch: Batch) -> Tensor:
         """Trains on a batch with the rate that is set; everything stays on the device."""
-        self._model.train()
-        for parameter in self._mlp_parameters:
-            parameter.grad = None
-        with self._precision.autocast():
-            logits = self._model(batch.numerical, batch.ids)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits.to(torch.float32), batch.label
-        )
+        loss = self._backward(batch)
         scale = self._precision.loss_scale
-        torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         found = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
         gradients = [p.grad for p in self._mlp_parameters if p.grad is not None]
         overflow = self._precision.find_overflow(gradients + [g.gradients for g in found])
@@ -106,7 +98,22 @@ class DlrmTrainStep:
             self.mlp_optimizer.step(self._lr, scale, overflow)
         if self.embedding_optimizer is not None:
             self.embedding_optimizer.step(found, self._embedding_lr, overflow)
+        return loss
+
+    def _backward(self, batch: Batch) -> Tensor:
+        """Leaves the gradients of a batch; returns its loss."""
+        self._model.train()
+        for parameter in self._mlp_parameters:
+            parameter.grad = None
+        with self._precision.autocast():
+            logits = self._model(batch.numerical, batch.ids)
+        loss = self._loss(logits.to(torch.float32), batch)
+        scale = self._precision.loss_scale
+        torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         return loss.detach()
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label)
 
 
 class GraphedTrainStep:

@@ -100,7 +100,7 @@ def test_a_documented_command_can_be_run(command):
         check_module(words[2], words[3:])
     elif "/" in words[0]:
         script = REPOSITORY / words[0]
-        if ".venv" not in script.parts:
+        if not any(part.startswith(".venv") for part in script.parts):  # made by a make target
             assert script.is_file(), f"there is no {words[0]}"
 
 
