@@ -174,6 +174,7 @@ class Loop(Generic[BatchT]):
         """
         throughput = ThroughputWindow(self.config.benchmark_warmup_steps, self.device)
         throughput.start()
+        self._open_window()
         reason = "done"
         with StopRequest() as stop:
             while reason == "done" and not self._finished():
@@ -202,7 +203,6 @@ class Loop(Generic[BatchT]):
 
     def _run_epoch(self, throughput: ThroughputWindow, stop: StopRequest) -> str:
         state, config = self.state, self.config
-        self._open_window()
         batches = self.source.batches(state.epoch, state.batch)
         try:
             while state.batch < self.source.num_batches:

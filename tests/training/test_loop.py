@@ -185,6 +185,23 @@ def test_line_and_log_have_the_recipe_s_form(tmp_path):
     assert records[0]["data"]["loss"] == pytest.approx((0.0 + 1.0) / 2)
 
 
+def test_the_logged_loss_is_a_mean_over_steps_of_several_short_epochs(tmp_path):
+    run = Run(epochs=2, print_freq=8, test_after=2.0, log_path=tmp_path / "log.json")
+    losses = []
+    step = run.loop.step
+
+    def recording(batch, lr):
+        losses.append(float(step(batch, lr)))
+        return torch.tensor(losses[-1])
+
+    run.loop.step = recording
+    run.fit()
+    line = (tmp_path / "log.json").read_text().splitlines()[0].removeprefix("DLLL ")
+    record = json.loads(line)
+    assert record["step"] == [1, 8]
+    assert record["data"]["loss"] == pytest.approx(sum(losses[:8]) / 8, rel=1e-6)
+
+
 def test_throughput_covers_the_whole_window_after_the_warmup():
     result = Run(epochs=2, benchmark_warmup_steps=3).fit()
     assert result.train_samples_per_s > 0
