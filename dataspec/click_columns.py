@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
+from dataspec.feature_spec import CategoricalFeature, FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,17 +76,25 @@ class ClickColumns:
             DatasetError: naming the feature, row and value.
         """
         for feature, ids in zip(spec.categorical, self.categorical, strict=True):
-            if len(ids) == 0:
-                continue
-            if int(ids.max()) < feature.cardinality and int(ids.min()) >= 0:
-                continue
-            row = int(np.flatnonzero((ids < 0) | (ids >= feature.cardinality))[0])
-            raise DatasetError(
-                f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
-                f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
-                "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
-                "--hash_indices maps ids into their tables)"
-            )
+            check_ids_of(feature, ids, source, first_row)
+
+
+def check_ids_of(
+    feature: CategoricalFeature,
+    ids: npt.NDArray[np.signedinteger],
+    source: object,
+    first_row: int,
+) -> None:
+    """Refuses ids outside a feature's table; see `ClickColumns.check_ids`."""
+    if len(ids) == 0 or (int(ids.max()) < feature.cardinality and int(ids.min()) >= 0):
+        return
+    row = int(np.flatnonzero((ids < 0) | (ids >= feature.cardinality))[0])
+    raise DatasetError(
+        f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
+        f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
+        "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
+        "--hash_indices maps ids into their tables)"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -94,6 +94,10 @@ class FeatureSpec:
         """Rows of each embedding table."""
         return tuple(f.cardinality for f in self.categorical)
 
+    def with_features(self, features: Sequence[int]) -> "FeatureSpec":
+        """Returns the spec with some of the categorical features, by their numbers."""
+        return dataclasses.replace(self, categorical=tuple(self.categorical[i] for i in features))
+
     @classmethod
     def criteo(
         cls,

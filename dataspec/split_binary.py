@@ -9,6 +9,7 @@ NVTabular: float32, float32, int32; 4 bytes everywhere).
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -198,27 +199,50 @@ class SplitBinaryReader:
             DatasetError: a file ends early (it changed since it was opened), or a label is
                 neither 0 nor 1. Ids are checked by `ClickColumns.check_ids`.
         """
-        raw = self.read_unchecked(start, stop)
+        dense = self.read_dense(start, stop)
+        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        return ClickColumns(dense.label, dense.numerical, ids)
+
+    def read_dense(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop) without the categorical features; see `read`."""
+        raw = self._read_dense(start, stop)
         label = check_label(raw.label, self.spec.label, self.paths[LABEL_FILE], start)
-        return ClickColumns(label, raw.numerical, raw.categorical)
+        return ClickColumns(label, raw.numerical, ())
+
+    def read_ids(
+        self, features: Sequence[int], start: int, stop: int
+    ) -> tuple[npt.NDArray[np.signedinteger], ...]:
+        """Returns the ids of some features of rows [start, stop), touching no other file.
+
+        Args:
+            features: by their numbers in the spec.
+            start: first row.
+            stop: row after the last.
+
+        Raises:
+            DatasetError: a file ends early.
+        """
+        return tuple(self._read(categorical_file(i), start, stop) for i in features)
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
         """Returns rows [start, stop) as the files hold them."""
-        if not 0 <= start <= stop <= self.num_rows:
-            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        dense = self._read_dense(start, stop)
+        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        return RawColumns(dense.label, dense.numerical, ids)
+
+    def _read_dense(self, start: int, stop: int) -> RawColumns:
         width = len(self.spec.numerical)
         return RawColumns(
             self._read(LABEL_FILE, start, stop),
             self._read(NUMERICAL_FILE, start, stop).reshape(stop - start, width)
             if width
             else np.empty((stop - start, 0), self.spec.numerical_dtype),
-            tuple(
-                self._read(categorical_file(i), start, stop)
-                for i in range(len(self.spec.categorical))
-            ),
+            (),
         )
 
     def _read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        if not 0 <= start <= stop <= self.num_rows:
+            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
         width = self._widths[name]
         if name in self._maps:
             return self._maps[name][start * width : stop * width]

@@ -13,7 +13,7 @@ from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.read_ahead import call_ahead, iterate_ahead
 from dlrm.data.sources import RowSource, StreamedRows
 
-_READER_THREADS = 2
+READER_THREADS = 2
 """Readers wait for the disk, or run NumPy without the interpreter's lock; two keep both busy."""
 
 _BLOCKS_AHEAD = 1
@@ -63,18 +63,21 @@ class BatchLoader:
         """Yields the same batches as they leave the reader threads, on the host."""
         if isinstance(self.source, StreamedRows) and not self.shuffle:
             return iterate_ahead(self._cut(self.source, start), self.read_ahead)
+        reads = (functools.partial(self._read, *rows) for rows in self.row_ranges(epoch, start))
+        return call_ahead(reads, self.read_ahead, READER_THREADS)
+
+    def row_ranges(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yields first row and row after the last of each batch of an epoch from `start` on."""
         order = list(range(self.num_batches))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.num_batches, generator=generator).tolist()
-        reads = (functools.partial(self._read, index) for index in order[start:])
-        return call_ahead(reads, self.read_ahead, _READER_THREADS)
+        for index in order[start:]:
+            first = index * self.batch_size
+            yield first, min(first + self.batch_size, self.source.num_rows)
 
-    def _read(self, index: int) -> NarrowBatch:
-        start = index * self.batch_size
-        return self._narrow(
-            self.source.read(start, min(start + self.batch_size, self.source.num_rows))
-        )
+    def _read(self, start: int, stop: int) -> NarrowBatch:
+        return self._narrow(self.source.read(start, stop))
 
     def _cut(self, source: StreamedRows, start: int) -> Generator[NarrowBatch, None, None]:
         """Cuts the batches from `start` on out of the blocks of a stream."""

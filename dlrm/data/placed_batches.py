@@ -6,15 +6,14 @@ Letters: B samples of all ranks, b of this one, F tables, M numerical features.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch
+from dlrm.data.batch_share import BatchShare, CutBatches, GlobalBatches, Share, ShareSource
 from dlrm.data.read_ahead import iterate_ahead
-from dlrm.nn.exchange import ExchangedLookups, plan_lookups, share_bounds, wanted_columns
+from dlrm.nn.exchange import ExchangedLookups, plan_lookups
 from dlrm.nn.table_placement import Placement
 
 
@@ -38,24 +37,6 @@ class PlacedBatch:
         return self.label.shape[0]
 
 
-class GlobalBatches(Protocol):
-    """The batches of all ranks."""
-
-    @property
-    def batch_size(self) -> int:
-        """B."""
-        ...
-
-    @property
-    def num_batches(self) -> int:
-        """Batches in an epoch."""
-        ...
-
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yields the batches of an epoch from `start` on, on the host."""
-        ...
-
-
 class PlacedBatches:
     """The batches of a rank.
 
@@ -63,7 +44,7 @@ class PlacedBatches:
     batches before: that is all of the distribution of the input.
 
     Args:
-        source: the batches of all ranks, the same on every rank.
+        source: the rank's shares of the batches of all ranks, or these batches themselves.
         placement: of the tables.
         rank: this one.
         device: where the batches are wanted.
@@ -73,7 +54,7 @@ class PlacedBatches:
 
     def __init__(
         self,
-        source: GlobalBatches,
+        source: ShareSource | GlobalBatches,
         placement: Placement,
         rank: int,
         device: torch.device,
@@ -81,20 +62,22 @@ class PlacedBatches:
         hash_indices: bool = False,
         read_ahead: int = 2,
     ) -> None:
-        self._source = source
+        self._source = (
+            source
+            if isinstance(source, ShareSource)
+            else CutBatches(source, Share.of(placement, rank))
+        )
         self._placement = placement
         self._rank = rank
         self._device = device
         self._hash_indices = hash_indices
         self._read_ahead = read_ahead
-        self._wanted = wanted_columns(placement, rank)
-        self._copied = placement.of_kind("replicate")
         self.batch_size = source.batch_size
         self.num_batches = source.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[PlacedBatch]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
-        placed = map(self._place, self._source.batches(epoch, start))
+        placed = map(self._place, self._source.shares(epoch, start))
         for batch in iterate_ahead(placed, self._read_ahead):
             yield dataclasses.replace(
                 batch,
@@ -103,18 +86,14 @@ class PlacedBatches:
                 label=batch.label.to(self._device, non_blocking=True),
             )
 
-    def _place(self, batch: Batch) -> PlacedBatch:
-        num_rows = len(batch)
-        bounds = share_bounds(num_rows, self._placement.world_size)
-        mine = slice(int(bounds[self._rank]), int(bounds[self._rank + 1]))
-        ids = batch.ids.numpy()
+    def _place(self, batch: BatchShare) -> PlacedBatch:
+        of_all_rows, of_own_rows = batch.of_all_rows, batch.of_own_rows
         if self._hash_indices:
-            ids = ids % np.array([table.rows for table in self._placement.tables])
+            sizes = [table.rows for table in self._placement.tables]
+            of_all_rows = {i: ids % sizes[i] for i, ids in of_all_rows.items()}
+            copied = self._placement.of_kind("replicate")
+            of_own_rows = of_own_rows % np.array([sizes[i] for i in copied], np.int64)
         lookups = plan_lookups(
-            self._placement,
-            self._rank,
-            {i: ids[:, i] for i in self._wanted},
-            ids[mine][:, self._copied],
-            num_rows,
+            self._placement, self._rank, of_all_rows, of_own_rows, batch.num_rows
         )
-        return PlacedBatch(batch.numerical[mine], lookups, batch.label[mine], num_rows)
+        return PlacedBatch(batch.numerical, lookups, batch.label, batch.num_rows)

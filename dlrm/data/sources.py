@@ -7,13 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from dataspec.binary_records import BinaryRecordsReader
-from dataspec.click_columns import ClickColumns
+from dataspec.click_columns import ClickColumns, check_ids_of
 from dataspec.errors import DatasetError
 from dataspec.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from dataspec.parquet import ParquetReader
 from dataspec.split_binary import SplitBinaryReader
 from dlrm.config import DataConfig
+
+IdArray = npt.NDArray[np.signedinteger]
 
 
 class RowSource(Protocol):
@@ -43,17 +48,17 @@ class StreamedRows(Protocol):
         ...
 
 
-class CheckedRows:
-    """Rows of a reader, their ids held against the feature spec.
+class RecordRows:
+    """Rows of fixed records.
 
     Args:
         reader: of the split.
-        path: what to name in the message.
+        check_ids: refuse ids outside their tables.
     """
 
-    def __init__(self, reader: RowSource, path: Path) -> None:
+    def __init__(self, reader: BinaryRecordsReader, check_ids: bool) -> None:
         self._reader = reader
-        self._path = path
+        self._check_ids = check_ids
         self.spec = reader.spec
         self.num_rows = reader.num_rows
 
@@ -61,10 +66,48 @@ class CheckedRows:
         """Returns rows [start, stop).
 
         Raises:
-            DatasetError: an id is outside its table.
+            DatasetError: an id is outside its table, or the file is damaged.
         """
         columns = self._reader.read(start, stop)
-        columns.check_ids(self.spec, self._path, start)
+        if self._check_ids:
+            columns.check_ids(self.spec, self._reader.path, start)
+        return columns
+
+
+class SplitRows:
+    """Rows of split binary, of which single columns can be read.
+
+    Args:
+        reader: of the split.
+        check_ids: refuse ids outside their tables.
+    """
+
+    def __init__(self, reader: SplitBinaryReader, check_ids: bool) -> None:
+        self._reader = reader
+        self._check_ids = check_ids
+        self.spec = reader.spec
+        self.num_rows = reader.num_rows
+
+    def read(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop).
+
+        Raises:
+            DatasetError: an id is outside its table, or a file is damaged.
+        """
+        dense = self.read_dense(start, stop)
+        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        return ClickColumns(dense.label, dense.numerical, ids)
+
+    def read_dense(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop) without ids."""
+        return self._reader.read_dense(start, stop)
+
+    def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
+        """Returns the ids of some features, by their numbers, of rows [start, stop)."""
+        columns = self._reader.read_ids(features, start, stop)
+        if self._check_ids:
+            for feature, ids in zip(features, columns, strict=True):
+                check_ids_of(self.spec.categorical[feature], ids, self._reader.folder, start)
         return columns
 
 
@@ -185,12 +228,11 @@ def open_rows(
     if config.dataset_type == "parquet":
         return ParquetRows(ParquetReader(root, split, spec), check_ids)
     if config.dataset_type == "binary":
-        records = BinaryRecordsReader(root, split, spec)
-        return CheckedRows(records, records.path) if check_ids else records
+        return RecordRows(BinaryRecordsReader(root, split, spec), check_ids)
     mapped = config.dataset_type == "memmap"
     reader = SplitBinaryReader(root, split, spec, access="memmap" if mapped else "pread")
     reader.advise_sequential()
-    return CheckedRows(reader, reader.folder) if check_ids else reader
+    return SplitRows(reader, check_ids)
 
 
 def dataset_root(config: DataConfig) -> Path:

@@ -10,14 +10,16 @@ import torch
 from dataspec.feature_spec import FeatureSpec
 from dataspec.parquet import ParquetReader
 from dlrm.config import DlrmConfig
+from dlrm.data.batch_share import CutBatches, Share, ShareLoader, ShareSource
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin_loader import MerlinLoader
 from dlrm.data.placed_batches import PlacedBatches
-from dlrm.data.sources import dataset_root, load_feature_spec, open_rows
+from dlrm.data.sources import SplitRows, dataset_root, load_feature_spec, open_rows
 from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
 from dlrm.model.distributed import DistributedDlrm
 from dlrm.model.single import Dlrm
 from dlrm.model.weights import load_weights
+from dlrm.nn.table_placement import Placement
 from dlrm.train.evaluate import SplitScores, score_split
 from dlrm.train.place_tables import build_distributed
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
@@ -118,14 +120,27 @@ class Session:
         """
         if not isinstance(self.model, DistributedDlrm):
             return self._batches_of_all(split, batch_size, train=train, whole=whole)
-        host = dataclasses.replace(self, device=torch.device("cpu"))
         return PlacedBatches(
-            host._batches_of_all(split, batch_size, train=train, whole=whole),
+            self.shares(self.model.placed.placement, split, batch_size, train=train, whole=whole),
             self.model.placed.placement,
             self.processes.rank,
             self.device,
             hash_indices=self.config.model.hash_indices,
         )
+
+    def shares(
+        self, placement: Placement, split: str, batch_size: int, *, train: bool, whole: bool
+    ) -> ShareSource:
+        """Returns what this rank needs of the batches of all ranks; see `batches`."""
+        share = Share.of(placement, self.processes.rank)
+        host, features = dataclasses.replace(self, device=torch.device("cpu")), None
+        if self.config.data.dataset_type == "parquet":
+            features = share.features
+            host = dataclasses.replace(host, spec=self.spec.with_features(features))
+        loader = host._batches_of_all(split, batch_size, train=train, whole=whole)
+        if isinstance(loader, BatchLoader) and isinstance(loader.source, SplitRows):
+            return ShareLoader(loader.source, loader, share)
+        return CutBatches(loader, share, features)
 
     def _batches_of_all(
         self, split: str, batch_size: int, *, train: bool, whole: bool

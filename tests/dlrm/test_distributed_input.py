@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank reads of a batch of all ranks what it needs, and nothing else."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dataspec import split_binary
+from dataspec.errors import DatasetError
+from dataspec.feature_spec import FeatureSpec
+from dataspec.parquet import FOLDER, part_name
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig
+from dlrm.data.batch_share import CutBatches, Share, ShareLoader
+from dlrm.data.loader import BatchLoader
+from dlrm.data.sources import open_rows
+from dlrm.nn.table_placement import Placement, TablePlacement
+from dlrm.train.session import Session
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
+from training.distributed import Processes
+from training.precision import Precision
+from training.run_log import RunLog
+
+SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
+CPU = torch.device("cpu")
+BATCH = 700  # leaves 6 rows to the last batch: an uneven share on four ranks
+
+
+def placement(*kinds):
+    """Returns where the four tables lie on four ranks: a number is a rank that has one whole."""
+    tables = [
+        TablePlacement(n, k) if isinstance(k, str) else TablePlacement(n, "whole", k)
+        for n, k in zip(CARDINALITIES, kinds, strict=True)
+    ]
+    return Placement(4, tuple(tables))
+
+
+PLACEMENTS = {
+    "mixed": placement("replicate", 1, "rows", "replicate"),
+    "copies": placement(*["replicate"] * 4),
+    "whole": placement(0, 3, 1, 0),
+    "rows": placement(*["rows"] * 4),
+}
+
+
+def session(root, dataset_type, placed, rank, **more):
+    """Returns a rank's session without a process group: what opens its batches."""
+    config = DlrmConfig(
+        data=DataConfig(dataset=str(root), dataset_type=dataset_type, **more),
+        model=ModelConfig(num_numerical_features=NUM_NUMERICAL),
+    )
+
+    class Model:
+        placed = None
+
+    return Session(
+        config=config,
+        device=CPU,
+        spec=SPEC,
+        precision=Precision(device_type="cpu"),
+        model=Model(),
+        log=RunLog(None),
+        announce=print,
+        processes=Processes(rank, 4, rank),
+    )
+
+
+def shares(root, dataset_type, placed, rank, split="train", train=False, **more):
+    opened = session(root, dataset_type, placed, rank, **more)
+    return opened.shares(placed, split, BATCH, train=train, whole=False)
+
+
+def whole_batches(root, dataset_type, **more):
+    config = DataConfig(dataset=str(root), dataset_type=dataset_type)
+    source = open_rows(config, "train", SPEC)
+    return BatchLoader(source=source, batch_size=BATCH, device=CPU, drop_last=False, **more)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize("dataset_type", ["split", "memmap", "parquet", "binary"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_share_is_cut_from_the_batch_of_all_ranks(dataset, name, dataset_type, shuffle):
+    placed = PLACEMENTS[name]
+    for rank in range(4):
+        found = shares(dataset, dataset_type, placed, rank, train=True, shuffle_batch_order=shuffle)
+        assert isinstance(found, ShareLoader) == (dataset_type in ("split", "memmap"))
+        expected = CutBatches(
+            whole_batches(dataset, dataset_type, shuffle=shuffle, seed=12345),
+            Share.of(placed, rank),
+        )
+        assert found.num_batches == expected.num_batches
+        count = 0
+        for mine, cut in zip(found.shares(1, 2), expected.shares(1, 2), strict=True):
+            assert mine.num_rows == cut.num_rows
+            assert torch.equal(mine.numerical, cut.numerical)
+            assert torch.equal(mine.label, cut.label)
+            assert mine.label.dtype == torch.float32
+            assert np.array_equal(mine.of_own_rows, cut.of_own_rows)
+            assert mine.of_own_rows.shape == (len(mine.label), len(placed.of_kind("replicate")))
+            assert mine.of_all_rows.keys() == cut.of_all_rows.keys()
+            for table, ids in cut.of_all_rows.items():
+                assert mine.of_all_rows[table].dtype == np.int64
+                assert np.array_equal(mine.of_all_rows[table], ids)
+            count += 1
+        assert count == found.num_batches - 2
+
+
+def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeypatch):
+    read = {}
+    original = split_binary.read_array
+
+    def counted(fd, path, dtype, offset, count):
+        read[path.name] = read.get(path.name, 0) + count
+        return original(fd, path, dtype, offset, count)
+
+    monkeypatch.setattr(split_binary, "read_array", counted)
+    totals = {}
+    for rank in range(4):
+        read.clear()
+        own = 0
+        for share in shares(dataset, "split", PLACEMENTS["mixed"], rank).shares():
+            own += len(share.label)
+        expected = {
+            "label.bin": own,
+            "numerical.bin": own * NUM_NUMERICAL,
+            "cat_0.bin": own,
+            "cat_2.bin": ROWS["train"],
+            "cat_3.bin": own,
+        }
+        if rank == 1:
+            expected["cat_1.bin"] = ROWS["train"]
+        assert read == expected
+        for name, count in read.items():
+            totals[name] = totals.get(name, 0) + count
+    assert totals["label.bin"] == totals["cat_0.bin"] == ROWS["train"]
+    assert totals["cat_1.bin"] == ROWS["train"]
+    assert totals["cat_2.bin"] == 4 * ROWS["train"]
+
+
+def copy_with_damage(dataset, folder, dataset_type):
+    """Returns a copy of the dataset in which feature cat_1 is damaged past the first rows."""
+    source = dataset / FOLDER / "train" if dataset_type == "parquet" else dataset / "train"
+    target = folder / source.relative_to(dataset)
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    SPEC.save(folder)
+    if dataset_type == "parquet":
+        path = target / part_name(1)
+        chunk = pq.read_metadata(path).row_group(0).column(1 + NUM_NUMERICAL + 1)
+        assert chunk.path_in_schema == "cat_1"
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        size = chunk.total_compressed_size
+    else:
+        path, start, size = target / "cat_1.bin", 2 * 2500, 64
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * size)
+    return folder
+
+
+@pytest.mark.parametrize("dataset_type", ["split", "memmap", "parquet"])
+def test_damage_to_a_feature_that_lies_elsewhere_is_not_met(dataset, tmp_path, dataset_type):
+    root = copy_with_damage(dataset, tmp_path, dataset_type)
+    placed = PLACEMENTS["mixed"]
+    for rank in (0, 2, 3):
+        rows = sum(share.num_rows for share in shares(root, dataset_type, placed, rank).shares())
+        assert rows == ROWS["train"]
+    with pytest.raises(DatasetError, match=r"cat_1|part_00001"):
+        list(shares(root, dataset_type, placed, 1).shares())
