@@ -48,7 +48,7 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 
 test: lint peers spark  ## the whole suite, as CI runs it
 	$(BIN)/pytest -q $(PARALLEL)
-	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec
+	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec tests/benchmark
 	$(SPARK)/python -m pytest -q -m spark tests/preproc
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
 	$(BIN)/pytest -q -m nvtabular tests/preproc
@@ -95,11 +95,12 @@ $(PEERS_STAMP): requirements.txt pyproject.toml
 
 peers: setup $(PEERS_STAMP)  ## environment with TorchRec and FBGEMM, for benchmarks beside them
 
-bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about ten minutes)
+bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
 	$(PEERS)/python -m benchmark.micro.kernels
 	$(PEERS)/python -m benchmark.micro.train_step
 	$(PEERS)/python -m benchmark.micro.train_step --inference
-	$(BIN)/python -m benchmark.report README.md docs/kernels.md
+	$(PEERS)/python -m benchmark.micro.train_step_distributed
+	$(BIN)/python -m benchmark.report README.md docs/kernels.md docs/several_devices.md
 
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
 $(RECBOLE_STAMP): requirements.txt

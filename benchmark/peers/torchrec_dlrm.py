@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's DLRM in one CPU process, its tables sharded and updated by FBGEMM (`make peers`)."""
+"""TorchRec's DLRM on CPU processes, its tables sharded and updated by FBGEMM (`make peers`)."""
 
+import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -51,36 +52,71 @@ class TorchRecBatch:
         return cls(batch.numerical, values, torch.ones_like(values), offsets, batch.label)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableWeights:
+    """The tables that a model starts with, one at a time: together they may not fit.
+
+    Attributes:
+        sizes: rows of each.
+        values: its number -> [rows, D] float32.
+    """
+
+    sizes: Sequence[int]
+    values: Callable[[int], Tensor]
+
+    @classmethod
+    def of_model(cls, model: Dlrm) -> "TableWeights":
+        """Returns those of a model in one process."""
+        return cls(model.embeddings.table_sizes, model.embeddings.tables().__getitem__)
+
+
 class TorchRecDlrm:
     """DLRM with the weights of ours; SGD on the MLPs, fused SGD on the tables.
 
-    DistributedModelParallel shards the tables table-wise; the MLPs stay outside
-    DistributedDataParallel, whose reduction one process does not need.
+    DistributedModelParallel shards the tables. On several processes the MLPs are wrapped in
+    DistributedDataParallel, whose reduction one process does not need. The gradient is then that
+    of the mean over the samples of all processes, for tables and MLPs.
 
     Args:
-        model: whose sizes and weights to take; with dot interaction.
+        model: whose sizes and MLPs to take; with dot interaction.
         lr: of both optimizers.
+        tables: to start with; those of `model` by default.
+        planned_for: samples of a process in a step, for TorchRec's planner; None deals the tables
+            out whole, one process after the other.
+        pipelined: train by `train_in_pipeline`, not by `train`.
+
+    Attributes:
+        plan: how many tables are sharded how.
     """
 
-    def __init__(self, model: Dlrm, lr: float) -> None:
+    def __init__(
+        self,
+        model: Dlrm,
+        lr: float,
+        tables: TableWeights | None = None,
+        planned_for: int | None = None,
+        pipelined: bool = False,
+    ) -> None:
         from torchrec.distributed.model_parallel import DistributedModelParallel
-        from torchrec.models.dlrm import DLRM
+        from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+        from torchrec.models.dlrm import DLRM, DLRMTrain
         from torchrec.modules.embedding_configs import EmbeddingBagConfig
         from torchrec.modules.embedding_modules import EmbeddingBagCollection
         from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
         from torchrec.optim.optimizers import in_backward_optimizer_filter
 
-        tables = model.embeddings.tables()
-        self._keys = [f"feature_{i}" for i in range(len(tables))]
+        tables = tables or TableWeights.of_model(model)
+        dim = model.embeddings.embedding_dim
+        self._keys = [f"feature_{i}" for i in range(len(tables.sizes))]
         collection = EmbeddingBagCollection(
             tables=[
                 EmbeddingBagConfig(
                     name=f"table_{i}",
-                    embedding_dim=table.shape[1],
-                    num_embeddings=table.shape[0],
+                    embedding_dim=dim,
+                    num_embeddings=rows,
                     feature_names=[self._keys[i]],
                 )
-                for i, table in enumerate(tables)
+                for i, rows in enumerate(tables.sizes)
             ],
             device=torch.device("meta"),
         )
@@ -92,25 +128,49 @@ class TorchRecDlrm:
             [layer.out_features for layer in model.top_mlp.linears],
             dense_device=torch.device("cpu"),
         )
+        network = DLRMTrain(dense) if pipelined else dense
+        self._prefix = "model." if pipelined else ""
+        if planned_for is None:
+            plan = _whole_tables(collection, self._prefix + _COLLECTION)
+        else:
+            plan = _planned(network, planned_for)
+        self.plan = _describe(plan)
         self._model: Any = DistributedModelParallel(
-            dense, device=torch.device("cpu"), plan=_plan(collection), init_data_parallel=False
+            network,
+            device=torch.device("cpu"),
+            plan=plan,
+            init_data_parallel=dist.get_world_size() > 1,
         )
-        self._copy_weights(model)
+        self._copy_tables(tables)
+        self._copy_mlps(model)
         parameters = in_backward_optimizer_filter(self._model.named_parameters())
         self._optimizer = torch.optim.SGD([p for _, p in parameters], lr=lr)
+        if pipelined:
+            self._pipeline = TrainPipelineSparseDist(
+                self._model, self._optimizer, torch.device("cpu")
+            )
 
     @torch.no_grad()
-    def _copy_weights(self, model: Dlrm) -> None:
+    def _copy_tables(self, tables: TableWeights) -> None:
         state = self._model.state_dict()
-        for i, table in enumerate(model.embeddings.tables()):
-            key = f"sparse_arch.embedding_bag_collection.embedding_bags.table_{i}.weight"
-            (shard,) = state[key].local_shards()
-            shard.tensor.copy_(table)
+        for i in range(len(tables.sizes)):
+            key = f"{self._prefix}{_COLLECTION}.embedding_bags.table_{i}.weight"
+            values, stored = tables.values(i), state[key]
+            if isinstance(stored, Tensor) and not hasattr(stored, "local_shards"):
+                stored.copy_(values)  # every process has it
+                continue
+            for shard in stored.local_shards():
+                row, column = shard.metadata.shard_offsets
+                rows, columns = shard.metadata.shard_sizes
+                shard.tensor.copy_(values[row : row + rows, column : column + columns])
+
+    @torch.no_grad()
+    def _copy_mlps(self, model: Dlrm) -> None:
         dim = model.embeddings.embedding_dim
         pairs = upper_triangle_columns(len(self._keys) + 1)
         order = torch.cat([torch.arange(dim), dim + pairs])
         ours = [*model.bottom_mlp.linears, *model.top_mlp.linears]
-        module = self._model.module
+        module = self._model.module.model if self._prefix else self._model.module
         theirs = [
             layer
             for part in (module.dense_arch, module.over_arch)
@@ -122,37 +182,77 @@ class TorchRecDlrm:
             target.weight.copy_(source.weight[:, order] if first_of_top else source.weight)
             target.bias.copy_(source.bias)
 
-    def logits(self, batch: TorchRecBatch) -> Tensor:
-        """Returns the logits of a batch, [B]."""
+    def _features(self, batch: TorchRecBatch) -> Any:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-        features = KeyedJaggedTensor(
+        return KeyedJaggedTensor(
             keys=self._keys, values=batch.values, lengths=batch.lengths, offsets=batch.offsets
         )
-        found: Tensor = self._model(batch.numerical, features).squeeze(1)
+
+    def logits(self, batch: TorchRecBatch) -> Tensor:
+        """Returns the logits of a batch, [B]."""
+        found: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
         return found
 
     def train(self, batch: TorchRecBatch) -> Tensor:
-        """Trains on a batch; returns its loss."""
+        """Trains on this process's share of a batch; returns the loss of the share."""
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.label)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
 
+    def train_in_pipeline(self, batches: Iterable[TorchRecBatch]) -> list[Tensor]:
+        """Trains on shares of batches, as `train`; the input of the next one travels meanwhile."""
+        from torchrec.datasets.utils import Batch as PipelinedBatch
 
-def _plan(collection: Any) -> Any:
-    """Returns the plan for one process: every table whole, with FBGEMM's fused kernels."""
+        waiting = (PipelinedBatch(b.numerical, self._features(b), b.label) for b in batches)
+        losses = []
+        with contextlib.suppress(StopIteration):
+            while True:
+                loss, _, _ = self._pipeline.progress(waiting)
+                losses.append(loss)
+        return losses
+
+
+_COLLECTION = "sparse_arch.embedding_bag_collection"
+
+
+def _whole_tables(collection: Any, name: str) -> Any:
+    """Returns the plan that deals out whole tables in turns, with FBGEMM's fused kernels."""
     from torchrec.distributed.embedding_types import EmbeddingComputeKernel
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
     from torchrec.distributed.types import ShardingPlan
 
-    kernel = EmbeddingComputeKernel.FUSED.value
+    world_size = dist.get_world_size()
     sharding = {
-        config.name: table_wise(rank=0, compute_kernel=kernel)
-        for config in collection.embedding_bag_configs()
+        config.name: table_wise(
+            rank=i % world_size, compute_kernel=EmbeddingComputeKernel.FUSED.value
+        )
+        for i, config in enumerate(collection.embedding_bag_configs())
     }
     plan = construct_module_sharding_plan(
-        collection, sharding, local_size=1, world_size=1, device_type="cpu"
+        collection, sharding, local_size=world_size, world_size=world_size, device_type="cpu"
     )
-    return ShardingPlan(plan={"sparse_arch.embedding_bag_collection": plan})
+    return ShardingPlan(plan={name: plan})
+
+
+def _planned(network: nn.Module, batch_size: int) -> Any:
+    """Returns what TorchRec's planner chooses for these processes on a CPU."""
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+
+    world_size = dist.get_world_size()
+    topology = Topology(world_size=world_size, local_world_size=world_size, compute_device="cpu")
+    planner = EmbeddingShardingPlanner(topology=topology, batch_size=batch_size)
+    sharders: list[Any] = [EmbeddingBagCollectionSharder()]
+    return planner.collective_plan(network, sharders, dist.group.WORLD)
+
+
+def _describe(plan: Any) -> str:
+    """Returns how many tables are sharded how, and updated by which kind of kernel."""
+    (of_tables,) = plan.plan.values()
+    counts = collections.Counter(
+        f"{table.sharding_type} {table.compute_kernel}" for table in of_tables.values()
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

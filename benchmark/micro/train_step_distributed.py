@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DLRM training step on two CPU processes over gloo: ours beside TorchRec's.
+
+    .venv-peers/bin/python -m benchmark.micro.train_step_distributed
+
+TorchRec's side is DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel around
+the MLPs; `pipelined` trains it with TrainPipelineSparseDist, as TorchRec's example does. All live
+in the same two processes, start from the same weights, take the same batches in turns, and must
+reach the same losses before they are timed. What distributes the input is inside the clock
+everywhere. `make peers` makes the environment.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmark.micro.kernels_case import OURS
+from benchmark.micro.side_by_side import apply_settings, compare, make_parser, make_records
+from benchmark.micro.train_step_models import (
+    LEARNING_RATE,
+    LOSS_TOLERANCE,
+    SIZES,
+    TORCHREC,
+    make_batches,
+)
+from benchmark.peers.torchrec_dlrm import TableWeights, TorchRecBatch, TorchRecDlrm
+from benchmark.peers.torchrec_interaction import has_torchrec
+from benchmark.record import Record, write_records
+from benchmark.run import run_interleaved
+from benchmark.stopwatch import seconds_per_call
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
+from dlrm.data.batch import Batch
+from dlrm.data.placed_batches import PlacedBatches
+from dlrm.model.distributed import DistributedDlrm
+from dlrm.model.placement.planner import plan
+from dlrm.model.single import Dlrm
+from dlrm.nn.exchange import share_bounds
+from dlrm.nn.table_placement import Placement
+from dlrm.train.distributed_step import DistributedTrainStep
+from dlrm.train.place_tables import machine_here, workload_of
+from training.distributed import Processes, join_processes
+from training.precision import Precision
+
+BENCHMARK = "train_step_distributed"
+REPOSITORY = Path(__file__).resolve().parents[2]
+CASES = (("big", "zipf", 2048), ("big", "zipf", 8192), ("small", "zipf", 2048))
+PIPELINED = "TorchRec, pipelined"
+CPU = torch.device("cpu")
+
+
+class Side(Protocol):
+    """One implementation, on one of the processes."""
+
+    plan: str
+    """Where its tables lie."""
+
+    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Trains on batches of all processes; returns their losses over all samples."""
+
+
+class OurSide:
+    """DistributedDlrm, and the batches that its input distribution prepares in a thread."""
+
+    def __init__(
+        self, config: ModelConfig, start: "Start", placement: Placement, rank: int
+    ) -> None:
+        config = dataclasses.replace(
+            config, embedding_type="joint_fused", interaction_op="cuda_dot"
+        )
+        model = DistributedDlrm(config, placement, rank)
+        start.copy_into(model)
+        # Its type says batches of one process, as the steps' common part has it.
+        self._step: Any = DistributedTrainStep(
+            model, OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE), Precision(device_type="cpu")
+        )
+        self._placement, self._rank = placement, rank
+        kinds = {kind: len(placement.of_kind(kind)) for kind in ("replicate", "whole", "rows")}
+        self.plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+
+    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Trains on batches of all processes; returns their losses."""
+        placed = PlacedBatches(_InMemory(batches), self._placement, self._rank, CPU)
+        return [self._step(batch, LEARNING_RATE) for batch in placed.batches()]
+
+
+class TorchRecSide:
+    """TorchRecDlrm, and this process's share of each batch."""
+
+    def __init__(
+        self, start: "Start", processes: Processes, planned_for: int, *, pipelined: bool
+    ) -> None:
+        self._dlrm = TorchRecDlrm(
+            start.mlps, LEARNING_RATE, start.tables, planned_for, pipelined=pipelined
+        )
+        self._pipelined = pipelined
+        self._processes = processes
+        self._prepared: dict[int, TorchRecBatch] = {}
+        self.plan = self._dlrm.plan
+
+    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Trains on batches of all processes; returns the losses of this one's share."""
+        shares = map(self._share, batches)
+        if self._pipelined:
+            return self._dlrm.train_in_pipeline(shares)
+        return [self._dlrm.train(share) for share in shares]
+
+    def _share(self, batch: Batch) -> TorchRecBatch:
+        """Returns what a loader would hand over; laid out once, when it is first met."""
+        if id(batch) not in self._prepared:
+            bounds = share_bounds(len(batch), self._processes.world_size)
+            mine = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
+            share = Batch(batch.numerical[mine], batch.ids[mine], batch.label[mine])
+            self._prepared[id(batch)] = TorchRecBatch.from_batch(share)
+        return self._prepared[id(batch)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InMemory:
+    """The batches of a round, as a source."""
+
+    all: Sequence[Batch]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.all[0])
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.all)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+        return iter(self.all[start:])
+
+
+class Start:
+    """The weights that all sides start with: the same ones on every call and process.
+
+    Args:
+        config: sizes.
+        table_sizes: rows of each table.
+
+    Attributes:
+        mlps: a model whose MLPs count; its tables have one row.
+        tables: drawn when asked for.
+    """
+
+    def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
+        torch.manual_seed(8)
+        self.mlps = Dlrm(config, [1] * len(table_sizes))
+        self.tables = TableWeights(table_sizes, self._table)
+        self._dim = config.embedding_dim
+
+    def _table(self, number: int) -> Tensor:
+        rows = self.tables.sizes[number]
+        generator = torch.Generator().manual_seed(number)
+        bound = float(rows) ** -0.5
+        return torch.empty(rows, self._dim).uniform_(-bound, bound, generator=generator)
+
+    @torch.no_grad()
+    def copy_into(self, model: DistributedDlrm) -> None:
+        """Puts the weights into a model of ours."""
+        pairs = zip(self.mlps.mlp_parameters(), model.mlp_parameters(), strict=True)
+        for source, target in pairs:
+            target.copy_(source)
+        for i in range(len(self.tables.sizes)):
+            model.embeddings.load_table(i, self.tables.values(i))
+
+
+def build_sides(
+    config: ModelConfig, table_sizes: Sequence[int], batch_size: int, processes: Processes
+) -> dict[str, Side]:
+    """Returns each implementation with the plan of its own planner, ours first."""
+    start = Start(config, table_sizes)
+    data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
+    run = DlrmConfig(model=config, data=data)
+    planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement
+    sides: dict[str, Side] = {OURS: OurSide(config, start, planned, processes.rank)}
+    share = batch_size // processes.world_size
+    sides[TORCHREC] = TorchRecSide(start, processes, share, pipelined=False)
+    sides[PIPELINED] = TorchRecSide(start, processes, share, pipelined=True)
+    return sides
+
+
+def check_training(sides: dict[str, Side], batches: Sequence[Batch], processes: Processes) -> None:
+    """Trains every side on the same batches and compares the losses of all samples.
+
+    Raises:
+        ArithmeticError: a loss differs from ours.
+    """
+    losses = {name: torch.stack(side.train(batches)) for name, side in sides.items()}
+    # Shares are of equal size, so the mean of their means is the mean.
+    for name in losses:
+        losses[name] = processes.sum(losses[name]) / processes.world_size
+    for name, found in losses.items():
+        if not torch.allclose(found, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+            raise ArithmeticError(
+                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {found.tolist()}"
+            )
+
+
+def time_sides(
+    sides: dict[str, Side], batches: Sequence[Batch], processes: Processes, repeats: int
+) -> dict[str, list[float]]:
+    """Returns side -> seconds of a step in each round, until the last process is done."""
+
+    def timer(side: Side) -> Callable[[], float]:
+        def work() -> None:
+            side.train(batches)
+            processes.barrier()
+
+        def measure() -> float:
+            processes.barrier()
+            return seconds_per_call(work) / len(batches)
+
+        return measure
+
+    return run_interleaved({name: timer(side) for name, side in sides.items()}, repeats)
+
+
+def measure(options: argparse.Namespace, processes: Processes) -> list[Record]:
+    """Measures every case on this process; the records of the first one count."""
+    settings = apply_settings(options)
+    settings["processes"] = processes.world_size
+    sizes = [options.rows] * options.tables
+    records: list[Record] = []
+    for model, distribution, usual in CASES:
+        if model not in options.models or usual not in (options.batch_sizes or [usual]):
+            continue
+        config = SIZES[model]
+        few = make_batches(config, sizes, usual, distribution)
+        sides = build_sides(config, sizes, usual, processes)
+        check_training(sides, few, processes)
+        turns = max(1, options.samples // (usual * len(few)))
+        seconds = time_sides(sides, few * turns, processes, options.repeats)
+        figures = compare(seconds, (TORCHREC, PIPELINED))
+        for name, times in seconds.items():
+            figures[f"{name}, throughput", "samples/s"] = [usual / t for t in times]
+        print("; ".join(f"{name}: {side.plan}" for name, side in sides.items()))
+        case = f"{model}, {distribution}, B={usual:,}"
+        records += make_records(BENCHMARK, case, figures, settings)
+    return records
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Starts the processes, or measures in one of them; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parse(given)
+    if "RANK" not in os.environ:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc_per_node={options.processes}", "-m", __spec__.name, *given]
+        threads = {"OMP_NUM_THREADS": str(options.threads)}
+        return subprocess.run(
+            command, cwd=REPOSITORY, env=os.environ | threads, check=False
+        ).returncode
+    with join_processes("cpu", options.threads) as processes, contextlib.ExitStack() as stack:
+        if not processes.is_first:
+            silence: Any = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            stack.enter_context(contextlib.redirect_stdout(silence))
+        records = measure(options, processes)
+        if processes.is_first:
+            write_records(options.results / f"{BENCHMARK}.jsonl", records)
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.set_defaults(threads=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument(
+        "--batch_sizes", type=int, nargs="+", help="leave out the cases of all others"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=40_960, help="of a round of one side, at least 4 batches"
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(arguments)
+    if not has_torchrec():
+        parser.error("TorchRec and FBGEMM are not installed here: `make peers` makes .venv-peers")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
