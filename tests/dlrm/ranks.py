@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
+import json
 import multiprocessing
 import os
 from pathlib import Path
@@ -75,6 +76,21 @@ def distributed(embedding_type, placed, rank):
     for i, table in enumerate(reference.embeddings.tables()):
         model.embeddings.load_table(i, table)
     return model
+
+
+def figures(log):
+    """Returns the losses by step, and everything else that is logged, by name."""
+    losses, others = {}, {}
+    for line in Path(log).read_text().splitlines():
+        entry = json.loads(line.removeprefix("DLLL "))
+        if entry["step"] == "PARAMETER":
+            continue
+        data = entry["data"]
+        if "loss" in data and "auc" not in data:
+            losses[entry["step"][1]] = data["loss"]
+        else:
+            others |= data
+    return losses, others
 
 
 def run_ranks(monkeypatch, world_size, function, *arguments):

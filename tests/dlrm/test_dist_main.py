@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
+from tests.dlrm.ranks import figures
 from training.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
@@ -49,21 +50,6 @@ def run(processes, *arguments, status=0, elastic=()):
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done
-
-
-def figures(log):
-    """Returns the losses by step, and everything else that is logged, by name."""
-    losses, others = {}, {}
-    for line in Path(log).read_text().splitlines():
-        entry = json.loads(line.removeprefix("DLLL "))
-        if entry["step"] == "PARAMETER":
-            continue
-        data = entry["data"]
-        if "loss" in data and "auc" not in data:
-            losses[entry["step"][1]] = data["loss"]
-        else:
-            others |= data
-    return losses, others
 
 
 def weights(folder):
