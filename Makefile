@@ -23,7 +23,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: clean recbole bench-recbole nvtabular merlin spark triton-env serve bench-serving
+.PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -94,6 +94,10 @@ $(PEERS_STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 peers: setup $(PEERS_STAMP)  ## environment with TorchRec and FBGEMM, for benchmarks beside them
+
+bench-engines: spark nvtabular  ## our preprocessing engines side by side (about fifteen minutes)
+	$(BIN)/python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines
+	$(BIN)/python -m benchmark.report docs/preprocessing.md
 
 bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
 	$(PEERS)/python -m benchmark.micro.kernels

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing: our native engine beside Polars and DuckDB, the complete job.
+"""Criteo preprocessing: our native engine beside Polars and DuckDB, or beside our other engines.
 
     python -m benchmark.preprocessing --rows 4000000
+    python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines   (make spark nvtabular)
 
 Generates the logs once (four days), then runs the candidates in turns, each in a process of its
 own: text -> counts over all days -> dictionary -> split binary. All must give the same bytes.
+With --engines every round also runs each on 1,000 rows, which shows what starting costs.
 """
 
 import argparse
 import dataclasses
 import functools
+import json
 import shutil
 import sys
 import tempfile
@@ -17,15 +20,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
+from benchmark.report import format_value
 from benchmark.run import Usage, run_interleaved, run_process
-from dataspec.manifest import file_checksum
+from dataspec.manifest import MANIFEST_FILE, file_checksum
+from preproc.criteo_pipeline import ENGINE_FUNCTIONS
 from preproc.generate_criteo import GeneratorConfig, generate
 
 NAME = "preprocessing"
 DAYS = 4
 NUM_FILES = 84
 CANDIDATES = ("native", "polars", "duckdb")
+ENGINES = ("native", "spark-kernel", "spark-dataframe", "nvtabular")
+START_ROWS = 1000
 REPOSITORY = Path(__file__).parent.parent
+SPARK_PYTHON = REPOSITORY / ".venv-spark" / "bin" / "python"
 
 
 class BenchmarkError(RuntimeError):
@@ -42,6 +50,7 @@ class Settings:
         threads: threads of each candidate.
         frequency_limit: rarer categories get id 0.
         candidates: who takes part; others are checked against the first.
+        with_start: runs each on `START_ROWS` rows too.
     """
 
     rows: int
@@ -49,15 +58,20 @@ class Settings:
     threads: int = 2
     frequency_limit: int = 15
     candidates: tuple[str, ...] = CANDIDATES
+    with_start: bool = False
 
     def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
         """Returns the command of one run."""
-        if candidate in ("native", "reference"):
+        engine, _, mode = candidate.partition("-")
+        if engine in ENGINE_FUNCTIONS:
+            python, flags = sys.executable, [f"--threads={self.threads}"]
+            if engine == "spark":
+                python = str(SPARK_PYTHON)
+                flags = [f"--spark_mode={mode}", f"--master=local[{self.threads}]"]
             return [
-                *(sys.executable, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
+                *(python, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
                 *("--preset=dlrm", f"--frequency_limit={self.frequency_limit}"),
-                *(f"--engine={candidate}", "--format=split", f"--threads={self.threads}"),
-                "--progress=none",
+                *(f"--engine={engine}", "--format=split", "--progress=none", *flags),
             ]
         module = f"benchmark.peers.{candidate}_criteo"
         numbers = (str(self.threads), str(self.frequency_limit))
@@ -73,26 +87,42 @@ def dataset_checksums(root: Path) -> dict[str, str]:
     }
 
 
+@dataclasses.dataclass(slots=True)
+class Measured:
+    """The runs of all candidates.
+
+    Attributes:
+        usages: of the whole input, by candidate.
+        starts: of `START_ROWS` rows; empty unless the settings ask for them.
+        versions: of the foreign software that did the work, by name.
+    """
+
+    usages: dict[str, list[Usage]]
+    starts: dict[str, list[Usage]]
+    versions: dict[str, str]
+
+
 def measure(
     settings: Settings,
-    raw: Path,
+    raws: Sequence[Path],
     work: Path,
     report: Callable[[str, int, Usage], None] = lambda *_: None,
-) -> dict[str, list[Usage]]:
+) -> Measured:
     """Runs all candidates in turns and checks each output.
 
     Args:
         settings: what to measure.
-        raw: folder with the day files.
+        raws: folder with the day files, then that with few rows if the settings ask for it.
         work: folder for the outputs.
-        report: called after each run.
+        report: called after each run of the whole input.
 
     Raises:
         BenchmarkError: a run failed or gave other bytes than the first.
     """
-    expected: dict[str, str] = {}
+    expected: dict[Path, dict[str, str]] = {}
+    versions: dict[str, str] = {}
 
-    def run(candidate: str) -> Usage:
+    def run_once(candidate: str, raw: Path) -> Usage:
         output = work / candidate
         usage = run_process(
             settings.command(candidate, raw, output), env={"PYTHONPATH": str(REPOSITORY)}
@@ -100,12 +130,12 @@ def measure(
         if usage.exit_status != 0:
             raise BenchmarkError(f"{candidate} ended with {usage.exit_status}:\n{usage.output}")
         checksums = dataset_checksums(output)
+        versions.update(foreign_versions(output))
         shutil.rmtree(output)
         if len(checksums) != NUM_FILES:
             raise BenchmarkError(f"{candidate} wrote {len(checksums)} files, not {NUM_FILES}")
-        if not expected:
-            expected.update(checksums)
-        differing = [name for name in expected if expected[name] != checksums.get(name)]
+        first = expected.setdefault(raw, checksums)
+        differing = [name for name in first if first[name] != checksums.get(name)]
         if differing:
             raise BenchmarkError(
                 f"{candidate} differs from {settings.candidates[0]} in {len(differing)} of "
@@ -113,36 +143,71 @@ def measure(
             )
         return usage
 
+    def run(candidate: str) -> list[Usage]:
+        return [run_once(candidate, raw) for raw in raws]
+
     runs = {name: functools.partial(run, name) for name in settings.candidates}
-    return run_interleaved(runs, settings.repeats, report)
+    rounds = run_interleaved(
+        runs, settings.repeats, lambda name, number, usages: report(name, number, usages[0])
+    )
+    usages, *starts = [
+        {name: [usages[i] for usages in done] for name, done in rounds.items()}
+        for i in range(len(raws))
+    ]
+    return Measured(usages, starts[0] if starts else {}, versions)
 
 
-def make_records(
-    settings: Settings, usages: dict[str, list[Usage]], raw_bytes: int
-) -> list[Record]:
+def foreign_versions(output: Path) -> dict[str, str]:
+    """Returns the version of Spark or NVTabular that made a dataset."""
+    manifest = output / MANIFEST_FILE
+    if not manifest.exists():
+        return {}
+    engine = json.loads(manifest.read_text())["engine"]
+    found = engine.get("spark_version") or engine.get("version")
+    return {engine["name"]: found} if found else {}
+
+
+def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: int) -> list[Record]:
     """Returns the figures of all candidates; the others' time over the first one's is its lead."""
     config = {
         "rows": settings.rows,
         "days": DAYS,
         "threads": settings.threads,
         "frequency_limit": settings.frequency_limit,
+        **measured.versions,
     }
     records = []
-    for candidate, runs in usages.items():
+    for candidate, runs in measured.usages.items():
         figures: list[tuple[str, str, Direction, list[float]]] = [
             ("rows_per_s", "rows/s", "higher", [settings.rows / u.wall_s for u in runs]),
             ("input_mb_per_s", "MB/s", "higher", [raw_bytes / 1e6 / u.wall_s for u in runs]),
             ("cpu_us_per_row", "us", "lower", [u.cpu_s / settings.rows * 1e6 for u in runs]),
             ("peak_anonymous", "MiB", "lower", [u.peak_anon_mib for u in runs]),
         ]
+        if settings.with_start:
+            starts = [u.wall_s for u in measured.starts[candidate]]
+            pairs = zip(runs, starts, strict=True)
+            # On a busy machine a small input may take longer than a small start.
+            more = [(settings.rows - START_ROWS) / (u.wall_s - s) for u, s in pairs if u.wall_s > s]
+            figures += [
+                ("start", "s", "lower", starts),
+                ("rows_per_s_after_start", "rows/s", "higher", more),
+            ]
         if candidate != settings.candidates[0]:
             # Runs of one round stand beside each other, so their ratio cancels most of the drift.
-            pairs = zip(usages[settings.candidates[0]], runs, strict=True)
-            lead = [theirs.wall_s / ours.wall_s for ours, theirs in pairs]
+            first = measured.usages[settings.candidates[0]]
+            lead = [theirs.wall_s / ours.wall_s for ours, theirs in zip(first, runs, strict=True)]
             figures.append((f"time_over_{settings.candidates[0]}", "x", "higher", lead))
         records += [
             make_record(
-                NAME, candidate, metric, values, unit=unit, direction=direction, config=config
+                name,
+                candidate,
+                metric,
+                values,
+                unit=unit,
+                direction=direction,
+                config=config,
+                failed=len(runs) - len(values),
             )
             for metric, unit, direction, values in figures
         ]
@@ -158,44 +223,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each candidate")
     parser.add_argument("--threads", type=int, default=2, help="threads of each candidate")
     parser.add_argument("--frequency_limit", type=int, default=15, help="rarer ids become 0")
-    parser.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--candidates", default=",".join(CANDIDATES), help="the first is checked against"
     )
-    parser.add_argument("--work_dir", type=Path, help="folder for inputs and outputs (temporary)")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS / f"{NAME}.jsonl", help="file to append records to"
+    group.add_argument(
+        "--engines", nargs="?", const=",".join(ENGINES), help=f"ours beside each other: {ENGINES}"
     )
+    parser.add_argument("--work_dir", type=Path, help="folder for inputs and outputs (temporary)")
+    parser.add_argument("--results", type=Path, help="file to append records to")
     arguments = parser.parse_args(argv)
+    name = f"{NAME}_engines" if arguments.engines else NAME
+    results = arguments.results or RESULTS / f"{name}.jsonl"
     settings = Settings(
         rows=arguments.rows,
         repeats=arguments.repeats,
         threads=arguments.threads,
         frequency_limit=arguments.frequency_limit,
-        candidates=tuple(arguments.candidates.split(",")),
+        candidates=tuple((arguments.engines or arguments.candidates).split(",")),
+        with_start=bool(arguments.engines),
     )
 
     def report(name: str, number: int, usage: Usage) -> None:
         print(
-            f"round {number + 1} {name:<9} {settings.rows / usage.wall_s:>11,.0f} rows/s "
+            f"round {number + 1} {name:<15} {settings.rows / usage.wall_s:>11,.0f} rows/s "
             f"{usage.cpu_s / settings.rows * 1e6:6.2f} us/row {usage.peak_anon_mib:7.0f} MiB",
             flush=True,
         )
 
     try:
+        if any(c.startswith("spark") for c in settings.candidates) and not SPARK_PYTHON.exists():
+            raise BenchmarkError(f"{SPARK_PYTHON}: not there; run `make spark`")
         with tempfile.TemporaryDirectory(prefix="preprocessing_", dir=arguments.work_dir) as folder:
             raw = Path(folder) / "raw"
-            generate(GeneratorConfig(output=raw, rows=settings.rows, days=DAYS), progress=True)
+            raws = {raw: settings.rows}
+            if settings.with_start:
+                raws[raw.with_name("few")] = START_ROWS
+            for output, rows in raws.items():
+                generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
             raw_bytes = sum(path.stat().st_size for path in raw.glob("day_*"))
-            usages = measure(settings, raw, Path(folder), report)
+            measured = measure(settings, tuple(raws), Path(folder), report)
     except (BenchmarkError, ValueError) as error:
         print(f"benchmark.preprocessing: {error}", file=sys.stderr)
         return 1
-    records = make_records(settings, usages, raw_bytes)
-    write_records(arguments.results, records)
+    records = make_records(name, settings, measured, raw_bytes)
+    write_records(results, records)
     for metric in dict.fromkeys(record.metric for record in records):
-        shown = [f"{r.candidate} {r.value:,.2f}" for r in records if r.metric == metric]
-        print(f"{metric:<18} " + "   ".join(shown))
-    print(f"all {NUM_FILES} files equal in every run; records in {arguments.results}")
+        shown = [f"{r.candidate} {format_value(r.value)}" for r in records if r.metric == metric]
+        print(f"{metric:<23} " + "   ".join(shown))
+    print(f"all {NUM_FILES} files equal in every run; records in {results}")
     return 0
 
 

@@ -5,19 +5,24 @@ Interleaved (A B C A B C ...) because the speed of a shared machine drifts: cons
 one candidate would all fall into the same good or bad minute.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import os
+import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
 SAMPLE_S = 0.01
+_ORPHANS_S = 60
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,10 +30,11 @@ class Usage:
     """What a process and its children used.
 
     Attributes:
-        wall_s: seconds from start to end.
-        cpu_s: user and system seconds.
+        wall_s: seconds from start to end of the process itself.
+        cpu_s: user and system seconds, those of children that outlive it included (Spark's Java).
         peak_anon_mib: highest sum of anonymous memory seen, sampled every 10 ms. Pages of mapped
-            files do not count: the kernel can drop them at will.
+            files do not count: the kernel can drop them at will. Pages that forked processes
+            share count for each.
         exit_status: 0, or that of the process (negative: the signal that ended it).
         output: last 4,000 characters of its output and errors.
     """
@@ -47,7 +53,7 @@ def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) ->
         command: program and arguments.
         env: variables added to those of this process.
     """
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, _adopted_orphans() as wait_for_orphans:
         start = time.perf_counter()
         process = subprocess.Popen(
             command,
@@ -74,14 +80,58 @@ def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) ->
         stop.set()
         sampler.join()
         process.returncode = os.waitstatus_to_exitcode(status)
+        cpu_s = usage.ru_utime + usage.ru_stime + wait_for_orphans()
         log.seek(0)
         return Usage(
             wall_s=wall_s,
-            cpu_s=usage.ru_utime + usage.ru_stime,
+            cpu_s=cpu_s,
             peak_anon_mib=peak_kib[0] / 1024,
             exit_status=process.returncode,
             output=log.read().decode(errors="replace")[-4000:],
         )
+
+
+@contextlib.contextmanager
+def _adopted_orphans() -> Iterator[Callable[[], float]]:
+    """Makes this process the parent of processes that outlive theirs.
+
+    Yields:
+        A function that waits for those (and kills what does not end) and returns their CPU seconds.
+        Else their time would be lost, and their end would fall into the next measurement.
+    """
+    before = set(_children(os.getpid()))
+
+    def wait() -> float:
+        cpu_s, deadline = 0.0, time.monotonic() + _ORPHANS_S
+        while orphans := set(_children(os.getpid())) - before:
+            for orphan in orphans:
+                pid, _, usage = os.wait4(orphan, os.WNOHANG)
+                if pid:
+                    cpu_s += usage.ru_utime + usage.ru_stime
+                elif time.monotonic() > deadline:
+                    os.kill(orphan, signal.SIGKILL)
+            time.sleep(SAMPLE_S)
+        return cpu_s
+
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield wait
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _children(pid: int) -> list[int]:
+    """Returns the children of a process.
+
+    Raises:
+        OSError: it has ended.
+    """
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread may have ended in between
+            children += map(int, (thread / "children").read_text().split())
+    return children
 
 
 def anonymous_kib(pid: int) -> int:
@@ -89,16 +139,16 @@ def anonymous_kib(pid: int) -> int:
     total = 0
     waiting = [pid]
     while waiting:
-        process = Path("/proc") / str(waiting.pop())
+        process = waiting.pop()
         try:
-            status = (process / "status").read_text()
-            children = [(task / "children").read_text() for task in (process / "task").iterdir()]
+            status = Path(f"/proc/{process}/status").read_text()
+            children = _children(process)
         except OSError:
             continue  # Ended in between.
         for line in status.splitlines():
             if line.startswith("RssAnon:"):
                 total += int(line.split()[1])
-        waiting += [int(child) for text in children for child in text.split()]
+        waiting += children
     return total
 
 

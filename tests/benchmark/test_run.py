@@ -42,6 +42,21 @@ def test_cpu_time_counts_this_child_alone():
     assert python("pass").cpu_s < 0.2
 
 
+def test_children_that_outlive_the_process_count_and_have_ended(tmp_path):
+    """As Spark's Java does: it ends when its standard input does, after its parent."""
+    mark = tmp_path / "ended"
+    busy = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    child = f"import sys; sys.stdin.read()\n{busy}\nopen({str(mark)!r}, 'w')"
+    code = (
+        "import subprocess, sys\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.PIPE)"
+    )
+    usage = python(code)
+    assert usage.exit_status == 0
+    assert usage.cpu_s > 0.5
+    assert mark.exists()
+
+
 def test_a_failing_process_is_reported():
     usage = python("import sys; print('why', file=sys.stderr); sys.exit(7)")
     assert usage.exit_status == 7
