@@ -260,11 +260,12 @@ def write_checkpoint(
             "files": files,
         }
         (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
-        _replace(path, temporary)
+        replace_folder(path, temporary)
     processes.barrier()
 
 
-def _replace(path: Path, new: Path) -> None:
+def replace_folder(path: Path, new: Path) -> None:
+    """Puts a complete folder under its name; an earlier one there is only then removed."""
     if not path.exists():
         new.rename(path)
         return

@@ -14,7 +14,7 @@ The last layer of the top MLP is a module of its own there (`out`). Pickles are 
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dlrm.model.distributed import DistributedDlrm
+from dlrm.model.row_blocks import whole_blocks
 from dlrm.model.single import Dlrm
-from training.checkpoint import CheckpointError
+from training.checkpoint import CheckpointError, replace_folder
+from training.distributed import ALONE, Processes
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"
@@ -38,8 +41,18 @@ def is_nvidia_checkpoint(path: Path) -> bool:
     return (path / _BOTTOM_MLP).is_file()
 
 
-def save(path: Path, model: Dlrm, epoch: int, step: int, config: Mapping[str, Any]) -> None:
+def save(
+    path: Path,
+    model: Dlrm,
+    epoch: int,
+    step: int,
+    config: Mapping[str, Any],
+    processes: Processes = ALONE,
+) -> None:
     """Writes the weights of a model; the folder appears when it is complete.
+
+    Every process must call it, and reach the folder: each writes tables that lie on it, and its
+    blocks of those that are spread by rows.
 
     Args:
         path: folder; an earlier one there is replaced.
@@ -47,29 +60,54 @@ def save(path: Path, model: Dlrm, epoch: int, step: int, config: Mapping[str, An
         epoch: complete epochs.
         step: complete steps.
         config: settings to keep beside the weights.
+        processes: that write it together.
+
+    Raises:
+        CheckpointError: the layout cannot hold the model, or the folder holds other files.
     """
     if any(True for _ in model.interaction.parameters()):
         raise CheckpointError(
             "--checkpoint_format nvidia has no place for the parameters of --interaction_op dcnv2"
         )
     check_destination(path)
+    sizes, dim = model.embeddings.table_sizes, model.embeddings.embedding_dim
     temporary = path.with_name(path.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    tables = model.embeddings.tables()
-    for i, table in enumerate(tables):
-        table.detach().cpu().numpy().astype("<f4", copy=False).tofile(temporary / _table(i, "bin"))
-        torch.save({"shape": tuple(table.shape)}, temporary / _table(i, "meta.pt"))
-    torch.save(_mlp_dict(model.bottom_mlp.linears), temporary / _BOTTOM_MLP)
-    torch.save(_mlp_dict(model.top_mlp.linears[:-1]), temporary / _TOP_MLP)
-    out = model.top_mlp.linears[-1]
-    torch.save({"weight": _host(out.weight), "bias": _host(out.bias)}, temporary / _TOP_OUT)
-    data = {"device_mapping": {"embedding": [list(range(len(tables)))], "bottom_mlp": 0}}
-    data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
-    torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
-    if path.exists():
-        shutil.rmtree(path)
-    temporary.rename(path)
+    processes.barrier()  # what was just looked at is changed from here on
+    if processes.is_first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for i, size in enumerate(sizes):
+            torch.save({"shape": (size, dim)}, temporary / _table(i, "meta.pt"))
+            (temporary / _table(i, "bin")).touch()
+    processes.barrier()
+    for i, first_row, rows in _parts_to_write(model):
+        with (temporary / _table(i, "bin")).open("r+b") as file:
+            file.seek(first_row * dim * 4)
+            file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
+    if processes.is_first:
+        torch.save(_mlp_dict(model.bottom_mlp.linears), temporary / _BOTTOM_MLP)
+        torch.save(_mlp_dict(model.top_mlp.linears[:-1]), temporary / _TOP_MLP)
+        out = model.top_mlp.linears[-1]
+        torch.save({"weight": _host(out.weight), "bias": _host(out.bias)}, temporary / _TOP_OUT)
+        # Where the tables lay is no part of a checkpoint, which any number of devices reads.
+        data = {"device_mapping": {"embedding": [list(range(len(sizes)))], "bottom_mlp": 0}}
+        data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
+        torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
+    processes.barrier()
+    if processes.is_first:
+        replace_folder(path, temporary)
+    processes.barrier()
+
+
+def _parts_to_write(model: Dlrm) -> Iterator[tuple[int, int, Tensor]]:
+    """Yields what this process is to write: (table, first row, [rows, D])."""
+    placed = model.placed if isinstance(model, DistributedDlrm) else None
+    for i, table in model.embeddings.held_tables().items():
+        if placed is not None and placed.placement.tables[i].kind == "rows":
+            for first_row, rows in whole_blocks(placed.placement, i, placed.rank, table):
+                yield i, first_row, rows
+        elif model.embeddings.is_saved_here(i):
+            yield i, 0, table
 
 
 @torch.no_grad()

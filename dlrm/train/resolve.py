@@ -95,8 +95,3 @@ def resolve(
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.cuda_graphs:
         raise ValueError("--cuda_graphs captures the step of one device; drop it on several")
-    if config.run.checkpoint_format == "nvidia":
-        raise ValueError(
-            "--checkpoint_format nvidia is written by one process; save natively, which any number "
-            "of processes and the deployer read"
-        )

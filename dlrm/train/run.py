@@ -149,9 +149,13 @@ def _saver(
             return
         if not is_best and state.best_epoch:
             return  # the layout has room for one checkpoint: the best one
-        folder.folder.parent.mkdir(parents=True, exist_ok=True)
         nvidia_checkpoint.save(
-            folder.folder, session.model, state.epoch, state.step, session.config.to_dict()
+            folder.folder,
+            session.model,
+            state.epoch,
+            state.step,
+            session.config.to_dict(),
+            session.processes,
         )
 
     return save

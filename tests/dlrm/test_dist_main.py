@@ -200,7 +200,6 @@ def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     ("more", "message"),
     [
         (("--cuda_graphs",), "--cuda_graphs"),
-        (("--checkpoint_format=nvidia",), "--checkpoint_format nvidia is written by one process"),
         (("--embedding_type=multi_table",), "--embedding_type multi_table is for one device"),
         (("--placement=/nowhere.json",), "nowhere.json: not readable"),
     ],
