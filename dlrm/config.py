@@ -295,6 +295,11 @@ class RunConfig:
         "JSON file that says on which of several processes each table lies, as python -m "
         "dlrm.model.placement writes it; by default it is planned",
     )
+    process_timeout: float = setting(
+        60.0,
+        "Seconds without a sign of life after which one of several processes ends the run, which "
+        "names it; 0 waits for ever",
+    )
     cuda_graphs: bool = setting(
         False, "Capture the whole training step in a CUDA graph and replay it"
     )
@@ -350,6 +355,8 @@ class RunConfig:
                 require_positive(self, name)
         if self.test_after < 0 or self.benchmark_warmup_steps < 0:
             raise ValueError("--test_after and --benchmark_warmup_steps must not be negative")
+        if self.process_timeout < 0:
+            raise ValueError(f"--process_timeout must be 0 or more, got {self.process_timeout}")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise ValueError(f"--auc_threshold must lie in (0, 1], got {self.auc_threshold}")
         sizes = self.inference_benchmark_batch_sizes

@@ -6,6 +6,7 @@ A run of one process goes through the same calls, which then do nothing.
 
 import contextlib
 import dataclasses
+import datetime
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from training.heartbeat import Heartbeat, Store
 from training.row_optimizer import RowGradients
 
 T = TypeVar("T")
@@ -117,13 +119,19 @@ class Processes:
         return joined
 
 
+_WAITS_PER_TIMEOUT = 30
+"""Processes wait for each other while one writes a file, so this long; torch's own 30 minutes."""
+
 ALONE = Processes()
 """A run of one process."""
 
 
 @contextlib.contextmanager
 def join_processes(
-    base_device: str, num_threads: int | None, needs_group: bool = False
+    base_device: str,
+    num_threads: int | None,
+    needs_group: bool = False,
+    process_timeout: float = 0.0,
 ) -> Iterator[Processes]:
     """Sets this process up as torchrun's environment says, and leaves the group at the end.
 
@@ -132,6 +140,12 @@ def join_processes(
         num_threads: CPU threads of a step; by default the cores are divided among the processes,
             since more threads than cores make each other wait.
         needs_group: make a group even for a single process.
+        process_timeout: seconds without a sign of life after which a process ends the run, and a
+            `_WAITS_PER_TIMEOUT`th of how long one may keep the others waiting; 0 waits as long as
+            torch does.
+
+    Raises:
+        ProcessLostError: a process lives but kept the others waiting.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     here = Processes(
@@ -161,8 +175,30 @@ def join_processes(
     # torchrun may keep its store when it starts the processes anew: the addresses that it holds
     # under the same names would be those of processes that are gone.
     store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=here.rank, world_size=world_size)
+    limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
+    dist.init_process_group(
+        backend, store=store, rank=here.rank, world_size=world_size, timeout=limit
+    )
     try:
-        yield here
+        own = store.clone()  # type: ignore[attr-defined]
+        with _heartbeat(own, here, process_timeout):
+            yield here
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _heartbeat(store: Store, here: Processes, limit_s: float) -> Iterator[None]:
+    """Ends the run when a process of it stands still, naming it."""
+    if not limit_s or here.world_size == 1:
+        yield
+        return
+    heartbeat = Heartbeat(store, here.rank, here.world_size, limit_s)
+    heartbeat.start()
+    try:
+        yield
+    except RuntimeError as error:
+        heartbeat.name_absent(error)
+        raise
+    finally:
+        heartbeat.stop()

@@ -25,6 +25,7 @@ _MAY_DIFFER_ON_RESUME = frozenset(
         "inference_benchmark_batch_sizes", "inference_benchmark_steps", "dataset",
         "test_batch_size", "eval_split", "loader", "read_ahead", "synthetic_dataset_dir",
         "feature_spec", "cuda_graphs", "optimized_mlp", "placement",
+        "process_timeout",
     }
 )  # fmt: skip
 """Settings that change what is watched or where, not the parameters a run arrives at."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three modes of a run, from its settings to its figures."""
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -16,7 +17,7 @@ from dlrm.train.evaluate import SplitScores, measure_inference
 from dlrm.train.session import Announce, Session
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from training.checkpoint import CheckpointFolder
-from training.distributed import join_processes
+from training.distributed import Processes, join_processes
 from training.divergence import check_auc
 from training.latency import TABLE_HEAD, InferenceFigures
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
@@ -32,8 +33,14 @@ def train(config: DlrmConfig, announce: Announce) -> FitResult:
         ValueError: a setting, the dataset or the checkpoint is refused.
         DivergenceError: the loss is not finite or constant, or the AUC stays at 0.5.
     """
-    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+    with processes_of(config) as processes:
         return fit(Session.start(config, announce, processes=processes))
+
+
+def processes_of(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
+    """Sets up the processes of a run as its settings and torchrun say; see `join_processes`."""
+    run = config.run
+    return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
 
 
 def fit(session: Session) -> FitResult:
@@ -186,7 +193,7 @@ def test(config: DlrmConfig, announce: Announce) -> SplitScores:
     """
     if config.run.load_checkpoint_path is None:
         logger.warning("--mode test without --load_checkpoint_path tests a fresh model")
-    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+    with processes_of(config) as processes:
         return _test(Session.start(config, announce, processes=processes))
 
 
@@ -216,7 +223,7 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
     Raises:
         ValueError: a setting, the dataset or the checkpoint is refused.
     """
-    with join_processes(config.run.base_device, config.run.num_threads) as processes:
+    with processes_of(config) as processes:
         return _inference_benchmark(Session.start(config, announce, processes=processes))
 
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out which process of a run stands still, and ends the run instead of waiting for it.
+
+A process that dies is noticed by torchrun and by everyone connected to it. One that is frozen (a
+stopped process, a lost machine) is not: the others wait in a collective that never ends. So each
+writes a growing number into the store of the job, from a thread, and looks for those of others.
+"""
+
+import contextlib
+import datetime
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+_BEATS_PER_LIMIT = 10
+_LEFT = "left"
+_ROLL_CALL_S = 5.0
+
+
+class Store(Protocol):
+    """What of torch's stores is used here."""
+
+    def set(self, key: str, value: str) -> None:
+        """Writes a value."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Returns a value as soon as it is there."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Returns whether all keys have values."""
+        ...
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Limits how long `get` waits."""
+        ...
+
+
+class ProcessLostError(RuntimeError):
+    """Another process of the run stands still."""
+
+
+def end_process(message: str) -> None:
+    """Ends this process at once, whatever its other threads wait for, and leaves torchrun why."""
+    # Imported here: it is torchrun's part, which a run of one process never needs.
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.flush()
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        try:
+            raise ProcessLostError(message)
+        except ProcessLostError as error:
+            get_error_handler().record_exception(error)
+    os._exit(1)
+
+
+class Heartbeat:
+    """The signs of life of a run's processes.
+
+    The first process looks after all others, and they after it. It runs from `start` to `stop`.
+
+    Args:
+        store: of the job, over a connection that nobody else uses.
+        rank: this process.
+        world_size: processes.
+        limit_s: seconds without a sign of life after which a process counts as lost.
+        end: is called with the reason, in a thread, when one is lost.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        limit_s: float,
+        end: Callable[[str], None] = end_process,
+    ) -> None:
+        self._store = store
+        self._store.set_timeout(datetime.timedelta(seconds=limit_s))
+        self._rank = rank
+        self._world_size = world_size
+        self._limit_s = limit_s
+        self._end = end
+        self._peers = range(1, world_size) if rank == 0 else range(1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Tells the others who this is, and begins."""
+        self._store.set(f"who_{self._rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it; the others do not wait for further signs."""
+        self._stopped.set()
+        self._thread.join(self._limit_s)
+
+    def name_absent(self, error: RuntimeError) -> None:
+        """Finds out, after a collective took too long, who did not come to it.
+
+        Everyone who waited has an error at about the same time and says so; the others are busy
+        with something that does not end.
+
+        Raises:
+            ProcessLostError: names them.
+        """
+        if "timed out" not in str(error).lower():
+            return
+        self._store.set(f"waited_{self._rank}", "")
+        until = time.monotonic() + max(_ROLL_CALL_S, self._limit_s)
+        absent = [rank for rank in range(self._world_size) if rank != self._rank]
+        while absent and time.monotonic() < until:
+            time.sleep(0.1)
+            absent = [rank for rank in absent if not self._store.check([f"waited_{rank}"])]
+        if absent:
+            raise ProcessLostError(
+                f"{self._describe(absent)} did not come to an exchange in which the others waited "
+                "for it, but lives: it may be reading from a file system that does not answer "
+                f"(--process_timeout; the wait was {error})"
+            ) from error
+
+    def _run(self) -> None:
+        interval = self._limit_s / _BEATS_PER_LIMIT
+        heard: dict[int, tuple[bytes, float]] = {}
+        beat, last_turn = 0, time.monotonic()
+        while True:
+            began = time.monotonic()
+            if began - last_turn > self._limit_s / 2:
+                heard.clear()  # this process stood still itself, perhaps all of them did
+            try:
+                lost = self._turn(beat, began, heard)
+            except RuntimeError:
+                if time.monotonic() - began >= self._limit_s:
+                    where = ":".join(os.environ.get(f"MASTER_{n}", "?") for n in ("ADDR", "PORT"))
+                    self._end(
+                        f"the store of the job at {where} has not answered for "
+                        f"{self._limit_s:g} s: its process or machine is lost"
+                    )
+                return  # who kept the store has left: the job is at its end
+            if lost and not self._stopped.is_set():
+                self._end(
+                    f"{self._describe(lost)} gave no sign of life for {self._limit_s:g} s and "
+                    "holds up the others: the job ends (--process_timeout says how long to wait)"
+                )
+                return
+            last_turn, beat = began, beat + 1
+            if self._stopped.wait(interval):
+                with contextlib.suppress(RuntimeError):  # the store may have left before
+                    self._store.set(f"beat_{self._rank}", _LEFT)
+                return
+
+    def _turn(self, beat: int, now: float, heard: dict[int, tuple[bytes, float]]) -> list[int]:
+        """Gives a sign of life and looks for those of others; returns who is lost."""
+        self._store.set(f"beat_{self._rank}", str(beat))
+        lost = []
+        for peer in self._peers:
+            found = self._store.get(f"beat_{peer}")
+            if found == _LEFT.encode() or heard.get(peer, (b"", 0.0))[0] != found:
+                heard[peer] = (found, now)
+            elif now - heard[peer][1] > self._limit_s:
+                lost.append(peer)
+        return lost
+
+    def _describe(self, ranks: Iterable[int]) -> str:
+        return ", ".join(f"rank {r} ({self._store.get(f'who_{r}').decode()})" for r in ranks)
