@@ -182,6 +182,7 @@ serve: triton-env  ## a real Triton server with the model of `make demo`
 
 bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
 	$(TRITON)/python -m benchmark.serving
+	$(BIN)/python -m benchmark.report README.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report

@@ -4,8 +4,9 @@
     .venv-triton/bin/python -m benchmark.serving
 
 deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), asks
-it over gRPC from this machine, and compares with the same version opened in this process. Ids are
-uniform, which is the slowest case.
+it over gRPC from this machine, and runs the same version in this process before and after each
+measurement. Ids are uniform, which is the slowest case. Exits 1 where instances that share tables
+take more memory than `memory_limit` says.
 """
 
 import argparse
@@ -14,235 +15,225 @@ import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from benchmark.record import RESULTS, Direction, Record, make_record, write_records
-from dlrm.config import DlrmConfig
-from dlrm.export.from_checkpoint import DlrmExport
-from dlrm.model.single import Dlrm
-from dlrm.model.weights import weights_of
+from benchmark.record import RESULTS, Direction, make_record, write_records
+from benchmark.serving_model import NAME, DeployedDlrm
+from dlrm.export.served import ServedDlrm
 from serving.client import Endpoint, predict_in_order
 from serving.client_load import TABLE_HEAD, measure_load
-from serving.deploy import DeploySettings, deploy
 from serving.model_config import ServingSettings
 from serving.requests import Arrays
-from serving.server import ServerSettings, TritonServer
 from serving.server_memory import InstanceMemory, instance_memory
-from serving.signature import CATEGORICAL, NUMERICAL
-from training.checkpoint import write_checkpoint
-from training.latency import DISTINCT_INPUTS
+from training.timing import LatencySummary
 
 MIB = 1 << 20
+BESIDES_TABLES = 300 * MIB
+"""Memory that an instance may need for all but its tables: Python, torch, its requests."""
 METRICS: dict[str, tuple[str, Direction]] = {
     "p50": ("ms", "lower"),
     "p90": ("ms", "lower"),
     "p99": ("ms", "lower"),
     "throughput": ("samples/s", "higher"),
-    "of_in_process": ("x", "higher"),
-    "pss": ("MiB", "lower"),
-    "largest_anonymous": ("MiB", "lower"),
+    "of in-process": ("x", "higher"),
+    "PSS together": ("MiB", "lower"),
+    "PSS allowed": ("MiB", "lower"),
+    "largest of its own": ("MiB", "lower"),
 }
 """Unit and direction of each figure."""
-_MEMORY_ROWS = 4096
-_MEMORY_ROUNDS = 20
+ONE_CLIENT = "serving_one_client"
+"""Results of the rows that README shows."""
+_MEMORY_ROUNDS = 40
+
+Samples = defaultdict[str, list[float]]
 
 
-def write_model(path: Path, table_sizes: Sequence[int]) -> DlrmConfig:
-    """Writes a checkpoint of NVIDIA's default model with random weights."""
-    config = DlrmConfig.from_dict({"dataset_type": "synthetic_gpu", "optimized_mlp": False})
-    torch.manual_seed(0)
-    model = Dlrm(config.model, table_sizes)
-    write_checkpoint(path, weights_of(model), {"step": 0}, config.to_dict())
-    return config
-
-
-def draw_requests(config: DlrmConfig, sizes: Sequence[int], rows: int) -> list[Arrays]:
-    """Draws requests of one size, more of them than a cache holds rows."""
-    generator = np.random.default_rng(rows)
-    shape = (rows, config.model.num_numerical_features)
-    return [
-        {
-            NUMERICAL: generator.normal(size=shape).astype(np.float32),
-            CATEGORICAL: generator.integers(0, sizes, (rows, len(sizes)), np.int64),
-        }
-        for _ in range(DISTINCT_INPUTS if rows <= 64 else 8)
-    ]
-
-
-def in_process(
-    export: DlrmExport, folder: Path, requests: list[Arrays], seconds: float
-) -> tuple[float, float]:
-    """Returns (rows per second, median seconds) of a version in this process, on one thread."""
-    torch.set_num_threads(1)
-    served = export.served_class.open(folder, torch.device("cpu"))
-    for request in requests[:3]:
-        served.predict([request])
+def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: float) -> list[float]:
+    """Returns the seconds that each of some requests takes, after one that does not count."""
+    served.predict([requests[-1]])
     durations: list[float] = []
     while sum(durations) < seconds or len(durations) < 3:
         started = time.perf_counter()
         served.predict([requests[len(durations) % len(requests)]])
         durations.append(time.perf_counter() - started)
-    rows = len(requests[0][NUMERICAL])
-    return rows * len(durations) / sum(durations), float(np.median(durations))
+    return durations
 
 
-def read_every_row(endpoint: Endpoint, config: DlrmConfig, sizes: Sequence[int]) -> Iterator[None]:
+class _Progress:
+    """Says how far the measurements are, and how long the rest takes at this rate."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._started = total, 0, time.perf_counter()
+
+    def step(self) -> str:
+        self._done += 1
+        left = (time.perf_counter() - self._started) / self._done * (self._total - self._done)
+        return f"[{self._done}/{self._total}, {left / 60:.1f} min left]"
+
+
+def measure_latencies(
+    options: argparse.Namespace, deployed: DeployedDlrm
+) -> dict[str, dict[str, list[float]]]:
+    """Measures one instance on one thread, with and without dynamic batching.
+
+    Returns:
+        candidate -> metric -> a figure of each round.
+    """
+    found: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
+    alone: defaultdict[int, list[float]] = defaultdict(list)
+    requests = {rows: deployed.draw_requests(rows) for rows in options.batch_sizes}
+    cells = list(itertools.product(requests, options.concurrency))
+    served = deployed.here()
+    progress = _Progress(options.rounds * 2 * len(cells))
+    for _ in range(options.rounds):
+        for batching in (True, False):
+            name = "batching" if batching else "plain"
+            print(f"dynamic batching {'on' if batching else 'off'}\n{TABLE_HEAD}  of in-process")
+            serving = ServingSettings(dynamic_batching=batching, threads=1)
+            with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+                for rows, clients in cells:
+                    given = requests[rows]
+                    here = run_in_process(served, given, options.seconds / 4)
+                    load = measure_load(endpoint, given, clients, options.seconds)
+                    here += run_in_process(served, given, options.seconds / 4)
+                    alone[rows] += here
+                    ratio = load.rows_per_s / (rows * len(here) / sum(here))
+                    print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
+                    of_cell = found[f"batch {rows}, {_clients(clients)}, {name}"]
+                    _add(of_cell, load.latency, load.rows_per_s)
+                    of_cell["of in-process"].append(ratio)
+    for rows, durations in alone.items():
+        summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
+        _add(found[f"batch {rows}, in process"], summary, rate)
+        print(f"in process, batch {rows}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
+    return {name: dict(values) for name, values in found.items()}
+
+
+def _clients(count: int) -> str:
+    return "1 client" if count == 1 else f"{count} clients"
+
+
+def _add(figures: Samples, latency: LatencySummary, rows_per_s: float) -> None:
+    figures["p50"].append(latency.p50_s * 1e3)
+    figures["p90"].append(latency.p90_s * 1e3)
+    figures["p99"].append(latency.p99_s * 1e3)
+    figures["throughput"].append(rows_per_s)
+
+
+def memory_limit(table_bytes: int, instances: int) -> float:
+    """Returns the bytes that instances may hold together: the tables once, with a margin."""
+    return 1.2 * (table_bytes + instances * BESIDES_TABLES)
+
+
+def _read_every_row(endpoint: Endpoint, deployed: DeployedDlrm) -> Iterator[None]:
     """Asks for every row of the tables, again and again; yields after each round."""
-    rows = np.arange(max(sizes), dtype=np.int64)
-    parts = np.array_split(rows, -(-len(rows) // _MEMORY_ROWS))
-    requests = [
-        {
-            NUMERICAL: np.zeros((len(part), config.model.num_numerical_features), np.float32),
-            CATEGORICAL: np.ascontiguousarray(part[:, None] % np.array(sizes)),
-        }
-        for part in parts
-    ]
+    requests = deployed.every_row()
     for _ in range(_MEMORY_ROUNDS):
         for _ in predict_in_order(endpoint, requests, concurrency=8):
             pass
         yield
 
 
-def measure_memory(
-    server: TritonServer, config: DlrmConfig, sizes: Sequence[int]
-) -> list[InstanceMemory]:
+def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemory]:
     """Returns the memory of instances that have each read every table.
 
     Raises:
         RuntimeError: an instance did not get its share of the requests.
     """
-    tables = sum(sizes) * config.model.embedding_dim * 4
-    with Endpoint(server.grpc_url, "dlrm") as endpoint:
-        for _ in read_every_row(endpoint, config, sizes):
+    threads = max(1, len(os.sched_getaffinity(0)) // instances)
+    serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
+    with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+        for _ in _read_every_row(endpoint, deployed):
             found = instance_memory(server.pid)
-            if all(instance.rss > 0.95 * tables for instance in found):
+            if all(instance.rss > 0.95 * deployed.table_bytes for instance in found):
                 return found
     raise RuntimeError("an instance has not read its tables; repeat on a machine with idle cores")
 
 
+def compare_memory(
+    options: argparse.Namespace, deployed: DeployedDlrm
+) -> tuple[dict[str, dict[str, list[float]]], bool]:
+    """Measures instances that share one model's tables.
+
+    Returns:
+        (candidate -> metric -> one figure, whether all stay within `memory_limit`).
+    """
+    figures = {}
+    within = True
+    for instances in options.instances:
+        found = measure_memory(deployed, instances)
+        pss = sum(instance.pss for instance in found)
+        limit = memory_limit(deployed.table_bytes, instances)
+        anonymous = max(instance.anonymous for instance in found)
+        within = within and pss < limit
+        print(
+            f"{instances} of {options.instances[-1]} instances, tables of "
+            f"{deployed.table_bytes / MIB:,.0f} MiB: PSS {pss / MIB:,.0f} MiB together, "
+            f"{'below' if pss < limit else 'ABOVE'} {limit / MIB:,.0f} MiB; at most "
+            f"{anonymous / MIB:,.0f} MiB of its own in each",
+            flush=True,
+        )
+        figures["1 instance" if instances == 1 else f"{instances} instances"] = {
+            "PSS together": [pss / MIB],
+            "PSS allowed": [limit / MIB],
+            "largest of its own": [anonymous / MIB],
+        }
+    return figures, within
+
+
+def _write(
+    results: Path,
+    benchmark: str,
+    figures: Mapping[str, Mapping[str, list[float]]],
+    config: Mapping[str, object],
+) -> None:
+    records = []
+    for candidate, values in figures.items():
+        for metric, samples in values.items():
+            unit, direction = METRICS[metric]
+            records.append(
+                make_record(
+                    benchmark,
+                    candidate,
+                    metric,
+                    samples,
+                    unit=unit,
+                    direction=direction,
+                    config=config,
+                )
+            )
+    write_records(results / f"{benchmark}.jsonl", records)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints and records."""
+    """Measures, prints and records; 1 where instances take too much memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--table_rows", type=int, default=100_000)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 64, 4096])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--results", type=Path, default=RESULTS / "serving.jsonl")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each is measured")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     options = parser.parse_args(arguments)
-    sizes = (options.table_rows,) * options.tables
-    with tempfile.TemporaryDirectory(prefix="recipes-serving-") as temporary:
-        folder = Path(temporary)
-        config = write_model(folder / "checkpoint", sizes)
-        export = DlrmExport(folder / "checkpoint")
-        requests = {rows: draw_requests(config, sizes, rows) for rows in options.batch_sizes}
-        records = _Records(options)
-        _latencies(options, folder, export, requests, records)
-        for instances in options.instances:
-            _memory(folder, export, config, sizes, instances, records)
-    write_records(options.results, records.found)
-    return 0
-
-
-class _Records:
-    """The figures so far, with the settings that all of them share."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        tables = f"{options.tables} x {options.table_rows:,} rows x 128"
-        self._shared = {"model": "NVIDIA's DLRM", "tables": tables, "ids": "uniform"}
-        self.found: list[Record] = []
-
-    def add(self, candidate: str, values: Mapping[str, float], **settings: object) -> None:
-        """Adds the figures of a candidate, by metric."""
-        for metric, value in values.items():
-            unit, direction = METRICS[metric]
-            self.found.append(
-                make_record(
-                    "serving",
-                    candidate,
-                    metric,
-                    [value],
-                    unit=unit,
-                    direction=direction,
-                    config={**self._shared, **settings},
-                )
-            )
-
-
-def _start(folder: Path, export: DlrmExport, name: str, serving: ServingSettings) -> TritonServer:
-    repository = folder / name
-    deploy(export, DeploySettings(repository=repository, verify=64, serving=serving))
-    return TritonServer(ServerSettings(repository=repository), folder / f"{name}.log")
-
-
-def _latencies(
-    options: argparse.Namespace,
-    folder: Path,
-    export: DlrmExport,
-    requests: Mapping[int, list[Arrays]],
-    records: _Records,
-) -> None:
-    """Measures one instance on one thread, with and without dynamic batching."""
-    alone: dict[int, float] = {}
-    for name in ("batching", "plain"):
-        batching = name == "batching"
-        serving = ServingSettings(dynamic_batching=batching, threads=1)
-        with _start(folder, export, name, serving) as server:
-            server.wait_ready(600)
-            for rows, given in requests.items():
-                if rows in alone:
-                    continue
-                version = folder / name / "dlrm" / "1"
-                alone[rows], p50_s = in_process(export, version, given, options.seconds)
-                print(
-                    f"in process, batch {rows}: {alone[rows]:,.0f} rows/s, p50 {p50_s * 1e3:.2f} ms"
-                )
-                values = {"p50": p50_s * 1e3, "throughput": alone[rows]}
-                records.add(f"batch {rows}, in process", values, threads=1)
-            print(f"dynamic batching {'on' if batching else 'off'}\n{TABLE_HEAD}  of in-process")
-            with Endpoint(server.grpc_url, "dlrm") as endpoint:
-                for rows, clients in itertools.product(requests, options.concurrency):
-                    load = measure_load(endpoint, requests[rows], clients, options.seconds)
-                    ratio = load.rows_per_s / alone[rows]
-                    print(f"{load.table_row()} {ratio:13.2f}x", flush=True)
-                    values = {
-                        "p50": load.latency.p50_s * 1e3,
-                        "p90": load.latency.p90_s * 1e3,
-                        "p99": load.latency.p99_s * 1e3,
-                        "throughput": load.rows_per_s,
-                        "of_in_process": ratio,
-                    }
-                    records.add(f"batch {rows}, {clients} clients, {name}", values, threads=1)
-
-
-def _memory(
-    folder: Path,
-    export: DlrmExport,
-    config: DlrmConfig,
-    sizes: Sequence[int],
-    instances: int,
-    records: _Records,
-) -> None:
-    """Measures the memory of some instances that share one model's tables."""
-    threads = max(1, len(os.sched_getaffinity(0)) // instances)
-    serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
-    with _start(folder, export, f"memory{instances}", serving) as server:
-        server.wait_ready(600)
-        found = measure_memory(server, config, sizes)
-    pss = sum(instance.pss for instance in found) / MIB
-    anonymous = max(instance.anonymous for instance in found) / MIB
-    tables = sum(sizes) * config.model.embedding_dim * 4 / MIB
-    print(
-        f"{instances} instances, tables of {tables:,.0f} MiB: PSS {pss:,.0f} MiB together, "
-        f"at most {anonymous:,.0f} MiB of its own in each",
-        flush=True,
-    )
-    records.add(f"{instances} instances", {"pss": pss, "largest_anonymous": anonymous})
+    config: dict[str, object] = {
+        "model": "NVIDIA's DLRM",
+        "tables": f"{options.tables} x {options.table_rows:,} rows x 128",
+        "ids": "uniform",
+    }
+    with tempfile.TemporaryDirectory(prefix="recipes-serving-") as folder:
+        deployed = DeployedDlrm.make(Path(folder), (options.table_rows,) * options.tables)
+        figures = measure_latencies(options, deployed)
+        timed = {**config, "instances": 1, "threads": 1, "protocol": "gRPC"}
+        _write(options.results, "serving", figures, timed)
+        alone = {k: v for k, v in figures.items() if k.endswith("1 client, batching")}
+        _write(options.results, ONE_CLIENT, alone, timed)
+        memory, within = compare_memory(options, deployed)
+        _write(options.results, "serving_memory", memory, config)
+    return 0 if within else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both models in the formats that the bundled server runs, beside their checkpoints."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,13 @@ MODELS = {
     "dlrm_torchscript": 1e-5,
     "dlrm_int8": 0.1,
     "bert4rec_eager": 1e-5,
+    "bert4rec_torchscript": 1e-5,
+    "bert4rec_onnx": 1e-5,
+    "bert4rec_aoti": 1e-5,
 }
 """Each with the largest difference of an answer that serving.parity allows it."""
+EXPORTED = ("bert4rec_torchscript", "bert4rec_onnx", "bert4rec_aoti")
+"""Networks of histories with a fixed number of places."""
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +56,38 @@ def server(exports, tmp_path_factory):
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_the_checkpoint(server, exports, name, protocol):
     export = exports[name.partition("_")[0]]
-    requests = export.example_requests(64, fixed_shapes=False)
+    requests = export.example_requests(64, fixed_shapes=name in EXPORTED)
     url = server.grpc_url if protocol == "grpc" else server.http_url
     with Endpoint(url, name, protocol=protocol) as endpoint:
         if protocol == "grpc" and "bert4rec" in name:
-            assert endpoint.signature.input("exclude_seen").optional
+            assert endpoint.signature.input("exclude_seen").optional == (name not in EXPORTED)
         limit = endpoint.max_batch_size
         answers = [endpoint.predict({k: v[:limit] for k, v in r.items()}) for r in requests]
     assert export.largest_difference(requests, answers) <= MODELS[name]
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_network_answers_any_number_of_short_and_full_histories(server, exports, name):
+    export = exports["bert4rec"]
+    generator = np.random.default_rng(0)
+    with Endpoint(server.grpc_url, name) as endpoint:
+        (places,) = endpoint.signature.input("history").shape
+        items = generator.integers(1, NUM_ITEMS_IN_CATALOGUE + 1, (64, places))
+        for rows, length, excluded in itertools.product((1, 2, 64), (1, places), (True, False)):
+            request = {
+                "history": np.where(np.arange(places) < length, items[:rows], 0),
+                "exclude_seen": np.full((rows, 1), excluded),
+            }
+            answer = endpoint.predict(request)
+            assert answer["items"].shape == (rows, TOP_K)
+            assert export.largest_difference([request], [answer]) <= MODELS[name]
+        for history, message in (
+            (np.zeros((1, places), np.int64), "row 0: holds no item"),
+            (items[:1] + NUM_ITEMS_IN_CATALOGUE, r"is not in \[0, 51\)"),
+            (items[:1, 1:], "unexpected shape for input 'history'"),
+        ):
+            with pytest.raises(EndpointError, match=message):
+                endpoint.send({"history": history, "exclude_seen": np.array([[True]])})
 
 
 def test_histories_of_several_lengths_and_bad_ones(server, exports):

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of the serving benchmark: NVIDIA's default DLRM with random weights, deployed."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dlrm.config import DlrmConfig
+from dlrm.export.from_checkpoint import DlrmExport
+from dlrm.export.served import ServedDlrm
+from dlrm.model.single import Dlrm
+from dlrm.model.weights import weights_of
+from serving.deploy import DeploySettings, deploy
+from serving.model_config import CONFIG_FILE, ServingSettings, config_text
+from serving.requests import Arrays
+from serving.server import ServerSettings, TritonServer
+from serving.signature import CATEGORICAL, NUMERICAL, Signature
+from training.checkpoint import write_checkpoint
+from training.latency import DISTINCT_INPUTS
+
+NAME = "dlrm"
+"""Of the model on the server."""
+_LARGE_REQUEST = 4096
+
+
+def write_model(path: Path, table_sizes: Sequence[int]) -> None:
+    """Writes a checkpoint of NVIDIA's default model with random weights."""
+    config = DlrmConfig.from_dict({"dataset_type": "synthetic_gpu", "optimized_mlp": False})
+    torch.manual_seed(0)
+    model = Dlrm(config.model, table_sizes)
+    write_checkpoint(path, weights_of(model), {"step": 0}, config.to_dict())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeployedDlrm:
+    """The deployed version, and a server that is started on it with other settings each time.
+
+    Attributes:
+        repository: folder of the model repository.
+        signature: of the model.
+        table_sizes: rows of each table.
+        table_bytes: of all tables.
+    """
+
+    repository: Path
+    signature: Signature
+    table_sizes: tuple[int, ...]
+    table_bytes: int
+
+    @classmethod
+    def make(cls, folder: Path, table_sizes: tuple[int, ...]) -> "DeployedDlrm":
+        """Deploys random weights.
+
+        Args:
+            folder: of the repository and all besides.
+            table_sizes: rows of each table.
+        """
+        print(f"deploying tables of {sum(table_sizes):,} rows", flush=True)
+        write_model(folder / "checkpoint", table_sizes)
+        export = DlrmExport(folder / "checkpoint")
+        deploy(export, DeploySettings(repository=folder / "models", verify=64))
+        width = export.model.embeddings.tables()[0].shape[1]
+        return cls(
+            folder / "models",
+            export.signature(fixed_shapes=True),
+            table_sizes,
+            sum(table_sizes) * width * 4,
+        )
+
+    def serve(self, serving: ServingSettings) -> TritonServer:
+        """Starts a server; the tables are not written again."""
+        text = config_text(NAME, self.signature, serving)
+        (self.repository / NAME / CONFIG_FILE).write_text(text)
+        server = TritonServer(
+            ServerSettings(repository=self.repository), self.repository.parent / "server.log"
+        )
+        try:
+            server.wait_ready(600)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def here(self) -> ServedDlrm:
+        """Opens the version in this process, on one thread."""
+        torch.set_num_threads(1)
+        return ServedDlrm.open(self.repository / NAME / "1", torch.device("cpu"))
+
+    def draw_requests(self, rows: int) -> list[Arrays]:
+        """Draws requests of one size, more of them than a cache holds rows."""
+        generator = np.random.default_rng(rows)
+        shape = (rows, *self.signature.input(NUMERICAL).shape)
+        return [
+            {
+                NUMERICAL: generator.normal(size=shape).astype(np.float32),
+                CATEGORICAL: generator.integers(
+                    0, self.table_sizes, (rows, len(self.table_sizes)), np.int64
+                ),
+            }
+            for _ in range(DISTINCT_INPUTS if rows <= 64 else 8)
+        ]
+
+    def every_row(self) -> list[Arrays]:
+        """Returns requests that read every row of every table."""
+        sizes = np.array(self.table_sizes)
+        rows = np.arange(sizes.max(), dtype=np.int64)
+        width = self.signature.input(NUMERICAL).shape[0]
+        return [
+            {
+                NUMERICAL: np.zeros((len(part), width), np.float32),
+                CATEGORICAL: np.ascontiguousarray(part[:, None] % sizes),
+            }
+            for part in np.array_split(rows, -(-len(rows) // _LARGE_REQUEST))
+        ]
