@@ -15,6 +15,7 @@ from preproc.native_merge import REMEDIES
 from preproc.native_units import memory_error
 from preproc.nvtabular_process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 from preproc.progress import ProgressReporter
+from preproc.row_parts import RowPart, total_bytes
 from preproc.workspace import read_record, write_record
 
 MAX_GROUP_PARTS = 16
@@ -25,14 +26,6 @@ _PART_BYTES = 160 * 2**20
 
 _MERGE_ENTRY_BYTES = 64
 """Of a (value, count) of one group while a column is merged, measured with 64-bit values."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RowPart:
-    """A parquet file with some rows."""
-
-    path: Path
-    rows: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,11 +58,6 @@ class GroupProgress:
         self.share = 0.0
         self.bytes += total_bytes(group)
         self.rows += sum(p.rows for p in group)
-
-
-def total_bytes(parts: Sequence[RowPart]) -> int:
-    """Returns the bytes of parts on disk."""
-    return sum(p.path.stat().st_size for p in parts)
 
 
 def group_parts(memory_limit: int) -> int:

@@ -31,10 +31,8 @@ from preproc.input_file import open_fd
 from preproc.native_encode import EncodeStage, staging_folder
 from preproc.nvtabular_counts import (
     GroupProgress,
-    RowPart,
     group_parts,
     groups_of,
-    total_bytes,
 )
 from preproc.nvtabular_dictionary import Dictionaries, build_dictionaries
 from preproc.nvtabular_process import FIRST_ID, NvtabularProcess, write_vocabulary
@@ -48,6 +46,7 @@ from preproc.nvtabular_rows import (
     read_rows,
 )
 from preproc.quarantine import QUARANTINE_FILE, write_quarantine
+from preproc.row_parts import RowPart, total_bytes
 from preproc.workspace import settings_key
 
 LOG_FILE = "nvtabular.log"

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 
 from preproc.criteo_engine import EngineJob
 from preproc.criteo_schema import order_dictionary
-from preproc.nvtabular_counts import RowPart, count_columns, group_parts, merge_counts
+from preproc.nvtabular_counts import count_columns, group_parts, merge_counts
 from preproc.nvtabular_process import NvtabularProcess
 from preproc.nvtabular_rows import CATEGORICAL, MISSING_CATEGORY, ValidRows, write_part
+from preproc.row_parts import RowPart
 from preproc.workspace import settings_key
 
 

@@ -15,58 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dataspec.sequences import RawIds
 from dataspec.sequences_fingerprint import order_raw_ids
 from preproc.criteo_job import default_threads
-from preproc.nvtabular_counts import RowPart
 from preproc.nvtabular_process import FIRST_ID, NvtabularProcess
-from preproc.nvtabular_steps import RATING, ROW, RatingsSteps
+from preproc.nvtabular_steps import RatingsSteps
 from preproc.progress import ProgressReporter
-from preproc.quarantine import BadRow
 from preproc.ratings_ids import order_items
 from preproc.ratings_job import RatingsJob
 from preproc.ratings_order import Filtered, FilterFigures, collect, nothing_left, time_keys
-from preproc.ratings_parse import Interactions
 from preproc.ratings_read import RatingsSink
-
-USER, ITEM, TIMESTAMP = "user", "item", "timestamp"
-
-
-@dataclasses.dataclass(slots=True)
-class RawParts:
-    """Takes the rows of a ratings file, and keeps them as parquet parts.
-
-    Attributes:
-        folder: for the parts; exists.
-        parts: those written.
-        num_rows: good rows.
-        bad: rows that were set aside.
-    """
-
-    folder: Path
-    parts: list[RowPart] = dataclasses.field(default_factory=list)
-    num_rows: int = 0
-    bad: list[BadRow] = dataclasses.field(default_factory=list)
-
-    def add(self, rows: Interactions, min_rating: float) -> None:
-        """Writes the next rows; NVTabular drops those below `min_rating` later."""
-        if not len(rows):
-            return
-        columns: dict[str, Any] = {
-            USER: rows.users.cast(pa.string()),
-            ITEM: rows.items.cast(pa.string()),
-            ROW: np.arange(self.num_rows, self.num_rows + len(rows)),
-        }
-        if rows.ratings is not None and min_rating > 0:
-            columns[RATING] = rows.ratings
-        if rows.timestamps is not None:
-            columns[TIMESTAMP] = rows.timestamps
-        part = RowPart(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
-        pq.write_table(pa.table(columns), part.path)
-        self.parts.append(part)
-        self.num_rows += len(rows)
+from preproc.row_parts import ITEM, RATING, TIMESTAMP, USER, RawParts
 
 
 def run(
@@ -148,7 +108,7 @@ def _make_dense(
         reporter: shows the stages.
     """
     steps = RatingsSteps(process, folder, reporter, raw.parts)
-    has_timestamps = TIMESTAMP in pq.read_schema(raw.parts[0].path).names
+    has_timestamps = TIMESTAMP in raw.columns
     if job.min_rating > 0:
         steps.filter(RATING, {"minimum": job.min_rating})
     rated = steps.num_rows

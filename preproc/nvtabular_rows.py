@@ -25,8 +25,8 @@ from preproc.criteo_reference import reject_reason
 from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS, RejectReason
 from preproc.errors import PreprocError
 from preproc.input_file import InputFile
-from preproc.nvtabular_counts import RowPart
 from preproc.quarantine import BadRow, check_bad_rows, escape_row, unescape_row
+from preproc.row_parts import RowPart
 from preproc.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.workspace import atomic_file, read_record, settings_key, write_record
 

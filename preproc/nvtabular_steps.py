@@ -15,16 +15,13 @@ from preproc.errors import PreprocError
 from preproc.nvtabular_counts import (
     MAX_GROUP_PARTS,
     GroupProgress,
-    RowPart,
     count_columns,
     groups_of,
     merge_counts,
-    total_bytes,
 )
 from preproc.nvtabular_process import NvtabularProcess, write_vocabulary
 from preproc.progress import ProgressReporter
-
-RATING, ROW = "rating", "row"
+from preproc.row_parts import RATING, ROW, RowPart, total_bytes
 
 
 class RatingsSteps:

@@ -25,6 +25,7 @@ from preproc.ratings_job import (
     RatingsJob,
     RatingsSource,
 )
+from preproc.spark_flags import define_spark_flags, spark_settings_from_flags
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 
@@ -70,6 +71,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
     text = "Interpreter that has NVTabular; by default that of `make nvtabular`."
     define("string", "nvtabular_python", None, text)
     define("string", "nvtabular_device", "auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
+    define_spark_flags(values, modes=["dataframe"])
     return values
 
 
@@ -90,7 +92,7 @@ def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJo
     given: dict[str, Any] = {name: values[name].value for name in names}
     paths = ("input", "output", "nvtabular_python")
     given |= {name: Path(given[name]) for name in paths if given[name] is not None}
-    return RatingsJob(source=source, **given)
+    return RatingsJob(source=source, spark=spark_settings_from_flags(values), **given)
 
 
 def run(source: RatingsSource, argv: Sequence[str], description: str | None) -> int:

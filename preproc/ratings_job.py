@@ -21,8 +21,9 @@ from preproc.ratings_format import (
     TEXT,
     RatingsFormat,
 )
+from preproc.spark_settings import SparkSettings
 
-RatingsEngine = Literal["pyarrow", "nvtabular"]
+RatingsEngine = Literal["pyarrow", "nvtabular", "spark"]
 RATINGS_ENGINES: tuple[RatingsEngine, ...] = get_args(RatingsEngine)
 
 BadRows = Literal["refuse", "quarantine"]
@@ -68,6 +69,8 @@ AMAZON = RatingsSource(
     min_item_count=5,
 )
 
+_SPARK_SQL = SparkSettings(spark_mode="dataframe")
+
 COLUMN_ORDERS = ("auto", "user,item", "item,user")
 
 
@@ -92,6 +95,7 @@ class RatingsJob:
         engine: who does the work.
         nvtabular_python: interpreter that has NVTabular; None takes .venv-nvtabular.
         nvtabular_device: where NVTabular works; `auto` is a GPU with cuDF where there is one.
+        spark: how to reach Spark; its mode is `dataframe`, there is no kernel for ratings.
     """
 
     source: RatingsSource
@@ -110,6 +114,7 @@ class RatingsJob:
     engine: RatingsEngine = "pyarrow"
     nvtabular_python: Path | None = None
     nvtabular_device: NvtabularDevice = "auto"
+    spark: SparkSettings = _SPARK_SQL
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""

@@ -63,6 +63,10 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             from preproc import nvtabular_ratings
 
             sink, filtered, engine = nvtabular_ratings.run(job, read, workspace.root, reporter)
+        elif job.engine == "spark":
+            from preproc import spark_ratings
+
+            sink, filtered, engine = spark_ratings.run(job, read, workspace.root, reporter)
         else:
             sink = ratings = Ratings()
             read(ratings)

@@ -57,12 +57,8 @@ _BATCH_ROWS = 2**16
 
 def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     """Prepares a dataset with Spark SQL."""
-    runner = SparkRunner(runner.session.newSession(), runner.start_timeout)  # views of its own
-    runner.first_job(lambda: runner.session.range(1).count())
     job, semantics = engine_job.job, engine_job.job.semantics
-    for key, value in job.spark.spark_conf:
-        if runner.session.conf.isModifiable(key):
-            runner.session.conf.set(key, value)
+    runner = runner.for_sql(job.spark.spark_conf)
     groups = read_rows(engine_job, runner)
     days = all_days(groups)
     dictionaries = count_categories(engine_job, runner, groups)

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of the Spark engine, for every command that has it."""
 
+from collections.abc import Sequence
+
 from absl import flags
 
-from preproc.spark_settings import SPARK_MODES, SparkSettings, parse_spark_conf
+from preproc.spark_settings import SPARK_MODES, SparkMode, SparkSettings, parse_spark_conf
 
 _DEFAULTS = SparkSettings()
+_ONLY_MODE: SparkMode = "dataframe"
 
 
-def define_spark_flags(values: flags.FlagValues) -> None:
-    """Adds the flags."""
+def define_spark_flags(values: flags.FlagValues, modes: Sequence[str] = SPARK_MODES) -> None:
+    """Adds the flags.
+
+    Args:
+        values: gets them.
+        modes: those that the command has; no flag chooses where there is one alone.
+    """
     flags.DEFINE_string(
         "master",
         None,
@@ -17,12 +25,13 @@ def define_spark_flags(values: flags.FlagValues) -> None:
         "default what spark-submit or Spark's configuration says, else all cores of this machine.",
         flag_values=values,
     )
-    flags.DEFINE_string(
-        "spark_mode",
-        _DEFAULTS.spark_mode,
-        f"{', '.join(SPARK_MODES)}: executors run the native kernel, or Spark SQL does everything.",
-        flag_values=values,
-    )
+    if len(modes) > 1:
+        flags.DEFINE_string(
+            "spark_mode",
+            modes[0],
+            f"{', '.join(modes)}: executors run the native kernel, or Spark SQL does everything.",
+            flag_values=values,
+        )
     flags.DEFINE_multi_string(
         "spark_conf",
         [],
@@ -48,7 +57,7 @@ def spark_settings_from_flags(values: flags.FlagValues) -> SparkSettings:
         PreprocError: a flag has no meaning.
     """
     return SparkSettings(
-        spark_mode=values.spark_mode,
+        spark_mode=values.spark_mode if "spark_mode" in values else _ONLY_MODE,
         master=values.master,
         spark_conf=parse_spark_conf(values.spark_conf),
         executor_cores=values.executor_cores,

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from preproc import spark_cluster
@@ -98,6 +98,22 @@ class SparkRunner:
     def is_local(self) -> bool:
         """Whether tasks run in the driver's own process."""
         return str(self._context.master).startswith("local[") or self._context.master == "local"
+
+    def for_sql(self, conf: Iterable[tuple[str, str]]) -> "SparkRunner":
+        """Returns a runner with views and settings of its own, once an executor works.
+
+        Args:
+            conf: keys and values; those that only a new Spark could take are left out.
+
+        Raises:
+            PreprocError: no executor works in time.
+        """
+        runner = SparkRunner(self.session.newSession(), self.start_timeout)
+        runner.first_job(lambda: runner.session.range(1).count())
+        for key, value in conf:
+            if runner.session.conf.isModifiable(key):
+                runner.session.conf.set(key, value)
+        return runner
 
     def run_tasks(
         self,

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ratings run must make, in plain Python from the format page; and a way to run it."""
+"""What a ratings run must make, in plain Python from the format page; and ways to run it."""
 
+import gzip
+import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import xxhash
 
+from dataspec.manifest import Manifest
 from dataspec.sequences import read_item_map, read_sequences, read_user_map
 from preproc import input_file, ratings_pipeline
-from preproc.ratings_job import MOVIELENS, RatingsJob
+from preproc.errors import PreprocError
+from preproc.ratings_job import AMAZON, MOVIELENS, RatingsJob
 
 Row = tuple[str, str, float, int]
 
@@ -58,3 +62,78 @@ def run(source: Path, output: Path, *, chunk_bytes: int = 2**20, family=MOVIELEN
 def tree(root: Path) -> dict[str, bytes]:
     """Returns every file of a folder."""
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def interactions(rows: int, seed: int) -> list[tuple[str, str, float, int]]:
+    """Returns rows with a long tail of users and items, and many equal times."""
+    rng = random.Random(seed)
+    return [
+        (
+            str(int(rng.paretovariate(0.6)) % 150),
+            str(int(rng.paretovariate(0.5)) % 120),
+            rng.choice([1.0, 2.5, 3.5, 4.0, 5.0]),
+            rng.randrange(-3, 40),
+        )
+        for _ in range(rows)
+    ]
+
+
+def assert_agrees(engine: str, source: Path, folder: Path, **settings) -> Manifest:
+    """Makes the dataset with an engine and with the embedded one; returns the former's manifest."""
+    run(source, folder / "made", engine=engine, **settings)
+    run(source, folder / "expected", **settings)
+    made, embedded = Manifest.load(folder / "made"), Manifest.load(folder / "expected")
+    first, second = tree(folder / "made"), tree(folder / "expected")
+    first.pop("manifest.json"), second.pop("manifest.json")
+    assert first == second
+    assert made.files == embedded.files
+    assert (made.rows, made.statistics) == (embedded.rows, embedded.statistics)
+    assert (made.rejected, made.semantics) == (embedded.rejected, embedded.semantics)
+    assert (made.engine["name"], embedded.engine["name"]) == (engine, "pyarrow")
+    assert sorted(p.name for p in folder.iterdir() if p.name.startswith("made")) == ["made"]
+    return made
+
+
+def check_movielens(engine: str, folder: Path, kcore: str) -> None:
+    """More than ten parts and, iterated, several passes; bad rows are set aside."""
+    rows = interactions(1600, seed=1)
+    lines = [f"{u}::{i}::{r:g}::{t}" for u, i, r, t in rows]
+    lines[700] = "not a row"
+    source = folder / "ratings.dat"
+    source.write_text("\n".join(lines))
+    settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
+    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
+    made = assert_agrees(engine, source, folder, **settings, **quarantine)
+    assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
+    assert sum(made.rejected.values()) == 1
+    kept = rows[:700] + rows[701:]
+    limits = {"min_rating": 2.5, "min_users": 6, "min_items": 9, "kcore": kcore}
+    histories, items, fingerprint = expected(kept, **limits)
+    assert decode(folder / "made") == (histories, items)
+    assert made.statistics["split_fingerprint"] == fingerprint
+
+
+def check_amazon_packed_and_without_filters(engine: str, folder: Path) -> None:
+    """Ids that are not numbers, CRLF, gzip."""
+    rows = interactions(300, seed=2)
+    lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
+    source = folder / "ratings.csv"
+    source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
+    assert_agrees(engine, source, folder, family=AMAZON, min_user_count=3, min_item_count=0)
+
+
+def check_text_without_times(engine: str, folder: Path) -> None:
+    """Histories in file order."""
+    rows = sorted(interactions(200, seed=3), key=lambda row: int(row[0]))
+    source = folder / "ml.txt"
+    source.write_text("".join(f"{int(u) + 1} {int(i) + 1}\n" for u, i, _, _ in rows))
+    assert_agrees(engine, source, folder, family=MOVIELENS)
+
+
+def check_nothing_is_left(engine: str, folder: Path, **settings) -> None:
+    """Filters that drop every row end the run, which leaves nothing behind."""
+    source = folder / "ratings.dat"
+    source.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in interactions(50, 4)))
+    with pytest.raises(PreprocError, match=r"no interaction is left of 50 after --min_rating"):
+        run(source, folder / "made", engine=engine, **settings)
+    assert [p.name for p in folder.iterdir()] == ["ratings.dat"]

@@ -16,10 +16,18 @@ from pathlib import Path
 import pytest
 
 from dataspec.manifest import Manifest
-from preproc import amazon, input_file, movielens, ratings_pipeline, ratings_read
+from preproc import (
+    amazon,
+    input_file,
+    movielens,
+    ratings_command,
+    ratings_pipeline,
+    ratings_read,
+)
 from preproc.errors import TooManyBadRowsError
 from preproc.generate_ratings import RatingsConfig, generate
 from preproc.input_file import InputFile
+from preproc.ratings_job import AMAZON as AMAZON_SOURCE
 from preproc.text_chunks import read_chunks
 from tests.preproc.ratings_oracle import decode, run, tree
 
@@ -137,6 +145,8 @@ def test_unusable_files_end_with_status_2(tmp_path, capsys, case):
         ("--format=dat", "none of the first 25 rows fits a format of movielens (dat)"),
         ("--progress=loud", "--progress must be one of"),
         ("--columns=user,item", "Unknown command line flag 'columns'"),
+        ("--master=nowhere", "--master must be local[*], local[N], spark://HOST:PORT"),
+        ("--spark_mode=kernel", "Unknown command line flag 'spark_mode'"),  # there is one mode
         ("stray", "unexpected argument 'stray'"),
         ("--input=", "--input is needed"),
         ("--input=/nowhere", "no such file or folder"),
@@ -150,6 +160,19 @@ def test_bad_flags_end_with_status_2_and_one_message(tmp_path, monkeypatch, caps
     assert call("movielens", source, tmp_path / "made", "--progress=none", flag) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
+
+
+def test_spark_without_pyspark_and_its_flags(tmp_path, monkeypatch, capsys):
+    source = write(tmp_path / "ratings.csv", CSV)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert call("movielens", source, tmp_path / "made", "--engine=spark", "--master=local[3]") == 2
+    assert "--engine spark needs PySpark" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
+    values = ratings_command.define_flags(AMAZON_SOURCE)
+    values(["", "--input=in", "--output=out", "--master=local[3]", "--executor_memory=2g"])
+    spark = ratings_command.job_from_flags(AMAZON_SOURCE, values).spark
+    assert (spark.master, spark.executor_memory) == ("local[3]", "2g")
+    assert spark.spark_mode == "dataframe"
 
 
 def test_a_folder_with_two_logs_is_ambiguous(tmp_path, capsys):

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from dataspec.manifest import Manifest
-from preproc import native_encode, spark_dataframe, spark_rows, spark_session
+from preproc import native_encode, spark_dataframe, spark_rows
 from preproc.criteo_job import CriteoJob
 from preproc.criteo_pipeline import prepare
 from preproc.criteo_schema import PRESETS, REJECT_REASONS
 from preproc.errors import PreprocError, TooManyBadRowsError
 from preproc.native import binding
 from preproc.spark_settings import SPARK_MODES, SparkSettings
-from tests.preproc.criteo_rows import SHORT_LIVED_JAVA, good_text, run, write_days
+from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.spark_local import local_spark
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,19 +31,8 @@ EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
 
 @pytest.fixture(scope="module", autouse=True)
 def session():
-    """Every run of this module finds this session and leaves it open."""
-    try:
-        spark_session.find_java()
-    except PreprocError:
-        pytest.skip("no Java")
-    conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
-    settings = SparkSettings(
-        master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
-        with spark_session.connect(settings) as runner:
-            yield runner
+    with local_spark() as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Spark in this process for a module's tests: runs find it and leave it open."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from preproc import spark_session
+from preproc.errors import PreprocError
+from preproc.spark_runner import SparkRunner
+from preproc.spark_settings import SparkSettings
+from tests.preproc.criteo_rows import SHORT_LIVED_JAVA
+
+
+@contextlib.contextmanager
+def local_spark() -> Iterator[SparkRunner]:
+    """Starts Spark on two cores, skips where there is no Java."""
+    try:
+        spark_session.find_java()
+    except PreprocError:
+        pytest.skip("no Java")
+    conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
+    settings = SparkSettings(
+        master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
+        with spark_session.connect(settings) as runner:
+            yield runner

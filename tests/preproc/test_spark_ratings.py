@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ratings through Spark: the bytes of the embedded engine; one local session for all."""
+
+import pytest
+
+from preproc import spark_ratings, spark_settings
+from tests.preproc import ratings_oracle
+from tests.preproc.spark_local import local_spark
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),  # a loaded machine; none takes more than a minute on a quiet one
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session():
+    with local_spark() as runner:
+        yield runner
+
+
+@pytest.mark.parametrize("kcore", ["iterated", "once"])
+def test_movielens(tmp_path, kcore):
+    ratings_oracle.check_movielens("spark", tmp_path, kcore)
+
+
+def test_amazon_packed_and_without_filters(tmp_path):
+    ratings_oracle.check_amazon_packed_and_without_filters("spark", tmp_path)
+
+
+def test_text_without_times(tmp_path):
+    ratings_oracle.check_text_without_times("spark", tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{"min_rating": 5.5}, {"min_user_count": 1000}])
+def test_nothing_is_left(tmp_path, settings):
+    ratings_oracle.check_nothing_is_left("spark", tmp_path, **settings)
+
+
+def test_users_in_several_parts(tmp_path, session, monkeypatch):
+    """Spark writes a part for each range of users, and the batches cut them anew."""
+    monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
+    parts = []
+    load = spark_ratings._load_items
+
+    def counted(rows, users):
+        parts.append(len(list(rows.folder.glob("*.parquet"))))
+        return load(rows, users)
+
+    monkeypatch.setattr(spark_ratings, "_load_items", counted)
+    rows = ratings_oracle.interactions(400, seed=5)
+    source = tmp_path / "u.data"
+    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
+    conf = {"shuffle.partitions": "5", "adaptive.enabled": "false"}
+    settings = spark_settings.SparkSettings(
+        spark_mode="dataframe", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
+    )
+    ratings_oracle.assert_agrees("spark", source, tmp_path, spark=settings, min_user_count=3)
+    assert parts == [5]
