@@ -405,6 +405,8 @@ def update_rows(
             rounding_seed=rounding_seed,
         )
         return
+    if not table.shape[0]:
+        return  # its state has no memory to point at
     gradients = gradients.contiguous()
     plain_sgd = optimizer == "sgd" and not weight_decay and table.dtype == torch.float32
     # On a CPU the unsorted rule is deterministic too, and faster.

@@ -220,3 +220,14 @@ def test_infinite_gradients_reach_the_row_they_belong_to(backend):
     weights, _ = update.run(backend.update_rows)
     infinite = weights.isinf().nonzero().tolist()
     assert infinite == [[int(update.rows[7]), 2]]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_table_without_rows_is_left_alone(rule):
+    """A rank on which no table lies, say, beside tables that lie on every rank."""
+    table = torch.empty(0, 16)
+    state = ops.row_optimizer_state(rule, table)
+    nothing = torch.empty(0, dtype=torch.int64)
+    update = Update(rule, "float32", table, state, nothing, torch.empty(0, 16))
+    weights, _ = update.run(ops.update_rows)
+    assert weights.shape == (0, 16)
