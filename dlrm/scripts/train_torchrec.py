@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of TorchRec's NVTabular example, for DLRM as it is trained here.
 
-torchrun --nproc_per_node 1 -m dlrm.scripts.train_torchrec \
+torchrun --nproc_per_node 8 -m dlrm.scripts.train_torchrec \
     --binary_path /data/criteo_binary/split --learning_rate 1.0 --batch_size 256
 
 Its flags are translated into settings of DLRM; every flag of `dlrm.scripts.main` can be given too.
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -22,6 +22,7 @@ from dlrm.scripts import flags as dlrm_flags
 from dlrm.train import run as runs
 from dlrm.train.evaluate import SplitScores
 from dlrm.train.session import Session
+from training.distributed import Processes
 from training.run_log import RunLog
 from training.scripts import flags as settings_flags
 from training.scripts import program
@@ -165,7 +166,16 @@ def quality_lines(split: str, metrics: Mapping[str, float]) -> list[str]:
 
 
 class PrintedLog(RunLog):
-    """A log that also prints each record as TorchRec's example does."""
+    """A log that also prints each record as TorchRec's example does.
+
+    Args:
+        path: see `RunLog`; None, which all processes but the first have, prints nothing either.
+        append: see `RunLog`.
+    """
+
+    def __init__(self, path: Path | None, append: bool = False) -> None:
+        super().__init__(path, append)
+        self._prints = path is not None
 
     def parameters(self, config: Mapping[str, Any]) -> None:
         """Records every setting of the run."""
@@ -176,6 +186,8 @@ class PrintedLog(RunLog):
         """Records figures and prints them."""
         super().record(step, data)
         lines = []
+        if not self._prints:
+            return
         if "step_time" in data:
             lines = throughput_lines(step[-1], self._batch_size, data["step_time"])
         elif step and "auc" in data:
@@ -184,37 +196,41 @@ class PrintedLog(RunLog):
             program.say(line)
 
 
+def with_all_processes(config: DlrmConfig, processes: Processes) -> DlrmConfig:
+    """Returns the config with the batch of all processes: the flag says that of each."""
+    batch_size = config.data.batch_size * processes.world_size
+    return DlrmConfig.from_dict(config.to_dict() | {"batch_size": batch_size}, config.explicit)
+
+
 def run(flag_values: flags.FlagValues) -> None:
     """Trains as the flags say, then scores the test split.
 
     Raises:
-        ValueError: a flag, the dataset or the number of processes is refused.
+        ValueError: a flag or the dataset is refused.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1:
-        raise ValueError(
-            f"DLRM trains in one process, {processes} were started; use torchrun "
-            "--nproc_per_node 1, and multiply --batch_size by the number of processes for the "
-            "same global batch"
-        )
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
         raise ValueError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
-    if flag_values.change_lr:
-        config = with_rate_change(
-            config, flag_values.lr_change_point, flag_values.lr_after_change_point
-        )
-    session = Session.start(config, program.say, PrintedLog)
-    result = runs.fit(session)
-    program.say_how_to_continue(
-        result,
-        config.checkpoint_folder,
-        "dlrm.scripts.train_torchrec",
-        resumable=config.run.checkpoint_format == "native",
-    )
-    if result.reason.startswith("SIG"):
-        return
-    _print_test_split(session.score("test"))
+    with runs.processes_of(config) as processes:
+        config = with_all_processes(config, processes)
+        if flag_values.change_lr:
+            config = with_rate_change(
+                config, flag_values.lr_change_point, flag_values.lr_after_change_point
+            )
+        session = Session.start(config, program.say, PrintedLog, processes)
+        result = runs.fit(session)
+        if processes.is_first:
+            program.say_how_to_continue(
+                result,
+                config.checkpoint_folder,
+                "dlrm.scripts.train_torchrec",
+                resumable=config.run.checkpoint_format == "native",
+            )
+        if result.reason.startswith("SIG"):
+            return
+        scores = session.score("test")
+        if processes.is_first:
+            _print_test_split(scores)
 
 
 def _print_test_split(scores: SplitScores) -> None:

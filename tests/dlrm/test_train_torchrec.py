@@ -74,12 +74,15 @@ def train(tmp_path, capsys):
             run_guarded(train_torchrec.run, values)
         except SystemExit as stop:
             status = stop.code
-        lines = log.read_text().splitlines() if log.is_file() else []
-        records = [json.loads(line.removeprefix("DLLL ")) for line in lines]
+        records = read_log(log) if log.is_file() else []
         captured = capsys.readouterr()
         return captured.out, captured.err, status, records
 
     return run
+
+
+def read_log(path):
+    return [json.loads(line.removeprefix("DLLL ")) for line in path.read_text().splitlines()]
 
 
 def losses(records):
@@ -256,21 +259,33 @@ def test_refusals(train, arguments, message):
     assert message in err
 
 
-def test_several_processes_are_refused(train, binary_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    _, err, status, _ = train(*SIZES, "--binary_path", binary_path)
-    assert status == 2
-    assert "DLRM trains in one process, 8 were started" in err
-
-
 @pytest.mark.multiprocess
-def test_torchrun_starts_it(binary_path, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(("world_size", "more"), [(1, ("---adagrad",)), (2, ())])
+def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size, more):
+    """The batch is that of each process, as in the example; so are the printed lines, once."""
+    sizes = (*SIZES, "--binary_path", binary_path, "--checkpoint_format", "nvidia")
+    first, alone, found = (tmp_path / name for name in ("first", "alone", "found"))
+    _, err, status, _ = train(
+        *sizes, "--learning_rate=0", "--max_steps=1", "--save_checkpoint_path", first
+    )
+    assert status == 0, err
+    common = (
+        *sizes, "--learning_rate=0.5", "--max_steps=20", "--load_checkpoint_path", first,
+        "--throughput_check_freq_within_epoch=1", "--change_lr", "--lr_change_point=0.2",
+        "--lr_after_change_point=0.1", *more,
+    )  # fmt: skip
+    out, err, status, expected = train(
+        *common, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone
+    )
+    assert status == 0, err
     done = subprocess.run(
         [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1",
-            "-m", "dlrm.scripts.train_torchrec", *SIZES, "--binary_path", str(binary_path),
-            "--learning_rate", "0.5", "--batch_size", str(BATCH_SIZE), "--max_steps", "20",
-            "--base_device", "cpu", "--log_path", str(tmp_path / "log.json"), "---adagrad",
+            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            "--nproc_per_node", str(world_size), "-m", "dlrm.scripts.train_torchrec",
+            *map(str, common), "--batch_size", str(BATCH_SIZE // world_size),
+            "--save_checkpoint_path", str(found), "--base_device=cpu", "--num_threads=1",
+            f"--log_path={tmp_path / 'ranks.json'}",
         ],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -279,8 +294,22 @@ def test_torchrun_starts_it(binary_path, tmp_path):
         timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "AUROC over validation set: 0." in done.stdout
-    assert "AUROC over test set: 0." in done.stdout
+    records = read_log(tmp_path / "ranks.json")
+    assert losses(records) == pytest.approx(losses(expected), abs=1e-6)
+    assert [r["data"]["lr"] for r in records if "step_time" in r["data"]] == [0.5] * 10 + [0.1] * 10
+    for pattern in (
+        r"^AUROC over validation set: (.*)\.$", r"^AUROC over test set: (.*)\.$",
+        r"total_examples': (\d+)",
+    ):  # fmt: skip
+        printed, once = (re.findall(pattern, text, re.MULTILINE) for text in (done.stdout, out))
+        assert [float(v) for v in printed] == pytest.approx([float(v) for v in once], abs=1e-5)
+        assert printed
+    names = sorted(path.name for path in alone.iterdir())
+    assert sorted(path.name for path in found.iterdir()) == names
+    for name in names:
+        if name.endswith(".bin"):
+            mine, theirs = (np.fromfile(folder / name, "<f4") for folder in (found, alone))
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_spec_keeps_the_names_of_its_files(dataset, train):
