@@ -88,9 +88,6 @@ class DataConfig:
     train_batch_size: int = setting(128, "Sequences of a training batch")
     val_batch_size: int = setting(128, "Sequences of a validation batch")
     test_batch_size: int = setting(128, "Sequences of a test batch")
-    length_buckets: bool = setting(
-        True, "Put sequences of like length into a batch, so that attention pads little"
-    )
 
     def __post_init__(self) -> None:
         """Refuses counts that leave nothing."""

@@ -19,9 +19,6 @@ from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from dataspec.sequences import Sequences
 
-_BUCKETED_BATCHES = 64
-"""Sequences are sorted by length among this many batches: enough for batches of like length."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainBatch:
@@ -53,12 +50,11 @@ class TrainBatches:
     Args:
         sequences: of all users.
         kind: of the windows.
-        max_len: longest window.
+        max_len: tokens of the longest sequence; a causal batch has one item more, asked for only.
         dupe_factor: times each window is seen in an epoch.
         batch_size: B; the last batch of an epoch may be smaller.
         objective: `hybrid` takes turns, batch by batch.
         masking: of the cloze objective.
-        length_buckets: put sequences of like length into a batch.
         seed: of everything that is drawn.
         device: of the batches.
         rank: of this process; each takes every world_size-th batch.
@@ -75,7 +71,6 @@ class TrainBatches:
         batch_size: int,
         objective: Objective,
         masking: MaskingRule,
-        length_buckets: bool,
         seed: int,
         device: torch.device,
         rank: int = 0,
@@ -88,7 +83,6 @@ class TrainBatches:
         self.batch_size = batch_size
         self._objective = objective
         self._masking = masking
-        self._length_buckets = length_buckets
         self._seed = seed
         self._device = device
         self._rank = rank
@@ -101,7 +95,8 @@ class TrainBatches:
         self._count = count
 
     def _windows(self, generator: np.random.Generator) -> Windows:
-        found = make_windows(self._kind, self._known, self._max_len, generator, self._dupe_factor)
+        longest = self._max_len + (self._objective != "cloze")
+        found = make_windows(self._kind, self._known, longest, generator, self._dupe_factor)
         if self._objective == "causal":  # one item alone has no next one to ask for
             found = found.take(np.flatnonzero(found.lengths > 1))
         return found
@@ -125,21 +120,24 @@ class TrainBatches:
     def _order(
         self, windows: Windows, generator: np.random.Generator
     ) -> list[npt.NDArray[np.int64]]:
-        """Returns the windows of each batch."""
+        """Returns the windows of each batch.
+
+        A batch is drawn at random, then sorted by length: attention that goes through it a few
+        sequences at a time pads little, and what is learnt does not change.
+        """
         shuffled = generator.permutation(len(windows))
-        if self._length_buckets:
-            group = self.batch_size * _BUCKETED_BATCHES
-            number = np.arange(len(windows)) // group
-            shuffled = shuffled[np.lexsort((windows.lengths[shuffled], number))]
-        batches = np.split(shuffled, range(self.batch_size, len(windows), self.batch_size))
-        return [batches[i] for i in generator.permutation(len(batches))]
+        number = np.arange(len(windows)) // self.batch_size
+        shuffled = shuffled[np.lexsort((windows.lengths[shuffled], number))]
+        return np.split(shuffled, range(self.batch_size, len(windows), self.batch_size))
 
     def _load(self, windows: Windows, epoch: int, number: int) -> TrainBatch:
         generator = np.random.default_rng((self._seed, epoch, number))
-        counts, last_only = draw_counts(windows.lengths, self._masking, generator)
-        items, layout = pack(self._sequences, windows, self._device)
         takes_turns = self._objective == "hybrid" and number % 2 == 1
         causal = self._objective == "causal" or (takes_turns and int(windows.lengths.max()) > 1)
+        if not causal:
+            windows = windows.ends(self._max_len)
+        counts, last_only = draw_counts(windows.lengths, self._masking, generator)
+        items, layout = pack(self._sequences, windows, self._device)
         seed = int(generator.integers(2**63))
         return TrainBatch(items, layout, causal, counts, last_only, seed)
 
@@ -183,5 +181,4 @@ def known_windows(
 ) -> Windows:
     """Returns, for some users, the end of what precedes the item that a split asks for."""
     known = known_lengths(sequences, split)[users]
-    lengths = np.minimum(known, max_len)
-    return Windows(users, known - lengths, lengths)
+    return Windows(users, np.zeros_like(known), known).ends(max_len)

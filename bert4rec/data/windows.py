@@ -30,6 +30,11 @@ class Windows:
         """Returns some of the windows, in the order of `index`."""
         return Windows(self.users[index], self.starts[index], self.lengths[index])
 
+    def ends(self, max_len: int) -> "Windows":
+        """Returns the windows without what precedes their last `max_len` items."""
+        lengths = np.minimum(self.lengths, max_len)
+        return Windows(self.users, self.starts + self.lengths - lengths, lengths)
+
 
 def make_windows(
     kind: WindowKind,

@@ -92,7 +92,7 @@ class Bert4Rec(nn.Module):
             [M, D]. The last block computes queries and its feed-forward part at the targets only.
         """
         tokens = self.embedding(items, layout, vectors)
-        last = len(self.blocks) - 1
+        last = len(self.blocks) - 1 if targets.layout is not layout else None
         for i, block in enumerate(self.blocks):
             tokens = block(tokens, layout, targets=targets if i == last else None, causal=causal)
         return self.head.query(self.final_norm(tokens))

@@ -21,7 +21,8 @@ class Targets:
 
     Attributes:
         index: [M] int64, number of each token among the packed ones, ascending.
-        layout: of the targets, sequence by sequence.
+        layout: of the targets, sequence by sequence; the layout of the tokens itself where every
+            token is one.
         places: [M] int64, place of each in its sequence.
     """
 

@@ -69,7 +69,7 @@ class _Lengths:
     """A layout on the host: where the rows of any run of sequences lie."""
 
     def __init__(self, layout: SequenceLayout) -> None:
-        self.offsets = layout.offsets.tolist()
+        self.offsets: list[int] = layout.offsets.tolist()
         self.lengths = layout.lengths()
         self._sequence = layout.sequence_of_token()
         self._place = layout.place_of_token()
@@ -86,6 +86,22 @@ class _Lengths:
         return _Rows(rows, count, longest, index)
 
 
+def _runs(queries: _Lengths, keys: _Lengths, heads: int) -> Iterator[tuple[int, int]]:
+    """Yields the first sequence of each block and the one behind it: as many as fit, at least one.
+
+    In a batch that is sorted by length those of a block are of like length, so little is padded.
+    """
+    start = most_queries = most_keys = 0
+    pairs = zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True)
+    for number, (of_queries, of_keys) in enumerate(pairs):
+        most_queries, most_keys = max(most_queries, of_queries), max(most_keys, of_keys)
+        if heads * most_queries * most_keys * (number + 1 - start) > _WEIGHTS and number > start:
+            yield start, number
+            start, most_queries, most_keys = number, of_queries, of_keys
+    if start < len(keys.offsets) - 1:
+        yield start, len(keys.offsets) - 1
+
+
 def _blocks(
     query_layout: SequenceLayout,
     key_layout: SequenceLayout,
@@ -97,10 +113,7 @@ def _blocks(
     same = query_layout is key_layout
     key_lengths = _Lengths(key_layout)
     query_lengths = key_lengths if same else _Lengths(query_layout)
-    weights = heads * max(query_layout.max_length, 1) * max(key_layout.max_length, 1)
-    size = max(_WEIGHTS // weights, 1)
-    for start in range(0, key_layout.batch_size, size):
-        stop = min(start + size, key_layout.batch_size)
+    for start, stop in _runs(query_lengths, key_lengths, heads):
         if not query_lengths.longest(start, stop):
             continue
         keys = key_lengths.rows(start, stop)

@@ -32,7 +32,6 @@ def build_batches(
             batch_size=data.train_batch_size,
             objective=config.objective.objective,
             masking=masking_rule(config.objective),
-            length_buckets=data.length_buckets,
             seed=config.run.seed,
             device=device,
             rank=processes.rank * steps + part,

@@ -38,22 +38,26 @@ def masking_rule(config: ObjectiveConfig) -> MaskingRule:
 
 
 def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
-    """Asks for the item after each token but the last of a sequence.
+    """Asks at each token but the last of a sequence for the item after it.
+
+    The last item is only asked for: nothing follows it that its token could be asked for, and the
+    places of the others, counted from the end, are those that recommending will use.
 
     Args:
         items: [N] int64.
-        layout: of the items; a sequence of one item asks for nothing.
+        layout: of the items; a sequence of one item asks for nothing and takes no part.
 
     Returns:
-        The items as they are, with N - B targets.
+        N - B tokens, each a target.
     """
     lengths = layout.lengths() - 1
-    target_layout = SequenceLayout.of_lengths(
+    asked = SequenceLayout.of_lengths(
         lengths, layout.max_length - 1, layout.num_tokens - layout.batch_size
     )
-    places = target_layout.place_of_token()
-    index = layout.offsets[target_layout.sequence_of_token()] + places
-    return MaskedBatch(items, layout, Targets(index, target_layout, places), items[index + 1])
+    places = asked.place_of_token()
+    index = layout.offsets[asked.sequence_of_token()] + places
+    tokens = torch.arange(asked.num_tokens, device=items.device)
+    return MaskedBatch(items[index], asked, Targets(tokens, asked, places), items[index + 1])
 
 
 class Bert4RecTrainStep:

@@ -10,6 +10,7 @@ from bert4rec.data.random_sequences import random_sequences
 from bert4rec.data.split import known_lengths, true_items
 from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.train.step import next_item_batch
 from dataspec.sequences import Sequences
 
 CPU = torch.device("cpu")
@@ -79,7 +80,7 @@ def test_packing_equals_slicing(sequences, append):
 def make_batches(sequences, **changes):
     values = {
         "kind": "random", "max_len": 10, "dupe_factor": 2, "batch_size": 3, "objective": "hybrid",
-        "masking": MaskingRule(), "length_buckets": True, "seed": 5, "device": CPU,
+        "masking": MaskingRule(), "seed": 5, "device": CPU,
     }  # fmt: skip
     return TrainBatches(sequences=sequences, **(values | changes))
 
@@ -100,19 +101,56 @@ def test_batches_are_the_same_after_a_resume_and_new_each_epoch(sequences):
     assert {causal for _, _, causal, _, _ in whole} == {True, False}
 
 
-@pytest.mark.parametrize("length_buckets", [True, False])
-def test_an_epoch_holds_every_window_once(sequences, length_buckets):
-    source = make_batches(
-        sequences, kind="prefix", dupe_factor=1, objective="cloze", length_buckets=length_buckets
-    )
+def test_an_epoch_holds_every_window_once(sequences):
+    source = make_batches(sequences, kind="prefix", dupe_factor=1, objective="cloze")
     parts = []
     for batch in source.batches(0, 0):
+        lengths = batch.layout.lengths().tolist()
+        assert lengths == sorted(lengths)
         parts += [p.tolist() for p in batch.items.split(batch.layout.lengths().tolist())]
     expected = [
         sequences[u][s : s + n].tolist()
         for u, s, n in expected_windows("prefix", known_lengths(sequences, "train").tolist(), 10)
     ]
     assert sorted(parts) == sorted(expected)
+
+
+def test_batches_mix_sequences_of_all_lengths(sequences):
+    source = make_batches(sequences, kind="prefix", dupe_factor=50, batch_size=100)
+    means = [batch.layout.lengths().double().mean() for batch in source.batches(0, 0)][:-1]
+    assert max(means) - min(means) < 2.5  # lengths are 1 to 10; sorted batches would differ by 8
+
+
+def test_causal_batches_ask_at_the_places_that_recommending_asks_at(sequences):
+    """A window has one item more than the network takes: the last one is the answer alone."""
+    source = make_batches(sequences, kind="recent", dupe_factor=1, objective="causal")
+    asked_places, tokens = set(), 0
+    for batch in source.batches(0, 0):
+        asked = next_item_batch(batch.items, batch.layout)
+        assert asked.layout.lengths().max() <= 10
+        for items, first, labels in zip(
+            batch.items.split(batch.layout.lengths().tolist()),
+            asked.items.split(asked.layout.lengths().tolist()),
+            asked.labels.split(asked.layout.lengths().tolist()),
+            strict=True,
+        ):
+            assert items[:-1].tolist() == first.tolist()
+            assert items[1:].tolist() == labels.tolist()
+            asked_places.add(len(first))
+        assert asked.targets.index.tolist() == list(range(asked.layout.num_tokens))
+        tokens += asked.layout.num_tokens
+    known = known_lengths(sequences, "train")
+    assert tokens == sum(min(int(n) - 1, 10) for n in known if n > 1)
+    assert max(asked_places) == 10
+
+
+def test_turns_of_hybrid_batches_keep_to_the_longest_sequence(sequences):
+    source = make_batches(sequences, objective="hybrid")
+    longest = {True: 0, False: 0}
+    for epoch in range(20):
+        for batch in source.batches(epoch, 0):
+            longest[batch.causal] = max(longest[batch.causal], int(batch.layout.lengths().max()))
+    assert longest == {True: 11, False: 10}
 
 
 def test_ranks_share_an_epoch(sequences):

@@ -59,7 +59,7 @@ def make_question(settings) -> Question:
     drawn = sampler.draw(torch.Generator().manual_seed(1))
     return Question(
         items=asked.items,
-        layout=layout,
+        layout=asked.layout,
         targets=asked.targets,
         labels=asked.labels,
         causal=True,
