@@ -2,6 +2,7 @@
 """Random Criteo text for tests, and the ways to run an engine on it."""
 
 import functools
+import gzip
 import random
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def write_days(folder: Path, days: int = 3, rows: int = 700, seed: int = 0) -> P
     for day in range(days):
         (folder / f"day_{day}").write_bytes(good_text(rows + 13 * day, seed + day))
     return folder
+
+
+def write_real_rows(real_data: Path, path: Path) -> Path:
+    """Writes the first 2,000 rows of the Kaggle sample."""
+    packed = (real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes()
+    path.write_bytes(b"".join(gzip.decompress(packed).splitlines(keepends=True)[:2000]))
+    return path
 
 
 def run(

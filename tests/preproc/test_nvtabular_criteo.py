@@ -28,7 +28,7 @@ from preproc.criteo_schema import PRESETS, CriteoSemantics
 from preproc.errors import PreprocError, TooManyBadRowsError
 from preproc.nvtabular_process import NvtabularProcess
 from tests.preproc import nvtabular_environment
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
 
 pytestmark = pytest.mark.nvtabular
 
@@ -113,9 +113,7 @@ def test_shuffled_gzip_and_crlf(tmp_path, one_process, layout):
 
 
 def test_real_rows(tmp_path, one_process, real_data):
-    packed = gzip.decompress((real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes())
-    source = tmp_path / "train.txt"
-    source.write_bytes(b"".join(packed.splitlines(keepends=True)[:2000]))
+    source = write_real_rows(real_data, tmp_path / "train.txt")
     fields = {"semantics": PRESETS["kaggle"], "max_bad_fraction": 0.0, "format": BOTH}
     made = run(source, tmp_path / "made", "nvtabular", **fields)
     assert_same(made, run(source, tmp_path / "reference", "reference", **fields))

@@ -15,8 +15,9 @@ from preproc.criteo_pipeline import prepare
 from preproc.criteo_schema import PRESETS, REJECT_REASONS
 from preproc.errors import PreprocError, TooManyBadRowsError
 from preproc.native import binding
+from preproc.spark_row_places import RowGroup
 from preproc.spark_settings import SPARK_MODES, SparkSettings
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
 from tests.preproc.spark_local import local_spark
 
 pytestmark = [
@@ -132,6 +133,14 @@ def test_odd_spelling_fractions_shuffle_and_parquet(tmp_path, mode, monkeypatch)
 
 
 @pytest.mark.parametrize("mode", SPARK_MODES)
+def test_real_rows(tmp_path, real_data, mode):
+    source = write_real_rows(real_data, tmp_path / "train.txt")
+    fields = {"semantics": PRESETS["kaggle"], "max_bad_fraction": 0.0}
+    made = run(source, tmp_path / "made", "spark", **fields, **spark(mode, 100_000))
+    assert_same(made, run(source, tmp_path / "native", **fields))
+
+
+@pytest.mark.parametrize("mode", SPARK_MODES)
 def test_too_many_bad_rows_and_then_enough(tmp_path, mode):
     days = write_days(tmp_path / "days", rows=150)
     text = (days / "day_0").read_bytes().split(b"\n")
@@ -199,22 +208,28 @@ def test_failed_kernel_run_continues(tmp_path, monkeypatch):
     assert_same(made, run(days, tmp_path / "native"))
 
 
-def test_failed_dataframe_run_continues(tmp_path, monkeypatch):
-    """Stops before the last stage; rows and dictionaries are not made again."""
+def test_interrupted_dataframe_run_continues(tmp_path, monkeypatch):
+    """Ctrl-C in the second group; rows, dictionaries and the first group are not made again."""
+    monkeypatch.setattr(spark_rows, "GROUP_BYTES", 60_000)  # two groups
     days = write_days(tmp_path / "days", rows=100)
     fields = {"work_dir": tmp_path / "work", **spark("dataframe")}
+    encoded, groups = spark_dataframe._encoded, []
 
-    def stop(*args: object) -> None:
-        raise PreprocError("stop")
+    def interrupt(runner: object, group: RowGroup, *rest: object) -> object:
+        groups.append(group.key)
+        if len(groups) == 2:
+            raise KeyboardInterrupt
+        return encoded(runner, group, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(spark_dataframe, "_encoded", stop)
-        with pytest.raises(PreprocError, match="stop"):
-            run(days, tmp_path / "made", "spark", **fields)
+    monkeypatch.setattr(spark_dataframe, "_encoded", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(days, tmp_path / "made", "spark", **fields)
     before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.parquet")}
     assert before
     made = run(days, tmp_path / "made", "spark", **fields)
     assert {p: p.stat().st_ino for p in before} == before
+    first, second = groups[:2]
+    assert groups == [first, second, second]
     assert_same(made, run(days, tmp_path / "native"))
 
 
