@@ -172,7 +172,7 @@ def _sequence_table(sequences: Sequences, start: int, stop: int) -> pa.Table:
 
 
 def _write_map(path: Path, schema: pa.Schema, ids: RawIds, *, first_id: int) -> None:
-    dense = np.arange(first_id, first_id + len(ids), dtype=schema.field(0).type.to_pandas_dtype())
+    dense = np.arange(first_id, first_id + len(ids), dtype=str(schema.field(0).type))
     table = pa.Table.from_arrays([pa.array(dense), ids.raw, pa.array(ids.counts)], schema=schema)
     _write_parquet(path, schema, (table,))
 

@@ -91,6 +91,11 @@ class Signature:
             outputs=tuple(t.named(f"OUTPUT__{i}") for i, t in enumerate(self.outputs)),
         )
 
+    @property
+    def recommends(self) -> bool:
+        """Whether the model answers with items, as BERT4Rec does, under whatever names."""
+        return self.outputs[0].dtype != "float32"
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values."""
         return dataclasses.asdict(self)

@@ -10,7 +10,8 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
 
 The first says what the model takes and gives; the second answers requests, one JSON object a line
 (- reads them from standard input); the third scores the test split and exits 1 where the server
-does not answer as the checkpoint; the fourth measures latency and throughput.
+does not answer as the checkpoint; the fourth measures latency and throughput. Models of both kinds
+are asked alike: rows of a Criteo dataset, or the next item of each user of a dataset of ratings.
 """
 
 import argparse
@@ -18,16 +19,21 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import serving  # noqa: F401  (its import keeps this folder from posing as the compiler)
+from bert4rec.export.item_names import ItemNames
+from bert4rec.model.weights import describe_model as describe_bert4rec
+from bert4rec.train import served_split as bert4rec_split
+from dataspec.sequences import read_item_map
 from dlrm.config import DataConfig
 from dlrm.model.weights import describe_model
 from dlrm.train.served_split import read_requests, score_served_split
 from serving.client import Endpoint, EndpointError, predict_in_order, request_from_json
 from serving.client_load import TABLE_HEAD, measure_load
 from serving.requests import Arrays
+from serving.signature import Signature
 from training.scripts.program import INTERRUPTED, fail, say
 
 MISMATCH = 1
@@ -51,13 +57,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--timeout_s", type=float, default=60.0, help="of a request, in seconds")
     add("--mode", choices=("request", "test", "load"), default="request")
     add("--request", help="file of requests, a JSON object each line; - is standard input")
-    add("--dataset", help="folder of a Criteo dataset: rows to ask for")
-    add("--dataset_type", choices=("split", "binary", "memmap", "parquet"), default="split")
+    add("--dataset", help="folder of the dataset to ask for")
+    add("--dataset_type", choices=("split", "binary", "memmap", "parquet"), default="split",
+        help="of a Criteo dataset")  # fmt: skip
     add("--eval_split", choices=("test", "validation"), default="test")
     add("--checkpoint", type=Path, help="that was deployed, for --mode test")
     add("--batch_size", type=int, default=4096, help="rows of a request, for --mode test")
-    add("--tolerance", type=float, default=1e-5, help="of a logit, for --mode test")
+    add("--tolerance", type=float, default=1e-5, help="of a logit or score, for --mode test")
     add("--auc_tolerance", type=float, default=1e-6, help="for --mode test")
+    add("--ranking_tolerance", type=float, default=1e-4, help="of HR@10, NDCG@10; --mode test")
     add("--batch_sizes", default="1,64,4096", help="rows of a request, for --mode load")
     add("--concurrency", default="1", help="requests under way; several for --mode load")
     add("--seconds", type=float, default=5.0, help="of each measurement, for --mode load")
@@ -133,10 +141,21 @@ def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
     return 0
 
 
+def raw_ids(options: argparse.Namespace, signature: Signature) -> ItemNames | None:
+    """Returns the names of the items where the model takes and gives those."""
+    if signature.inputs[0].dtype != "string":
+        return None
+    return ItemNames(read_item_map(Path(options.dataset)).raw.to_pylist())
+
+
 def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
     """Scores a split, beside the checkpoint where one is given."""
+    if options.dataset is None:
+        raise ValueError("--mode test needs --dataset")
     (concurrency,) = numbers("concurrency", options.concurrency)
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
+    if endpoint.signature.recommends:
+        return test_ranking(options, endpoint, concurrency, size)
     model = None if options.checkpoint is None else describe_model(options.checkpoint).load()
     found = score_served_split(
         data_config(options),
@@ -162,11 +181,81 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
     )
     if same:
         return 0
+    return mismatch(options, "auc_tolerance")
+
+
+def test_ranking(
+    options: argparse.Namespace, endpoint: Endpoint, concurrency: int, size: int
+) -> int:
+    """Finds the place of each user's true item, beside the checkpoint where one is given."""
+    stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
+    sequences = bert4rec_split.open_dataset(Path(options.dataset), stored)
+    signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
+    history, items = signature.inputs[0].name, signature.outputs[0].name
+
+    def answer(requests: Iterable[Arrays]) -> Iterator[Arrays]:
+        if names is None:
+            yield from predict_in_order(endpoint, requests, concurrency)
+            return
+        named = ({**request, history: names.names(request[history])} for request in requests)
+        for found in predict_in_order(endpoint, named, concurrency):
+            yield {**found, items: names.numbers(found[items])}
+
+    found = bert4rec_split.score_served_split(
+        sequences,
+        options.eval_split,
+        signature,
+        answer,
+        size,
+        None if stored is None else stored.load(),
+        causal=stored is not None and stored.causal,
+    )
+
+    def shown(figures: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {value:.6f}" for name, value in figures.items())
+
+    say(f"{found.num_users} users: {shown(found.served)}, {found.users_per_s:,.0f} users/s")
+    if found.met_before:
+        say(f"{found.met_before} of them had met the true item before: misses, it is left out")
+    if found.offline is None or found.largest_difference is None:
+        return 0
+    say(
+        f"checkpoint: {shown(found.offline)}; largest difference of a score "
+        f"{found.largest_difference:.2g}"
+    )
+    if found.largest_difference <= options.tolerance and all(
+        abs(found.served[name] - value) <= options.ranking_tolerance
+        for name, value in found.offline.items()
+    ):
+        return 0
+    return mismatch(options, "ranking_tolerance")
+
+
+def mismatch(options: argparse.Namespace, of_figures: str) -> int:
+    """Says that the server answers differently, and within which tolerances it should not."""
     fail(
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
-        f"--auc_tolerance {options.auc_tolerance:g})"
+        f"--{of_figures} {getattr(options, of_figures):g})"
     )
     return MISMATCH
+
+
+def dataset_requests(
+    options: argparse.Namespace, endpoint: Endpoint, size: int
+) -> Iterator[tuple[int, Arrays]]:
+    """Yields (rows, request) over --eval_split, of `size` rows but for the last."""
+    signature = endpoint.signature
+    if not signature.recommends:
+        for batch, request in read_requests(data_config(options), signature, size):
+            yield len(batch), request
+        return
+    sequences = bert4rec_split.open_dataset(Path(options.dataset), None)
+    names, history = raw_ids(options, signature), signature.inputs[0].name
+    for asked in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
+        request = dict(asked.arrays)
+        if names is not None:
+            request[history] = names.names(request[history])
+        yield len(asked), request
 
 
 def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
@@ -180,10 +269,12 @@ def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
         for concurrency in clients:
             say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
         return 0
-    data = data_config(options)
+    if options.dataset is None:
+        raise ValueError("--mode load needs --dataset, or --request")
     for size in numbers("batch_sizes", options.batch_sizes):
-        batches = read_requests(data, endpoint.signature, size)
-        whole = (request for batch, request in batches if len(batch) == size)
+        whole = (
+            request for rows, request in dataset_requests(options, endpoint, size) if rows == size
+        )
         kept = list(itertools.islice(whole, _LOAD_REQUESTS))
         if not kept:
             raise ValueError(f"--batch_sizes {size}: {options.dataset} has fewer rows")

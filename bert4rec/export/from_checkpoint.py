@@ -159,12 +159,8 @@ class Bert4RecExport(CheckpointExport):
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
-        """Compares scores, place by place and item by item.
-
-        Two items of like score may change places; what is compared are the scores at each place,
-        and the score that the trained model gives each item of the answer.
-        """
-        largest = 0.0
+        """Compares scores, place by place and item by item; see `Queries.largest_difference`."""
+        found = []
         for request, answer in zip(requests, answers, strict=True):
             histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
             queries = ask(self._model, histories, causal=self._stored.causal)
@@ -173,14 +169,11 @@ class Bert4RecExport(CheckpointExport):
                 history if excluded else nothing
                 for history, excluded in zip(histories, request[EXCLUDE_SEEN][:, 0], strict=True)
             ]
-            _, best = queries.top(self._top_k, *pairs(seen, queries.vectors.device))
-            items = torch.tensor(self._numbers(answer[ITEMS]))
-            scores = torch.tensor(answer[SCORES])
-            filled = scores.isfinite()
-            if not torch.equal(filled, best.isfinite()):
-                return float("nan")
-            of_items = queries.scores_of(items.clamp(min=1))
-            for true in (best, of_items):
-                difference = (scores - true).abs() / true.abs().clamp(min=1)
-                largest = max(largest, float(difference[filled].max()))
-        return largest
+            found.append(
+                queries.largest_difference(
+                    torch.tensor(self._numbers(answer[ITEMS])),
+                    torch.tensor(answer[SCORES]),
+                    *pairs(seen, queries.vectors.device),
+                )
+            )
+        return float(np.max(found))  # NaN, where one of them is

@@ -156,6 +156,35 @@ class Queries:
         assert best is not None, "a catalogue has items"
         return best
 
+    def largest_difference(
+        self, items: Tensor, scores: Tensor, seen_row: Tensor, seen_item: Tensor
+    ) -> float:
+        """Compares somebody's best unseen items with these queries', by their scores.
+
+        Two items of like score may change places; what is compared are the scores at each place,
+        and the score that these queries give each item.
+
+        Args:
+            items: [B, K] int64, best first, 0 where none is left.
+            scores: [B, K] float32, -inf where none is left.
+            seen_row: [P] int64, as of `top`.
+            seen_item: [P] int64, as of `top`.
+
+        Returns:
+            The largest difference, relative to the true score where that is above 1; NaN where
+            other places are filled.
+        """
+        _, best = self.top(items.shape[1], seen_row, seen_item)
+        items, scores = items.to(best.device), scores.to(best.device)
+        filled = scores.isfinite()
+        if not torch.equal(filled, best.isfinite()):
+            return float("nan")
+        largest = 0.0
+        for true in (best, self.scores_of(items.clamp(min=1))):
+            difference = (scores - true).abs() / true.abs().clamp(min=1)
+            largest = max(largest, float(torch.where(filled, difference, 0).max()))
+        return largest
+
 
 def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:
     """Returns where a score is ahead of the true one: higher, or equal with a smaller number."""

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's program beside a deployed BERT4Rec: its figures are those of the offline test."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bert4rec.train.served_split import score_served_split
+from dataspec.sequences import Sequences
+from serving.server import ServerSettings, TritonServer
+from serving.signature import bert4rec_signature
+from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
+    NUM_ITEMS,
+    NUM_USERS,
+    Program,
+    dataset,
+    make_sequences,
+    trained,
+    write_dataset,
+)
+from tests.triton.conftest import deploy, run, script
+
+pytestmark = pytest.mark.triton_server
+
+
+@pytest.fixture(scope="module")
+def server(trained, dataset, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("served")
+    for name, *arguments in (
+        ("bert4rec",),
+        ("named", f"--raw_ids={dataset}"),
+        ("exported", "--format=torchscript", "--max_batch_size=16"),
+    ):
+        deploy(trained, folder / "models", f"--name={name}", *arguments)
+    with TritonServer(ServerSettings(repository=folder / "models"), folder / "log") as server:
+        server.wait_ready(300)
+        yield server
+
+
+def figures(line):
+    return dict(re.findall(r"(hr@10|ndcg@10) (\d\.\d+)", line))
+
+
+@pytest.fixture(scope="module")
+def of_the_test(trained, dataset, tmp_path_factory):  # noqa: F811
+    """HR@10 and NDCG@10 by split, as the training program logs them for the checkpoint."""
+    program = Program(tmp_path_factory.mktemp("offline"))
+    given = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    found = program("--mode=test", *given, model=())[-1]["data"]
+    return {name: f"{found[f'test_full_{name}']:.6f}" for name in ("hr@10", "ndcg@10")}
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("model", ["bert4rec", "named"])
+def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
+    server, dataset, trained, of_the_test, model, protocol  # noqa: F811
+):  # fmt: skip
+    url = server.grpc_url if protocol == "grpc" else server.http_url
+    said = run(
+        "triton/client.py",
+        *(f"--url={url}", f"--protocol={protocol}", f"--model={model}", "--mode=test"),
+        *(f"--dataset={dataset}", f"--checkpoint={trained}", "--batch_size=7", "--concurrency=3"),
+    )
+    served, of_checkpoint = said.splitlines()
+    assert served.startswith(f"{NUM_USERS} users: hr@10 0.")
+    assert figures(served) == of_the_test
+    assert figures(of_checkpoint) == of_the_test
+
+
+def test_a_network_of_fixed_places_is_compared_by_what_it_is_sent(
+    server, dataset, trained, capsys  # noqa: F811
+):  # fmt: skip
+    arguments = [f"--url={server.grpc_url}", "--model=exported", "--mode=test"]
+    arguments += [f"--dataset={dataset}", f"--checkpoint={trained}", "--eval_split=validation"]
+    assert script("client").main(arguments) == 0
+    served, of_checkpoint = capsys.readouterr().out.splitlines()
+    assert figures(served) == figures(of_checkpoint)
+    assert float(figures(served)["hr@10"]) > 0.5
+
+
+def test_what_was_not_deployed_is_found_out(
+    server, dataset, trained, tmp_path, capsys  # noqa: F811
+):  # fmt: skip
+    client = script("client").main
+    program = Program(tmp_path)
+    program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'other'}", "--max_steps=2")
+    common = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=test"]
+    assert client([*common, f"--dataset={dataset}", f"--checkpoint={tmp_path / 'other'}"]) == 1
+    assert "the server does not answer as" in capsys.readouterr().err
+    items = np.tile(np.arange(1, NUM_ITEMS + 1, dtype=np.int32), 2)
+    other = Sequences(items, np.array([0, len(items)]), NUM_ITEMS)
+    write_dataset(tmp_path / "dataset", other)
+    common.append(f"--dataset={tmp_path / 'dataset'}")
+    assert client([*common, f"--checkpoint={trained}"]) == 2
+    assert "name the dataset of the training with --dataset" in capsys.readouterr().err
+    # Who met the true item before cannot be recommended it.
+    assert client(common) == 0
+    assert "1 of them had met the true item before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model=bert4rec", "--mode=test"), "--mode test needs --dataset"),
+        (("--model=bert4rec", "--mode=load"), "--mode load needs --dataset, or --request"),
+        (("--model=bert4rec", "--mode=test", "--dataset=absent"), "absent/item_map.parquet"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(server, dataset, arguments, message, capsys):  # noqa: F811
+    given = [argument.format(dataset=dataset) for argument in arguments]
+    assert script("client").main([f"--url={server.grpc_url}", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_lists_that_are_too_short_are_refused():
+    sequences, signature = make_sequences(), bert4rec_signature(5)
+    with pytest.raises(ValueError, match="deploy it with --top_k 10 or more"):
+        score_served_split(sequences, "test", signature, iter, 16, None, causal=False)
+
+
+@pytest.mark.parametrize("model", ["bert4rec", "named", "exported"])
+def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys):  # noqa: F811
+    arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=load"]
+    arguments += [f"--dataset={dataset}", "--batch_sizes=1,16", "--concurrency=2"]
+    assert script("client").main([*arguments, "--seconds=0.3"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    found = [list(map(float, row.replace(",", "").split())) for row in rows]
+    assert [row[:2] for row in found] == [[1, 2], [16, 2]]
+    assert all(row[2] > 0 for row in found)
