@@ -159,6 +159,7 @@ class Loop(Generic[BatchT]):
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
     _saved_step: int = -1
+    _is_first_step: bool = True
     _window_start: float = 0.0
     _window_steps: int = 0
     _window_loss: float = 0.0
@@ -218,7 +219,10 @@ class Loop(Generic[BatchT]):
                 if len(self._losses) >= _LOSS_BUFFER:
                     self._collect_losses()
                 if state.step % config.print_freq == 0:
-                    self._print_progress(lr)
+                    self._record_progress(lr)
+                elif self._is_first_step:
+                    self._announce_progress(lr)  # so that a long first window is not silent
+                self._is_first_step = False
                 other_work_since = time.perf_counter()
                 is_epoch_end = state.batch == self.source.num_batches
                 if self._evaluation_is_due(is_epoch_end):
@@ -307,11 +311,17 @@ class Loop(Generic[BatchT]):
             self._window_loss += sum(losses)
             self._monitor.check(losses, self.state.step, self.schedule.lr(self.state.step))
 
-    def _print_progress(self, lr: float) -> None:
+    def _record_progress(self, lr: float) -> None:
+        """Prints and logs the steps since the last time."""
+        if self._window_steps == 0:
+            return
+        self.log.record((self.state.epoch, self.state.step), self._announce_progress(lr))
+        self._open_window()
+
+    def _announce_progress(self, lr: float) -> dict[str, Any]:
+        """Prints the steps of the window so far; returns their figures."""
         self._collect_losses()
         steps = self._window_steps
-        if steps == 0:
-            return
         state, total = self.state, self.source.num_batches
         step_time = (time.perf_counter() - self._window_start) / steps
         wait = self._window_wait_s / steps
@@ -321,12 +331,10 @@ class Loop(Generic[BatchT]):
             f"Epoch:[{state.epoch}/{self.config.epochs}] [{state.batch}/{total}]  eta: {eta}  "
             f"loss: {loss:.4f}  step_time: {step_time:.6f}  lr: {lr:.4f}  data_wait: {wait:.6f}"
         )
-        figures: dict[str, Any] = {
+        return {
             "loss": loss,
             "step_time": step_time,
             "data_wait": wait,
             "compute": step_time - wait,
             "lr": lr,
         }
-        self.log.record((state.epoch, state.step), figures)
-        self._open_window()

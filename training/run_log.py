@@ -2,18 +2,21 @@
 """The log of a run: lines `DLLL {json}` in a file, as NVIDIA's dllogger writes them."""
 
 import json
+import logging
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 
 class RunLog:
     """Appends records to the log file of a run; the file is open only while a line is written.
 
     Args:
-        path: the file; None logs nowhere. An earlier file is replaced unless `append`.
+        path: the file; None logs nowhere. An earlier file is kept as `<path>.old` unless `append`.
         append: continue the file of the run that is resumed.
     """
 
@@ -22,6 +25,10 @@ class RunLog:
         self._path = path
         if path is not None and not append:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_file() and path.stat().st_size:
+                old = path.with_name(path.name + ".old")
+                path.replace(old)
+                logger.info("%s of an earlier run is kept as %s", path, old)
             path.write_text("")
 
     def parameters(self, config: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 """Clocks: device-aware synchronisation, throughput over a window, latency percentiles."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 
@@ -62,6 +63,13 @@ class ThroughputWindow:
             return float("nan")
         synchronize(self._device)
         return self._samples / (time.perf_counter() - self._start - self._excluded_s)
+
+
+def rate_in_words(per_s: float, what: str, decimals: int = 0) -> str:
+    """Returns a throughput to print; nan says that no step was measured."""
+    if math.isnan(per_s):
+        return "no throughput measured"
+    return f"{per_s:,.{decimals}f} {what}/s"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from training.distributed import ALONE, Processes, join_processes
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.precision import Precision, resolve_precision
 from training.run_log import RunLog
+from training.timing import rate_in_words
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +218,7 @@ def _train(session: Session) -> FitResult:
         state=state,
         processes=processes,
     ).fit()
-    announce(f"Finished training: {result.train_samples_per_s:,.1f} rec/s")
+    announce(f"Finished training: {rate_in_words(result.train_samples_per_s, 'rec', 1)}")
     session.log.record(
         (),
         {

@@ -22,6 +22,7 @@ from training.divergence import check_auc
 from training.latency import TABLE_HEAD, InferenceFigures
 from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
 from training.schedule import WarmupPolynomialDecay
+from training.timing import rate_in_words
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ def _report_training(session: Session, result: FitResult) -> None:
     quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
     session.announce(
         f"Finished after {state.step} steps: {quality if evaluated else 'not evaluated'}, "
-        f"{result.train_samples_per_s:,.0f} samples/s in training"
+        f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
     )
 
 

@@ -334,3 +334,7 @@ def test_an_interrupted_run_continues_with_the_same_losses(train, binary_path, t
     _, err, status, records = train(*common, *saved, "--resume")
     assert status == 0, err
     assert losses(records)[-20:] == whole[30:]
+    out, err, status, _ = train(*common, *saved, "--resume")
+    assert status == 0, err
+    assert "Finished after 50 steps" in out
+    assert "no throughput measured in training" in out

@@ -92,6 +92,42 @@ def test_evaluates_every_test_freq_steps_after_test_after():
     assert [step for step, _ in run.evaluations] == [7, 9, 10]
 
 
+def progress(run):
+    return [int(line.split("[")[2].split("/")[0]) for line in run.lines if "step_time" in line]
+
+
+@pytest.mark.parametrize(("print_freq", "printed"), [(3, [1, 3, 1, 4]), (1, [1, 2, 3, 4, 5] * 2)])
+def test_the_first_step_is_printed_but_not_logged(tmp_path, print_freq, printed):
+    log = tmp_path / "log.json"
+    run = Run(epochs=2, print_freq=print_freq, log_path=log)
+    run.fit()
+    assert progress(run) == printed
+    records = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]
+    logged = [r["step"][1] for r in records if "step_time" in r["data"]]
+    assert logged == list(range(print_freq, 11, print_freq))
+
+
+def test_the_loss_of_the_first_step_still_counts_in_its_window(tmp_path):
+    log = tmp_path / "log.json"
+    Run(max_steps=3, print_freq=3, log_path=log).fit()
+    step = Step()
+    expected = [float(step(b, 0.1)) for b in Source().batches(0, 0)][:3]
+    (record,) = (json.loads(line[5:]) for line in log.read_text().splitlines() if '"loss"' in line)
+    assert record["data"]["loss"] == pytest.approx(sum(expected) / 3)
+
+
+def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
+    log = tmp_path / "log.json"
+    for number in range(3):
+        with caplog.at_level("INFO"):
+            RunLog(log).parameters({"run": number})
+    assert '"run": 2' in log.read_text()
+    assert '"run": 1' in (tmp_path / "log.json.old").read_text()
+    assert "log.json of an earlier run is kept as" in caplog.text
+    RunLog(log, append=True).record((), {"more": 1})
+    assert len(log.read_text().splitlines()) == 2
+
+
 def test_threshold_ends_the_run_and_saves():
     run = Run(epochs=3, metrics=[0.5, 0.8], metric_threshold=0.75)
     result = run.fit()
@@ -172,7 +208,7 @@ def test_constant_loss_stops_the_run():
 def test_line_and_log_have_the_recipe_s_form(tmp_path):
     run = Run(epochs=1, print_freq=2, log_path=tmp_path / "log.json")
     run.fit()
-    assert run.lines[0].startswith("Epoch:[0/1] [2/5]  eta: 0:00:0")
+    assert run.lines[1].startswith("Epoch:[0/1] [2/5]  eta: 0:00:0")
     for part in ("loss: ", "step_time: ", "lr: 0.1000", "data_wait: "):
         assert part in run.lines[0]
     assert "Epoch 0 step 5. auc 0.600000" in run.lines
