@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -93,8 +94,16 @@ def figures(log):
     return losses, others
 
 
-def run_ranks(monkeypatch, world_size, function, *arguments):
-    """Calls function(rank, *arguments) on each rank of a process group of its own."""
+def run_ranks(monkeypatch, world_size, function, *arguments, joined=True):
+    """Calls function(rank, *arguments) on each rank of a process group of its own.
+
+    Args:
+        monkeypatch: the fixture.
+        world_size: ranks.
+        function: what each does.
+        *arguments: of it.
+        joined: whether the group is made before, or left to the function.
+    """
     monkeypatch.syspath_prepend(str(ROOT))  # started processes import this module by its name
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
@@ -102,7 +111,9 @@ def run_ranks(monkeypatch, world_size, function, *arguments):
     # Not torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
     context = multiprocessing.get_context("spawn")
     ranks = [
-        context.Process(target=_one_rank, args=(rank, port, world_size, function, arguments))
+        context.Process(
+            target=_one_rank, args=(rank, port, world_size, joined, function, arguments)
+        )
         for rank in range(world_size)
     ]
     for process in ranks:
@@ -114,8 +125,8 @@ def run_ranks(monkeypatch, world_size, function, *arguments):
     assert [process.exitcode for process in ranks] == [0] * world_size
 
 
-def _one_rank(rank, port, world_size, function, arguments):
+def _one_rank(rank, port, world_size, joined, function, arguments):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
-    with join_processes("cpu", 1):
+    with join_processes("cpu", 1) if joined else contextlib.nullcontext():
         function(rank, *arguments)

@@ -3,8 +3,10 @@
 
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +43,19 @@ def command(processes, *arguments, elastic=()):
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     run += [f"--nproc_per_node={processes}", *elastic, "-m", "dlrm.scripts.dist_main"]
     return [*run, *MODEL, *arguments]
+
+
+def nvidia_command(processes, *arguments):
+    """Returns the command as NVIDIA's documentation spells it, but for the port."""
+    run = [sys.executable, "-m", "torch.distributed.launch", "--use_env"]
+    run += ["--nproc_per_node", str(processes), f"--master_port={free_port()}"]
+    return [*run, "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def run(processes, *arguments, status=0, elastic=()):
@@ -112,10 +127,37 @@ def alone(dataset):
     return folder
 
 
+@pytest.fixture(scope="module")
+def two(dataset):
+    """The run of two processes, started as NVIDIA's documentation says."""
+    folder = dataset / "two"
+    folder.mkdir()
+    done = subprocess.run(
+        nvidia_command(2, *from_first(dataset, folder)),
+        check=False, capture_output=True, text=True, cwd=ROOT, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 tables on 2 ranks" in done.stdout
+    return folder
+
+
+def assert_same_run(folder, alone):
+    losses, found = figures(folder / "log.json")
+    expected_losses, expected = figures(alone / "log.json")
+    assert losses.keys() == expected_losses.keys()
+    assert losses == pytest.approx(expected_losses, abs=1e-6)
+    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-5)
+    assert found["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-6)
+    assert_same_weights(folder / "run", alone / "run", rtol=1e-5, atol=1e-6)
+
+
+def test_nvidias_launcher_trains_on_two_processes_as_on_one(alone, two):
+    assert_same_run(two, alone)
+
+
 @pytest.mark.parametrize(
     ("world_size", "dataset_type", "kinds"),
     [
-        (2, "split", None),
         (2, "memmap", (0, "rows", "rows", 1, "replicate")),
         (4, "split", ("replicate", 3, "rows", "rows", "replicate")),
     ],
@@ -126,13 +168,8 @@ def test_several_processes_train_and_evaluate_as_one(
     more = () if kinds is None else (place(tmp_path, world_size, *kinds),)
     done = run(world_size, *from_first(dataset, tmp_path, dataset_type, *more))
     assert f"tables on {world_size} ranks" in done.stdout
-    losses, found = figures(tmp_path / "log.json")
-    expected_losses, expected = figures(alone / "log.json")
-    assert losses.keys() == expected_losses.keys()
-    assert losses == pytest.approx(expected_losses, abs=1e-6)
-    assert found["auc"] == pytest.approx(expected["auc"], abs=1e-5)
-    assert found["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-6)
-    assert_same_weights(tmp_path / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    assert_same_run(tmp_path, alone)
+    found = figures(tmp_path / "log.json")[1]
     run(world_size, "--mode=test", f"--dataset={dataset / 'data'}",
         f"--load_checkpoint_path={tmp_path / 'run'}",
         f"--log_path={tmp_path / 'test.json'}")  # fmt: skip
@@ -156,26 +193,69 @@ def children(pid):
     return [int(line) for line in found.stdout.split()]
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_rank_ends_the_job_and_the_restarted_one_ends_the_same(
-    dataset, alone, tmp_path, which
-):
-    arguments = from_first(dataset, tmp_path, "split", "--save_freq=2")
+def disturb(arguments, sign, which, when, delay_s=0.0):
+    """Runs two ranks, of which one gets a signal.
+
+    Returns exit status, output, and seconds from the signal to the message about a silent rank.
+
+    Args:
+        arguments: of the run.
+        sign: the signal.
+        which: rank that gets it.
+        when: what the line contains after which it comes.
+        delay_s: seconds later.
+    """
     with subprocess.Popen(
         command(2, *arguments, elastic=("--max-restarts=1",)),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as job:  # fmt: skip
-        lines, killed = [], False
+        lines, sent, named = [], 0.0, 0.0
         for line in job.stdout:
             lines.append(line)
-            if "[5/12]" in line and not killed:
-                os.kill(children(job.pid)[which], signal.SIGKILL)
-                killed = True
-        assert job.wait(timeout=120) == 0, "".join(lines)
-    text = "".join(lines)
+            if when in line and not sent:
+                time.sleep(delay_s)
+                target = children(job.pid)[which]
+                os.kill(target, sign)
+                sent = time.monotonic()
+            if "gave no sign of life" in line and not named:
+                named = time.monotonic()
+                # torchrun does so half a minute after its SIGTERM, which a stopped one never sees.
+                os.kill(target, signal.SIGKILL)
+        status = job.wait(timeout=120)
+    assert sent, "".join(lines)
+    return status, "".join(lines), named - sent
+
+
+@pytest.mark.parametrize("seed", [1, 5, 7])
+def test_a_rank_killed_at_any_moment_changes_nothing(dataset, two, tmp_path, seed):
+    draw = random.Random(seed)
+    which, step, delay_s = draw.randrange(2), draw.randint(1, 10), draw.uniform(0, 0.02)
+    status, text, _ = disturb(
+        from_first(dataset, tmp_path, "split", "--save_freq=2"),
+        signal.SIGKILL, which, f"[{step}/12]", delay_s,
+    )  # fmt: skip
+    assert status == 0, text
+    assert "(SIGKILL)" in text or "exitcode: -9" in text
+    assert text.count("5 tables on 2 ranks") == 2
+    assert_same_weights(tmp_path / "run", two / "run", rtol=0, atol=0)
+    losses, found = figures(tmp_path / "log.json")
+    expected_losses, expected = figures(two / "log.json")
+    assert losses == expected_losses
+    assert found["auc"] == expected["auc"]
+
+
+def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
+    dataset, two, tmp_path
+):
+    status, text, seconds = disturb(
+        from_first(dataset, tmp_path, "split", "--save_freq=2", "--process_timeout=5"),
+        signal.SIGSTOP, 1, "[5/12]",
+    )  # fmt: skip
+    assert status == 0, text
+    assert re.search(r"error: rank 1 \(process \d+ on .*\) gave no sign of life for 5 s", text)
+    assert 4 < seconds < 30
     assert "Resumed from" in text
-    assert killed
-    assert_same_weights(tmp_path / "run", alone / "run", rtol=1e-5, atol=1e-6)
+    assert_same_weights(tmp_path / "run", two / "run", rtol=0, atol=0)
 
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):

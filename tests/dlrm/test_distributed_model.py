@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A DLRM on several gloo processes computes what one process does on the batch of all of them."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,8 @@ from tests.dlrm.ranks import (
     run_ranks,
     single,
 )
+from training import distributed as distributed_processes
+from training.heartbeat import ProcessLostError
 from training.precision import Precision
 
 pytestmark = pytest.mark.multiprocess
@@ -180,3 +184,21 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
         assert torch.equal(plain.rows, hashed.rows)
         assert plain.send_counts == hashed.send_counts
         assert torch.equal(plain.replicated, hashed.replicated)
+
+
+def keep_waiting(rank):
+    """Rank 1 lives, but is busy for longer than the other one waits for it."""
+    distributed_processes._WAITS_PER_TIMEOUT = 0.5
+    if rank == 1:
+        with distributed_processes.join_processes("cpu", 1, process_timeout=6):
+            time.sleep(15)
+        return
+    with (
+        pytest.raises(ProcessLostError, match=r"rank 1 \(process \d+ on .*\) did not come to an"),
+        distributed_processes.join_processes("cpu", 1, process_timeout=6) as processes,
+    ):
+        processes.barrier()
+
+
+def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named(monkeypatch):
+    run_ranks(monkeypatch, 2, keep_waiting, joined=False)

@@ -3,6 +3,8 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,8 +166,47 @@ def test_costs_count_what_travels():
     by_rows = 1000 * 3 / 4 * vector
     assert cost.vectors_out.tolist() == [by_rows, by_rows, by_rows + 3000 * vector, by_rows]
     assert cost.lookups.tolist() == [2000, 2000, 6000, 2000]
+    ids = 4000 * 4 + 1000 * 4  # of the spread table all, of the copy its own
+    assert cost.id_bytes.tolist() == [ids, ids, ids + 4000 * 4, ids]
     held = 250_000 + 3_000_000
     assert (cost.table_bytes / 512).tolist() == [held, held, held + 2_000_000, held]
+
+
+A100 = ("--hbm_gib=80", "--hbm_gb_per_s=1500", "--tflop_per_s=140")
+A100 += ("--node_gb_per_s=200", "--network_gb_per_s=25")
+
+
+@pytest.mark.parametrize(
+    ("tables", "world_size", "device", "batch_size"),
+    [
+        ("criteo_limit_3", 8, "A100-80", 65536),
+        ("criteo_cap_40m", 16, "A100-80", 65536),
+        ("criteo_limit_3", 1, "H200", 65536),
+        ("criteo_limit_3", 8, "H200", 65536),
+        ("criteo_limit_3", 64, "H200", 65536),
+        ("criteo_limit_3", 8, "H200", 524288),
+        ("criteo_limit_3", 64, "H200", 4194304),
+    ],
+)
+def test_the_documented_predictions_are_those_of_the_command(
+    capsys, tables, world_size, device, batch_size
+):
+    arguments = [f"--tables={tables}", f"--world_size={world_size}", f"--batch_size={batch_size}"]
+    assert main(["--dry_run", *arguments, *(A100 if device == "A100-80" else ())]) == 0
+    first, *rows, last = capsys.readouterr().out.splitlines()
+    kinds = re.findall(r"(\d+) (?:replicated|whole|spread)", first)
+    gib = [float(row.split("|")[3]) for row in rows[2:]]
+    held = f"{min(gib):.1f}" if max(gib) - min(gib) < 0.05 else f"{min(gib):.1f} to {max(gib):.1f}"
+    rate = float(re.search(r"([\d,]+) samples/s", last)[1].replace(",", "")) / 1e6
+    exchanged = re.search(r"([\d,]+) bytes of vectors", last)[1]
+    ids = re.search(r"up to ([\d.]+) bytes", last)[1]
+    assert re.search(r"takes 0\.0% longer", last)
+    row = [
+        tables.removeprefix("criteo_"), f"{world_size} x {device}", f"{batch_size:,}",
+        ", ".join(kinds), held, ids, exchanged, f"{rate:.1f} M",
+    ]  # fmt: skip
+    document = Path(__file__).resolve().parents[2] / "docs" / "several_devices.md"
+    assert f"| {' | '.join(row)} |" in document.read_text()
 
 
 def test_the_command_plans_a_dataset_for_machines_that_are_not_there(tmp_path, capsys):

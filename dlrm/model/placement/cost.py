@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dataspec.feature_spec import index_dtype
 from dlrm.nn.table_placement import Placement
 
 GIB = 2**30
@@ -155,6 +156,8 @@ class StepCost:
     Attributes:
         table_bytes: of memory.
         lookups: rows read.
+        id_bytes: of ids that it reads from split binary: of its own samples for tables that all
+            have, of the whole batch for those of which it alone has rows.
         vectors_out: bytes of vectors that leave it, forward; as many gradients come back.
         compute_s: lookups, updates and the dense part.
         exchange_s: of vectors and their gradients, and of the gradients that all ranks share.
@@ -163,6 +166,7 @@ class StepCost:
 
     table_bytes: npt.NDArray[np.float64]
     lookups: npt.NDArray[np.float64]
+    id_bytes: npt.NDArray[np.float64]
     vectors_out: npt.NDArray[np.float64]
     compute_s: npt.NDArray[np.float64]
     exchange_s: npt.NDArray[np.float64]
@@ -183,20 +187,23 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
     """Returns what a step costs under a placement."""
     ranks, batch, dim = placement.world_size, workload.global_batch, workload.embedding_dim
     local = batch / ranks
-    memory, lookups, out, into = np.zeros((4, ranks))
+    memory, lookups, id_bytes, out, into = np.zeros((5, ranks))
     vector = dim * workload.wire_bytes
     shared_rows = 0
     for i, table in enumerate(placement.tables):
         held = [placement.local_rows(i, rank) for rank in range(ranks)]
         memory += [workload.table_bytes(rows) for rows in held]
+        width = index_dtype(table.rows).itemsize
         if table.kind == "whole":
             assert table.rank is not None
             lookups[table.rank] += batch
+            id_bytes[table.rank] += batch * width
             out[table.rank] += (batch - local) * vector
             into += local * vector
             into[table.rank] -= local * vector
             continue
         lookups += local
+        id_bytes += width * (batch if table.kind == "rows" else local)
         if table.kind == "rows":
             out += local * vector * (ranks - 1) / ranks
             into += local * vector * (ranks - 1) / ranks
@@ -214,4 +221,4 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
         np.full(ranks, float(shared))
     )
     step = compute + exchange * (1 - machine.overlap)
-    return StepCost(memory, lookups, out, compute, exchange, step)
+    return StepCost(memory, lookups, id_bytes, out, compute, exchange, step)

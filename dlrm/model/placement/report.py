@@ -28,10 +28,11 @@ def describe(planned: PlannedPlacement, workload: Workload) -> list[str]:
             f"{cost.step_s[rank] * 1e3:.3f} |"
         )
     sent = 2 * cost.vectors_out.sum() / workload.global_batch
+    ids = cost.id_bytes.max() / workload.global_batch
     lines.append(
         f"predicted: {workload.global_batch / cost.seconds:,.0f} samples/s, "
         f"{cost.seconds * 1e3:.3f} ms a step; the slowest rank takes "
         f"{cost.imbalance:.1%} longer than the mean; {sent:,.0f} bytes of vectors and their "
-        "gradients exchanged per sample"
+        f"gradients exchanged per sample; a rank reads up to {ids:.1f} bytes of ids per sample"
     )
     return lines
