@@ -53,7 +53,8 @@ test: lint peers spark  ## the whole suite, as CI runs it
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
 	$(BIN)/pytest -q -m nvtabular tests/preproc
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q -m merlin tests/dlrm/test_merlin.py; \
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q -m merlin \
+			tests/dlrm/test_merlin.py tests/dlrm/test_distributed_input.py; \
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory triton-env; fi
 	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q -m triton_server tests/triton; \

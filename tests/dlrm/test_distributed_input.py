@@ -105,6 +105,22 @@ def test_a_share_is_cut_from_the_batch_of_all_ranks(dataset, name, dataset_type,
         assert count == found.num_batches - 2
 
 
+@pytest.mark.merlin
+def test_merlins_loader_reads_the_columns_of_a_rank(dataset):
+    placed = PLACEMENTS["mixed"]
+    for rank in range(4):
+        found = shares(dataset, "parquet", placed, rank, loader="merlin")
+        expected = shares(dataset, "parquet", placed, rank)
+        assert found.num_batches == expected.num_batches
+        for mine, ours in zip(found.shares(), expected.shares(), strict=True):
+            assert torch.equal(mine.numerical, ours.numerical)
+            assert torch.equal(mine.label, ours.label)
+            assert np.array_equal(mine.of_own_rows, ours.of_own_rows)
+            assert mine.of_all_rows.keys() == ours.of_all_rows.keys()
+            for table, ids in ours.of_all_rows.items():
+                assert np.array_equal(mine.of_all_rows[table], ids)
+
+
 def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeypatch):
     read = {}
     original = split_binary.read_array
