@@ -2,6 +2,7 @@
 """The one place that imports Spark: finds Java, starts a session or takes the one that is there."""
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -41,11 +42,20 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
         session = pyspark.sql.SparkSession.builder.getOrCreate()
         yield SparkRunner(session, settings.spark_start_timeout)
         return
-    session = _start(pyspark, settings)
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
-        yield SparkRunner(session, settings.spark_start_timeout)
+        session = _start(pyspark, settings)
+        try:
+            yield SparkRunner(session, settings.spark_start_timeout)
+        finally:
+            _stop(pyspark, session)
     finally:
-        _stop(pyspark, session)
+        logging.getLogger().removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Drops the traceback that py4j logs where Ctrl-C hits the main thread in a call to Java."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 def _stop(pyspark: Any, session: Any) -> None:

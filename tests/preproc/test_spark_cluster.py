@@ -164,7 +164,7 @@ def test_worker_killed_in_the_middle(cluster, days, tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "units", "least"),
-    [("kernel", "scan/*/*.json", 3), ("dataframe", "rows/*/rows.json", 1)],
+    [("kernel", "scan/*/*.json", 3), ("dataframe", "rows/*/rows/*.parquet", 1)],
 )
 def test_interrupted_job_continues(days, tmp_path, mode, units, least):
     """Ctrl-C in or after the scan; the same command takes the finished units as they are."""
@@ -185,7 +185,8 @@ def test_interrupted_job_continues(days, tmp_path, mode, units, least):
     assert "interrupted; the same command continues" in errors
     assert "Traceback" not in errors
     before = {p: p.stat().st_ino for p in work.glob(units)}
-    assert least <= len(before) < 40
+    assert least <= len(before)
+    assert len(before) < 40 or mode == "dataframe", "the scan was through before Ctrl-C"
     job = start_job(days, output, *flags)
     _, errors = job.communicate(timeout=600)
     assert job.returncode == 0, errors

@@ -57,3 +57,11 @@ def test_users_in_several_parts(tmp_path, session, monkeypatch):
     )
     ratings_oracle.assert_agrees("spark", source, tmp_path, spark=settings, min_user_count=3)
     assert parts == [5]
+
+
+def test_real_ratings(tmp_path, real_data):
+    """MovieLens-100k, 5-core: the published counts."""
+    settings = {"min_user_count": 5, "min_item_count": 5}
+    source = real_data / "ml-100k" / "u.data.gz"
+    made = ratings_oracle.assert_agrees("spark", source, tmp_path, **settings)
+    assert (made.statistics["items"], made.statistics["interactions"]) == (1349, 99_287)
