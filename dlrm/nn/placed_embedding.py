@@ -77,7 +77,8 @@ class PlacedEmbeddings(Embeddings):
         arriving, exchange = started
         arrived = exchange.finish(arriving)
         shape = (lookups.batch_size * len(self.table_sizes), self.embedding_dim)
-        found = arrived.new_zeros(shape).index_copy(0, lookups.places, arrived)
+        # Every place is filled: from `arrived` here, from the copies below.
+        found = arrived.new_empty(shape).index_copy_(0, lookups.places, arrived)
         found = found.view(lookups.batch_size, len(self.table_sizes), self.embedding_dim)
         if not len(self._copied):
             return found
