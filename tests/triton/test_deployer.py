@@ -140,6 +140,14 @@ def test_8_bits_are_scored_on_the_dataset(deploy, dataset, tmp_path):  # noqa: F
     assert weights.deployment.quantize == "int8"
 
 
+def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    code, out, error = deploy("--checkpoint", str(checkpoint), "--quantize", "int8")
+    assert code == 0, error
+    assert "is printed with --dataset" in out
+    assert "is printed with --dataset" not in deploy("--checkpoint", str(checkpoint))[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
