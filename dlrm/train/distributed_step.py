@@ -82,11 +82,14 @@ class DistributedTrainStep(DlrmTrainStep):
         )
         return found / batch.num_rows
 
-    def _find_overflow_anywhere(self, of_tables: list[Tensor]) -> Tensor | None:
+    def _find_overflow_anywhere(self, of_tables: list[Tensor]) -> Tensor:
+        """Returns a scalar bool tensor: a gradient of any rank is inf or nan."""
         dense = [p.grad for p in self._mlp_parameters if p.grad is not None]
-        overflow = self._precision.find_overflow(dense + of_tables)
-        if overflow is None:
-            return None
-        flag = overflow.to(torch.int32)
+        found = [g for g in dense + of_tables if g.numel()]
+        overflow = self._precision.find_overflow(found) if found else None
+        # A rank without rows of tables has nothing that overflows, but must hear of the others.
+        flag = self._lr.new_zeros((), dtype=torch.int32)
+        if overflow is not None:
+            flag.copy_(overflow)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return flag > 0

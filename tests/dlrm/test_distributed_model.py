@@ -10,6 +10,7 @@ from torch import nn
 from dlrm.config import OptimizerConfig
 from dlrm.data.placed_batches import PlacedBatches
 from dlrm.model.distributed import DistributedDlrm
+from dlrm.nn.exchange import VectorExchange
 from dlrm.train.distributed_step import DistributedTrainStep
 from dlrm.train.step import DlrmTrainStep
 from tests.dlrm.ranks import (
@@ -152,6 +153,75 @@ def test_ranks_train_as_one_process(tmp_path, monkeypatch, rule, world_size):
     assert_same_tables(ranks, reference.embeddings.tables(), rtol=1e-5, atol=1e-6)
     for first in ranks[0]["dense"], *([r["dense"] for r in ranks[1:]]):
         assert all(torch.equal(a, b) for a, b in zip(first, ranks[0]["dense"], strict=True))
+
+
+BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
+
+
+def train_in_bfloat16(rank, placed, folder):
+    model = distributed("joint_fused", placed, rank)
+    travelled = []
+    for name in ("send", "send_back"):
+        original = getattr(VectorExchange, name)
+
+        def recorded(self, vectors, original=original):
+            travelled.append(vectors.dtype)
+            return original(self, vectors)
+
+        setattr(VectorExchange, name, recorded)
+    step = DistributedTrainStep(model, optimizer("sgd"), BFLOAT16)
+    losses = [float(step(seen, 0.1)) for seen in placed_batches(placed, rank).batches()]
+    torch.save({"losses": losses, "travelled": travelled}, f"{folder}/{rank}.pt")
+
+
+def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path, monkeypatch):
+    run_ranks(monkeypatch, 2, train_in_bfloat16, placement("mixed", 2), str(tmp_path))
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    step = DlrmTrainStep(single("joint_fused"), optimizer("sgd"), BFLOAT16)
+    losses = [float(step(seen, 0.1)) for seen in Batches().batches()]
+    for rank in ranks:
+        assert rank["travelled"] == [torch.bfloat16] * 2 * STEPS
+        torch.testing.assert_close(rank["losses"], losses, rtol=2e-3, atol=2e-3)
+
+
+class Poisoned(Batches):
+    """Batches of which the second has a sample that overflows, of the first rank's share."""
+
+    def batches(self, epoch=0, start=0):
+        for number, seen in enumerate(super().batches(epoch, start)):
+            if number == 1:
+                seen.numerical[0] = float("inf")
+            yield seen
+
+
+SCALED = Precision(device_type="cpu", loss_scale=64.0)
+
+
+def train_with_overflow(rank, placed, freeze_mlps, folder):
+    model = distributed("joint_fused", placed, rank)
+    step = DistributedTrainStep(model, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
+    for seen in PlacedBatches(Poisoned(), placed, rank, torch.device("cpu")).batches():
+        step(seen, 0.1)
+    dense = [p.detach() for p in model.mlp_parameters()]
+    torch.save({"dense": dense, "parts": parts_of(model)}, f"{folder}/{rank}.pt")
+
+
+@pytest.mark.parametrize(("name", "freeze_mlps"), [("mixed", False), ("all on one", True)])
+def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(
+    tmp_path, monkeypatch, name, freeze_mlps
+):
+    placed = placement(name, 2)
+    run_ranks(monkeypatch, 2, train_with_overflow, placed, freeze_mlps, str(tmp_path))
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    reference = single("joint_fused")
+    step = DlrmTrainStep(reference, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
+    for seen in Poisoned().batches():
+        step(seen, 0.1)
+    for rank in ranks:
+        for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
+            assert torch.isfinite(mine).all()
+            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
+    assert_same_tables(ranks, reference.embeddings.tables(), rtol=1e-5, atol=1e-6)
 
 
 def start_differently(rank, placed, folder):
