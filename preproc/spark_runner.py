@@ -164,7 +164,9 @@ class SparkRunner:
                     f"{spark_cluster.explain(self._context)}"
                 )
 
-        return self.wait(action, watch)
+        result = self.wait(action, watch)
+        self._without_executor = time.monotonic()  # from now on it can be lost
+        return result
 
     def everywhere(self, look: Callable[[int], Result]) -> list[Result]:
         """Calls `look` in as many tasks as there are cores: most executors get one."""
@@ -240,9 +242,11 @@ class SparkRunner:
             return
         alive = self._context._jsc.sc().getExecutorMemoryStatus().size() - 1
         now = time.monotonic()
-        if alive > 0 or self._without_executor is None:
+        if alive > 0:
             self._without_executor = now
-        elif now - self._without_executor > self.start_timeout:
+        elif (
+            self._without_executor is not None and now - self._without_executor > self.start_timeout
+        ):
             raise PreprocError(
                 f"Spark at {self._context.master} has had no executor for "
                 f"{self.start_timeout:g} s: {spark_cluster.explain(self._context)}. The same "
