@@ -280,7 +280,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--batch_sizes", type=int, nargs="+", help="leave out the cases of all others"
     )
     parser.add_argument(
-        "--samples", type=int, default=40_960, help="of a round of one side, at least 4 batches"
+        "--samples", type=int, default=65_536, help="of a round of one side, at least 4 batches"
     )
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(arguments)
