@@ -28,7 +28,6 @@ SHOWN_HISTORIES = 5
 
 TRAINING_FLAGS = (
     "--config=fast",
-    "--objective=causal",
     "--max_len=50",
     "--num_epochs=12",
     "--lr=0.003",

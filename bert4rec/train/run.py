@@ -28,7 +28,7 @@ from bert4rec.train.resolve import (
 )
 from bert4rec.train.step import Bert4RecTrainStep
 from dataspec.sequences import Sequences
-from training.allocator import keep_freed_memory
+from training.allocator import keep_few_primitives, keep_freed_memory
 from training.checkpoint import CheckpointFolder
 from training.device import resolve_device
 from training.distributed import ALONE, Processes, join_processes
@@ -85,6 +85,7 @@ class Session:
         if run.num_threads is not None:
             torch.set_num_threads(run.num_threads)
         keep_freed_memory()
+        keep_few_primitives()
         device = resolve_device(run.base_device)
         precision = resolve_precision(device, config.precision.amp, config.precision.amp_dtype, 1.0)
         sequences = open_sequences(config.data, run.seed)
