@@ -162,7 +162,7 @@ merlin: setup $(MERLIN_STAMP)  ## environment with merlin-dataloader, for --load
 TRITON_NEEDS := it needs Linux on x86-64 and Python 3.11 or 3.12 with a shared libpython
 FIND_PYTHON_TRITON = [ "$$(uname -sm)" != "Linux x86_64" ] || \
 	for python in $(BIN)/python $(PYTHON) python3.11 python3.12; do \
-	$$python serving/server_install.py >/dev/null 2>&1 && echo $$python && break; done
+	$$python recsys/serve/server/install.py >/dev/null 2>&1 && echo $$python && break; done
 
 $(TRITON_STAMP): requirements.txt
 	@test -n "$$($(FIND_PYTHON_TRITON))" || { echo "Triton's server: $(TRITON_NEEDS);" \

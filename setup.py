@@ -170,9 +170,9 @@ def sources(folder, *patterns):
 setup(
     ext_modules=[
         Extension(
-            "preproc.native.criteo_kernel",
-            sources=["preproc/native/criteo_kernel.cpp"],
-            depends=sources("preproc/native", "*.h"),
+            "preproc.criteo.engines.native.kernel.criteo_kernel",
+            sources=["preproc/criteo/engines/native/kernel/criteo_kernel.cpp"],
+            depends=sources("preproc/criteo/engines/native/kernel", "*.h"),
             extra_compile_args=CXX_FLAGS,
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so

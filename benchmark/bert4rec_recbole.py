@@ -28,14 +28,14 @@ from benchmark.bert4rec_program import (
 )
 from benchmark.record import RESULTS, Record, make_record, write_records
 from benchmark.run import run_interleaved
-from dataspec.sequences import read_sequences
+from recsys.data.sequences import read_sequences
 
 BENCHMARK = "bert4rec_recbole"
 REPOSITORY = Path(__file__).resolve().parents[1]
 RECBOLE_PYTHON = REPOSITORY / ".venv-recbole" / "bin" / "python"
 STEPS_PER_EPOCH = 48
 SETTING = {"samples": 97_171, "batch": 2048, "max_len": 50, "emb_dim": 64, "blocks": 2}
-# What training.allocator does in our programs, for a process that cannot be asked to.
+# What recsys.train.allocator does in our programs, for a process that cannot be asked to.
 KEEP_FREED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
 }

@@ -19,7 +19,7 @@ from absl import app, flags
 
 from benchmark.demo import run_step
 from benchmark.dlrm_program import final_record
-from dataspec.sequences import read_item_map, read_sequences
+from recsys.data.sequences import read_item_map, read_sequences
 
 USERS, ITEMS, INTERACTIONS = 2000, 400, 40_000
 MIN_GAIN = 0.1

@@ -22,9 +22,9 @@ from pathlib import Path
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
 from benchmark.report import format_value
 from benchmark.run import Usage, run_interleaved, run_process
-from dataspec.manifest import MANIFEST_FILE, file_checksum
-from preproc.criteo_pipeline import ENGINE_FUNCTIONS
-from preproc.generate_criteo import GeneratorConfig, generate
+from preproc.criteo.pipeline import ENGINE_FUNCTIONS
+from preproc.synthetic.clicks import GeneratorConfig, generate
+from recsys.data.manifest import MANIFEST_FILE, file_checksum
 
 NAME = "preprocessing"
 DAYS = 4

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from benchmark.record import RESULTS, Direction, make_record, write_records
 from benchmark.serving_model import NAME, DeployedDlrm
-from dlrm.export.served import ServedDlrm
-from serving.client import Endpoint, predict_in_order
-from serving.client_load import TABLE_HEAD, measure_load
-from serving.model_config import ServingSettings
-from serving.requests import Arrays
-from serving.server_memory import InstanceMemory, instance_memory
-from training.timing import LatencySummary
+from dlrm.serve.served import ServedDlrm
+from recsys.serve.client import Endpoint, predict_in_order
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.load import TABLE_HEAD, measure_load
+from recsys.serve.requests import Arrays
+from recsys.serve.server.memory import InstanceMemory, instance_memory
+from recsys.train.timing import LatencySummary
 
 MIB = 1 << 20
 BESIDES_TABLES = 300 * MIB

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from dlrm.config import DlrmConfig
-from dlrm.export.from_checkpoint import DlrmExport
-from dlrm.export.served import ServedDlrm
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of
-from serving.deploy import DeploySettings, deploy
-from serving.model_config import CONFIG_FILE, ServingSettings, config_text
-from serving.requests import Arrays
-from serving.server import ServerSettings, TritonServer
-from serving.signature import CATEGORICAL, NUMERICAL, Signature
-from training.checkpoint import write_checkpoint
-from training.latency import DISTINCT_INPUTS
+from dlrm.serve.export import DlrmExport
+from dlrm.serve.served import ServedDlrm
+from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.requests import Arrays
+from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
+from recsys.train.checkpoint import write_checkpoint
+from recsys.train.latency import DISTINCT_INPUTS
 
 NAME = "dlrm"
 """Of the model on the server."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from training.precision import AmpDtype
-from training.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.train.precision import AmpDtype
 
 Activation = Literal["gelu", "relu"]
 Norm = Literal["pre", "post"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cuda_ext.ops import RowOptimizer
-from training.dense_optimizer import DenseRule
-from training.precision import AmpDtype
-from training.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.train.dense_optimizer import DenseRule
+from recsys.train.precision import AmpDtype
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
@@ -293,7 +293,7 @@ class RunConfig:
     placement: str | None = setting(
         None,
         "JSON file that says on which of several processes each table lies, as python -m "
-        "dlrm.model.placement writes it; by default it is planned",
+        "dlrm.distributed writes it; by default it is planned",
     )
     process_timeout: float = setting(
         60.0,

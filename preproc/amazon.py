@@ -13,8 +13,8 @@ Exit status: 0 done, 2 the input or a setting does not allow it, 3 bad rows, 130
 import sys
 from collections.abc import Sequence
 
-from preproc.ratings_command import run
-from preproc.ratings_job import AMAZON
+from preproc.ratings.command import run
+from preproc.ratings.job import AMAZON
 
 
 def main(argv: Sequence[str]) -> int:

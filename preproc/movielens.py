@@ -12,8 +12,8 @@ Exit status: 0 done, 2 the input or a setting does not allow it, 3 bad rows, 130
 import sys
 from collections.abc import Sequence
 
-from preproc.ratings_command import run
-from preproc.ratings_job import MOVIELENS
+from preproc.ratings.command import run
+from preproc.ratings.job import MOVIELENS
 
 
 def main(argv: Sequence[str]) -> int:

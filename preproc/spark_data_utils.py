@@ -14,7 +14,7 @@ from pathlib import Path
 if not __package__:  # spark-submit puts the folder of the script first, not that of the package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from preproc.criteo import main
+from preproc.criteo.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main([sys.argv[0], "--engine=spark", *sys.argv[1:]]))

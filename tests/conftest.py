@@ -41,7 +41,7 @@ def one_thread():
     """Threads of several tests and helpers would fight for two cores."""
     if importlib.util.find_spec("torch") is None:
         return  # the environment of `make spark` has none
-    import training  # noqa: F401  (before torch: it keeps triton/ from posing as the compiler)
+    import recsys.train  # noqa: F401  (before torch: it keeps triton/ from posing as the compiler)
 
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)

@@ -22,19 +22,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import serving  # noqa: F401  (its import keeps this folder from posing as the compiler)
-from bert4rec.export.item_names import ItemNames
+import recsys.serve  # noqa: F401  (its import keeps this folder from posing as the compiler)
 from bert4rec.model.weights import describe_model as describe_bert4rec
-from bert4rec.train import served_split as bert4rec_split
-from dataspec.sequences import read_item_map
+from bert4rec.serve import score as bert4rec_split
+from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from dlrm.model.weights import describe_model
-from dlrm.train.served_split import read_requests, score_served_split
-from serving.client import Endpoint, EndpointError, predict_in_order, request_from_json
-from serving.client_load import TABLE_HEAD, measure_load
-from serving.requests import Arrays
-from serving.signature import Signature
-from training.scripts.program import INTERRUPTED, fail, say
+from dlrm.serve.score import read_requests, score_served_split
+from recsys.data.sequences import read_item_map
+from recsys.program import INTERRUPTED, fail, say
+from recsys.serve.client import Endpoint, EndpointError, predict_in_order, request_from_json
+from recsys.serve.load import TABLE_HEAD, measure_load
+from recsys.serve.requests import Arrays
+from recsys.serve.signature import Signature
 
 MISMATCH = 1
 _LOAD_REQUESTS = 64

@@ -12,19 +12,19 @@ from typing import Any
 
 from absl import flags
 
-import serving  # noqa: F401  (its import keeps this folder from posing as the compiler)
-from bert4rec.export.from_checkpoint import Bert4RecExport
+import recsys.serve  # noqa: F401  (its import keeps this folder from posing as the compiler)
 from bert4rec.model.weights import is_bert4rec_checkpoint
+from bert4rec.serve.export import Bert4RecExport
 from dlrm.config import DataConfig
-from dlrm.export.from_checkpoint import DlrmExport
-from dlrm.train.served_split import score_served_split
-from serving.checkpoint_export import CheckpointExport
-from serving.deploy import DeploySettings, deploy
-from serving.deployment import ArtifactFormat
-from serving.model_config import ServingSettings
-from serving.nvidia_options import translate
-from serving.served import ServedModel
-from training.scripts import program
+from dlrm.serve.export import DlrmExport
+from dlrm.serve.score import score_served_split
+from recsys import program
+from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployment import ArtifactFormat
+from recsys.serve.nvidia_options import translate
+from recsys.serve.served import ServedModel
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Rows after which larger executions only take longer."""

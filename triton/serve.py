@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import _triton_shadow  # noqa: F401  (before torch: keeps this folder from posing as the compiler)
-from serving.server import ServerSettings, TritonServer
-from serving.server_install import ServerError
-from training.interruption import StopRequest
+from recsys.serve.server.install import ServerError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.train.interruption import StopRequest
 
 _WATCH_S = 0.2
 

@@ -19,14 +19,14 @@ from pathlib import Path
 import torch
 
 from benchmark.record import RESULTS, make_record, write_records
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import FOLDER, PART_ROWS, ParquetReader, part_name, write_parquet_part
-from dataspec.split_binary import SplitBinaryReader
 from dlrm.config import DataConfig, DatasetType
 from dlrm.data.loader import BatchLoader
-from dlrm.data.merlin_loader import MerlinLoader
+from dlrm.data.merlin import MerlinLoader
 from dlrm.data.sources import open_rows
 from dlrm.data.synthetic import write_synthetic_dataset
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import FOLDER, PART_ROWS, ParquetReader, part_name, write_parquet_part
+from recsys.data.split_binary import SplitBinaryReader
 
 # Cardinalities of the Criteo Terabyte set at frequency limit 15, capped at 100,000: the same
 # storage dtypes but for five features, without gigabytes of ids.

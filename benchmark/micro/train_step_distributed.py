@@ -39,16 +39,16 @@ from benchmark.run import run_interleaved
 from benchmark.stopwatch import seconds_per_call
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.data.placed_batches import PlacedBatches
-from dlrm.model.distributed import DistributedDlrm
-from dlrm.model.placement.planner import plan
-from dlrm.model.single import Dlrm
-from dlrm.nn.exchange import share_bounds
-from dlrm.nn.table_placement import Placement
-from dlrm.train.distributed_step import DistributedTrainStep
-from dlrm.train.place_tables import machine_here, workload_of
-from training.distributed import Processes, join_processes
-from training.precision import Precision
+from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.exchange import share_bounds
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.place_tables import machine_here, workload_of
+from dlrm.distributed.placement import Placement
+from dlrm.distributed.planner import plan
+from dlrm.distributed.step import DistributedTrainStep
+from dlrm.model.network import Dlrm
+from recsys.train.precision import Precision
+from recsys.train.processes import Processes, join_processes
 
 BENCHMARK = "train_step_distributed"
 REPOSITORY = Path(__file__).resolve().parents[2]

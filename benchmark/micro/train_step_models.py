@@ -15,9 +15,9 @@ from benchmark.peers.torchrec_dlrm import TorchRecBatch, TorchRecDlrm
 from benchmark.peers.torchrec_interaction import has_torchrec
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
-from training.precision import Precision
+from recsys.train.precision import Precision
 
 PYTORCH = "PyTorch"
 TORCHREC = "TorchRec"

@@ -14,8 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dataspec.feature_spec import index_dtype
-from preproc.criteo_schema import (
+from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
     PRESETS,
@@ -23,6 +22,7 @@ from preproc.criteo_schema import (
     Split,
     split_bounds,
 )
+from recsys.data.feature_spec import index_dtype
 
 LABEL = "label"
 NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))

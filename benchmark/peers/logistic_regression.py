@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from preproc.criteo_schema import NUM_NUMERICAL
+from preproc.criteo.rules import NUM_NUMERICAL
 
 HASH_BITS = 20
 PENALTIES = (0.02, 0.05, 0.1, 0.2, 0.5)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmark.micro.kernels_case import table_major, upper_triangle_columns
 from dlrm.data.batch import Batch
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 
 
 @contextlib.contextmanager

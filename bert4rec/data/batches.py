@@ -17,7 +17,7 @@ from bert4rec.data.masking import MaskingRule, draw_counts
 from bert4rec.data.split import Split, known_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.split import known_lengths
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Letters: U users, I items, S negatives of a user.
 import numpy as np
 import numpy.typing as npt
 
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 
 def draw_negatives(

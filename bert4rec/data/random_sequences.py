@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from dataspec.sequences import MIN_LENGTH, Sequences
+from recsys.data.sequences import MIN_LENGTH, Sequences
 
 
 def random_sequences(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bert4rec.config import DataConfig
 from bert4rec.data.random_sequences import random_sequences
-from dataspec.manifest import Manifest
-from dataspec.sequences import Sequences, read_sequences
+from recsys.data.manifest import Manifest
+from recsys.data.sequences import Sequences, read_sequences
 
 
 def dataset_root(config: DataConfig) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 Split = Literal["train", "validation", "test"]
 

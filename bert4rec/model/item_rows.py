@@ -7,7 +7,7 @@ from torch import nn
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.item_lookup import ItemLookup
-from training.row_optimizer import RowGradients, RowLookups, StoredTable
+from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
 
 
 class ItemRows:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bert4rec.config import ModelConfig, ObjectiveConfig
 from bert4rec.model.network import Bert4Rec
-from training.checkpoint import CheckpointError, read_checkpoint
-from training.settings import section_from_dict
+from recsys.settings import section_from_dict
+from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 logger = logging.getLogger(__name__)
 

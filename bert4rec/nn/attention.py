@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.cached_attention import BlockedAttention
+from bert4rec.nn.cpu.cached_attention import BlockedAttention
 from bert4rec.nn.dropout import dropout, dropped_levels
 from bert4rec.nn.layout import SequenceLayout
 

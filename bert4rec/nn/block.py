@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bert4rec.config import Activation, Norm
 from bert4rec.nn.attention import attend
-from bert4rec.nn.cached_linear import feed_forward, linear
+from bert4rec.nn.cpu.cached_linear import feed_forward, linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
 

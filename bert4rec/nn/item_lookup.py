@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_ext import ops
-from training.row_optimizer import RowLookups
+from recsys.train.row_optimizer import RowLookups
 
 
 class ItemLookup:

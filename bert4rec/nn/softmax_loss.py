@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.row_softmax import RowBlockedCrossEntropy, rows_per_block
+from bert4rec.nn.cpu.row_softmax import RowBlockedCrossEntropy, rows_per_block
 
 MAX_LOGITS = 1 << 24
 """Logits kept at a time: 64 MiB of float32."""

@@ -7,7 +7,7 @@ from absl import flags
 
 from bert4rec.config import SECTIONS, Bert4RecConfig
 from bert4rec.scripts.settings_file import preset_names, read_settings
-from training.scripts import flags as settings_flags
+from recsys import flags as settings_flags
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:

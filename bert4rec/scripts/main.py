@@ -17,7 +17,7 @@ from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train import run as runs
 from bert4rec.train.inference import inference_benchmark
 from bert4rec.train.recommend import recommend
-from training.scripts import program
+from recsys import program
 
 
 def run(flag_values: flags.FlagValues) -> None:

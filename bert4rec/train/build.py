@@ -9,10 +9,10 @@ from bert4rec.data.batches import TrainBatches
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import Bert4RecTrainStep, masking_rule
-from dataspec.sequences import Sequences
-from training.distributed import ALONE, Processes
-from training.precision import Precision
-from training.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
+from recsys.data.sequences import Sequences
+from recsys.train.precision import Precision
+from recsys.train.processes import ALONE, Processes
+from recsys.train.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
 
 
 def build_batches(

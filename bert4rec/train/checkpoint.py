@@ -5,9 +5,9 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import FINGERPRINT, MODEL_GROUP, NUM_ITEMS, weights_of
 from bert4rec.train.step import Bert4RecTrainStep
-from training.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
-from training.distributed import ALONE, Processes
-from training.loop import LoopState
+from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
+from recsys.train.loop import LoopState
+from recsys.train.processes import ALONE, Processes
 
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
 

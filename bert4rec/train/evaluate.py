@@ -16,9 +16,9 @@ from bert4rec.data.batches import known_windows, pack
 from bert4rec.data.split import Split, known_lengths, mask_item, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
-from dataspec.sequences import Sequences
-from training.distributed import ALONE, Processes
-from training.precision import Precision
+from recsys.data.sequences import Sequences
+from recsys.train.precision import Precision
+from recsys.train.processes import ALONE, Processes
 
 Ranks = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from bert4rec.model.scoring import Queries
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.evaluate import seen_pairs
 from bert4rec.train.run import Announce, Session
-from training.latency import DISTINCT_INPUTS, TABLE_HEAD, InferenceFigures, measure_latency
+from recsys.train.latency import DISTINCT_INPUTS, TABLE_HEAD, InferenceFigures, measure_latency
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

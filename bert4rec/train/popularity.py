@@ -10,7 +10,7 @@ import torch
 from bert4rec.data.batches import known_windows, pack
 from bert4rec.data.split import Split, true_items
 from bert4rec.train.evaluate import Ranks, seen_pairs
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 _EVERYTHING = np.iinfo(np.int64).max
 

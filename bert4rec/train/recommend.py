@@ -27,9 +27,9 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_items import ask, pairs
 from bert4rec.model.weights import load_weights
 from bert4rec.train.resolve import check_catalogue, take_model_from_checkpoint
-from dataspec.sequences import read_item_map
-from training.device import resolve_device
-from training.precision import Precision, resolve_precision
+from recsys.data.sequences import read_item_map
+from recsys.train.device import resolve_device
+from recsys.train.precision import Precision, resolve_precision
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from bert4rec.config import Bert4RecConfig, ModelConfig
 from bert4rec.data.sources import dataset_root
-from dataspec.manifest import MANIFEST_FILE, Manifest
-from training.checkpoint import CheckpointError, read_checkpoint
+from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 logger = logging.getLogger(__name__)
 

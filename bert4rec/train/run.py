@@ -27,15 +27,15 @@ from bert4rec.train.resolve import (
     take_model_from_checkpoint,
 )
 from bert4rec.train.step import Bert4RecTrainStep
-from dataspec.sequences import Sequences
-from training.allocator import keep_few_primitives, keep_freed_memory
-from training.checkpoint import CheckpointFolder
-from training.device import resolve_device
-from training.distributed import ALONE, Processes, join_processes
-from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
-from training.precision import Precision, resolve_precision
-from training.run_log import RunLog
-from training.timing import rate_in_words
+from recsys.data.sequences import Sequences
+from recsys.train.allocator import keep_few_primitives, keep_freed_memory
+from recsys.train.checkpoint import CheckpointFolder
+from recsys.train.device import resolve_device
+from recsys.train.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
+from recsys.train.precision import Precision, resolve_precision
+from recsys.train.processes import ALONE, Processes, join_processes
+from recsys.train.run_log import RunLog
+from recsys.train.timing import rate_in_words
 
 logger = logging.getLogger(__name__)
 

@@ -14,16 +14,16 @@ from bert4rec.data.batches import TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
 from bert4rec.data.negative_sampler import NegativeSampler
 from bert4rec.model.item_rows import ItemRows
-from bert4rec.model.loss_network import LossNetwork, Question
+from bert4rec.model.loss import LossNetwork, Question
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.sharded_network import ShardedNetwork, shard_network
+from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext.ops import RowOptimizer
-from training.dense_optimizer import build_dense_optimizer
-from training.distributed import ALONE, Processes
-from training.precision import Precision
-from training.row_optimizer import RowwiseOptimizer
+from recsys.train.dense_optimizer import build_dense_optimizer
+from recsys.train.precision import Precision
+from recsys.train.processes import ALONE, Processes
+from recsys.train.row_optimizer import RowwiseOptimizer
 
 
 def masking_rule(config: ObjectiveConfig) -> MaskingRule:

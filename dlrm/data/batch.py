@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataspec.click_columns import ClickColumns
+from recsys.data.click_columns import ClickColumns
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Generator, Iterator
 
 import torch
 
-from dataspec.click_columns import ClickColumns
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.read_ahead import call_ahead, iterate_ahead
 from dlrm.data.sources import RowSource, StreamedRows
+from recsys.data.click_columns import ClickColumns
 
 READER_THREADS = 2
 """Readers wait for the disk, or run NumPy without the interpreter's lock; two keep both busy."""

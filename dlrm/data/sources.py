@@ -10,13 +10,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from dataspec.binary_records import BinaryRecordsReader
-from dataspec.click_columns import ClickColumns, check_ids_of
-from dataspec.errors import DatasetError
-from dataspec.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
-from dataspec.parquet import ParquetReader
-from dataspec.split_binary import SplitBinaryReader
 from dlrm.config import DataConfig
+from recsys.data.click_columns import ClickColumns, check_ids_of
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.parquet import ParquetReader
+from recsys.data.records import BinaryRecordsReader
+from recsys.data.split_binary import SplitBinaryReader
 
 IdArray = npt.NDArray[np.signedinteger]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dataspec.click_columns import ClickColumns
-from dataspec.feature_spec import FeatureSpec
-from dataspec.manifest import Manifest, fingerprint
-from dataspec.split_binary import SplitBinaryWriter
 from dlrm.data.batch import Batch
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.split_binary import SplitBinaryWriter
 
 ZIPF_EXPONENT = 1.1
 """Reproduces the share of distinct ids in a batch of Criteo (0.15 at 32,768 rows)."""

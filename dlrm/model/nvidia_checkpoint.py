@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dlrm.model.distributed import DistributedDlrm
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.model.network import Dlrm
 from dlrm.model.row_blocks import whole_blocks
-from dlrm.model.single import Dlrm
-from training.checkpoint import CheckpointError, replace_folder
-from training.distributed import ALONE, Processes
+from recsys.train.checkpoint import CheckpointError, replace_folder
+from recsys.train.processes import ALONE, Processes
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dlrm.nn.table_placement import Placement
+from dlrm.distributed.placement import Placement
 
 BLOCK_ROWS = 2**16
 """Rows of a block; a block of any width ends with a page of the file, so none is shared."""

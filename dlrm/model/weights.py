@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.single import Dlrm
-from training.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
-from training.settings import section_from_dict
+from dlrm.model.network import Dlrm
+from recsys.settings import section_from_dict
+from recsys.train.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage
-from training.row_optimizer import RowGradients, RowLookups, StoredTable
+from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
 
 _NONE_BAD = torch.iinfo(torch.int64).max
 _LONG_ROW = 64

@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from dlrm.config import SECTIONS, DlrmConfig
-from training.scripts import flags as settings_flags
+from recsys import flags as settings_flags
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 

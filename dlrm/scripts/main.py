@@ -11,7 +11,7 @@ from absl import flags
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from dlrm.scripts.flags import config_from_flags, define_flags
 from dlrm.train import run as runs
-from training.scripts import program
+from recsys import program
 
 
 def run(flag_values: flags.FlagValues) -> None:

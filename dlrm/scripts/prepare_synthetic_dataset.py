@@ -9,10 +9,10 @@ from pathlib import Path
 from absl import flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
-from dataspec.feature_spec import FeatureSpec
 from dlrm.data.synthetic import write_synthetic_dataset
 from dlrm.scripts.flags import config_from_flags, define_flags
-from training.scripts import program
+from recsys import program
+from recsys.data.feature_spec import FeatureSpec
 
 
 def run(flag_values: flags.FlagValues) -> None:

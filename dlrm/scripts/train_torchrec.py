@@ -22,11 +22,11 @@ from dlrm.scripts import flags as dlrm_flags
 from dlrm.train import run as runs
 from dlrm.train.evaluate import SplitScores
 from dlrm.train.session import Session
-from training.distributed import Processes
-from training.run_log import RunLog
-from training.scripts import flags as settings_flags
-from training.scripts import program
-from training.settings import setting
+from recsys import flags as settings_flags
+from recsys import program
+from recsys.settings import setting
+from recsys.train.processes import Processes
+from recsys.train.run_log import RunLog
 
 NUM_CATEGORICAL = 26
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.model.weights import load_model, row_parts, table_group, weights_of
 from dlrm.train.step import DlrmTrainStep
-from training.checkpoint import CheckpointFolder, read_checkpoint
-from training.distributed import ALONE, Processes
-from training.loop import LoopState
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.train.loop import LoopState
+from recsys.train.processes import ALONE, Processes
 
 _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
 

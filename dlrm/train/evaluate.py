@@ -9,13 +9,13 @@ from collections.abc import Iterable
 import torch
 
 from dlrm.data.batch import Batch
-from dlrm.data.placed_batches import PlacedBatch
-from dlrm.model.single import Dlrm
+from dlrm.distributed.batches import PlacedBatch
+from dlrm.model.network import Dlrm
 from dlrm.train.metrics import ClickMetrics, click_metrics
-from training.distributed import ALONE, Processes
-from training.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
-from training.precision import Precision
-from training.timing import synchronize
+from recsys.train.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
+from recsys.train.precision import Precision
+from recsys.train.processes import ALONE, Processes
+from recsys.train.timing import synchronize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from dataspec.feature_spec import FeatureSpec
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.weights import model_settings
 from dlrm.nn.mlp import has_apex
 from dlrm.train.step import check_graphable
-from training.device import resolve_device
+from recsys.data.feature_spec import FeatureSpec
+from recsys.train.device import resolve_device
 
 logger = logging.getLogger(__name__)
 

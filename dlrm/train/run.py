@@ -9,20 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from dlrm.config import DlrmConfig
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.step import DistributedTrainStep
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.distributed import DistributedDlrm
 from dlrm.train.checkpoint import resume_run, save_run
-from dlrm.train.distributed_step import DistributedTrainStep
 from dlrm.train.evaluate import SplitScores, measure_inference
 from dlrm.train.session import Announce, Session
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
-from training.checkpoint import CheckpointFolder
-from training.distributed import Processes, join_processes
-from training.divergence import check_auc
-from training.latency import TABLE_HEAD, InferenceFigures
-from training.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
-from training.schedule import WarmupPolynomialDecay
-from training.timing import rate_in_words
+from recsys.train.checkpoint import CheckpointFolder
+from recsys.train.divergence import check_auc
+from recsys.train.latency import TABLE_HEAD, InferenceFigures
+from recsys.train.loop import Evaluation, FitResult, Loop, LoopConfig, LoopState
+from recsys.train.processes import Processes, join_processes
+from recsys.train.schedule import WarmupPolynomialDecay
+from recsys.train.timing import rate_in_words
 
 logger = logging.getLogger(__name__)
 

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import torch
 
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import ParquetReader
 from dlrm.config import DlrmConfig
-from dlrm.data.batch_share import CutBatches, Share, ShareLoader, ShareSource
 from dlrm.data.loader import BatchLoader
-from dlrm.data.merlin_loader import MerlinLoader
-from dlrm.data.placed_batches import PlacedBatches
+from dlrm.data.merlin import MerlinLoader
 from dlrm.data.sources import SplitRows, dataset_root, load_feature_spec, open_rows
 from dlrm.data.synthetic import SyntheticBatches, write_synthetic_dataset
-from dlrm.model.distributed import DistributedDlrm
-from dlrm.model.single import Dlrm
+from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.place_tables import build_distributed
+from dlrm.distributed.placement import Placement
+from dlrm.distributed.shards import CutBatches, Share, ShareLoader, ShareSource
+from dlrm.model.network import Dlrm
 from dlrm.model.weights import load_weights
-from dlrm.nn.table_placement import Placement
 from dlrm.train.evaluate import SplitScores, score_split
-from dlrm.train.place_tables import build_distributed
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
-from training.allocator import keep_freed_memory
-from training.device import resolve_device
-from training.distributed import ALONE, Processes
-from training.precision import Precision, resolve_precision
-from training.run_log import RunLog
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import ParquetReader
+from recsys.train.allocator import keep_freed_memory
+from recsys.train.device import resolve_device
+from recsys.train.precision import Precision, resolve_precision
+from recsys.train.processes import ALONE, Processes
+from recsys.train.run_log import RunLog
 
 Announce = Callable[[str], None]
 Batches = BatchLoader | MerlinLoader | SyntheticBatches | PlacedBatches

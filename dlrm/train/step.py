@@ -7,10 +7,10 @@ from torch import Tensor
 from cuda_ext import library
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.model.single import Dlrm
-from training.dense_optimizer import build_dense_optimizer
-from training.precision import Precision
-from training.row_optimizer import RowwiseOptimizer
+from dlrm.model.network import Dlrm
+from recsys.train.dense_optimizer import build_dense_optimizer
+from recsys.train.precision import Precision
+from recsys.train.row_optimizer import RowwiseOptimizer
 
 
 class DlrmTrainStep:

@@ -9,7 +9,7 @@ from benchmark.bert4rec_ml1m import PUBLISHED, markdown, planned_steps, records
 from benchmark.bert4rec_program import prepare_movielens, read_log, run_bert4rec
 from benchmark.bert4rec_recbole import write_interactions
 from benchmark.peers.recbole_bert4rec import MeasuredBatches
-from dataspec.sequences import read_sequences
+from recsys.data.sequences import read_sequences
 
 
 def line(elapsed, step, data):

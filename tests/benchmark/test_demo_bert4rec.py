@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from benchmark import demo, demo_bert4rec
-from dataspec.sequences import RawIds, Sequences, write_sequences
+from recsys.data.sequences import RawIds, Sequences, write_sequences
 
 
 def test_histories_are_written_in_raw_ids(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from benchmark import preprocessing
 from benchmark.record import read_records
 from benchmark.run import Usage
-from preproc.criteo import define_flags, job_from_flags
-from preproc.generate_criteo import GeneratorConfig, generate
+from preproc.criteo.__main__ import define_flags, job_from_flags
+from preproc.synthetic.clicks import GeneratorConfig, generate
 
 pytest.importorskip("polars")
 pytest.importorskip("duckdb")

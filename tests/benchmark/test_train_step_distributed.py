@@ -7,8 +7,8 @@ from benchmark.micro import train_step_distributed
 from benchmark.micro.train_step_distributed import OurSide, Start, check_training, time_sides
 from benchmark.micro.train_step_models import SIZES, make_batches
 from benchmark.record import read_records
-from dlrm.nn.table_placement import Placement, TablePlacement
-from training.distributed import join_processes
+from dlrm.distributed.placement import Placement, TablePlacement
+from recsys.train.processes import join_processes
 
 TABLES = [20, 3, 50]
 

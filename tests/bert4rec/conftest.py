@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from absl import flags
 
-from dataspec.manifest import Manifest, fingerprint
-from dataspec.sequences import RawIds, Sequences, write_sequences
+from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.sequences import RawIds, Sequences, write_sequences
 
 NUM_USERS, NUM_ITEMS = 60, 40
 SMALL_MODEL = (
@@ -94,7 +94,7 @@ class Program:
         """Returns the records of the run's log."""
         from bert4rec.scripts import main
         from bert4rec.scripts.flags import define_flags
-        from training.scripts.program import run_guarded
+        from recsys.program import run_guarded
 
         values = flags.FlagValues()
         define_flags(values)

@@ -4,8 +4,9 @@
 import pytest
 import torch
 
-from bert4rec.nn import attention, cached_attention
+from bert4rec.nn import attention
 from bert4rec.nn.attention import attend
+from bert4rec.nn.cpu import cached_attention
 from bert4rec.nn.layout import SequenceLayout
 
 DIM = 12

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bert4rec.nn import cached_linear
-from bert4rec.nn.cached_linear import feed_forward, linear
+from bert4rec.nn.cpu import cached_linear
+from bert4rec.nn.cpu.cached_linear import feed_forward, linear
 
 ROWS = cached_linear._ROWS
 COUNTS = [1, 2 * ROWS, 2 * ROWS + 1, 3 * ROWS]

@@ -11,7 +11,7 @@ from bert4rec.data.split import known_lengths, true_items
 from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.step import next_item_batch
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
 
 CPU = torch.device("cpu")
 

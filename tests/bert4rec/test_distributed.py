@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from recsys.train.processes import Processes, join_processes
+from recsys.train.row_optimizer import RowGradients
 from tests.bert4rec.torchrun import ROOT, assert_close_weights, assert_same_metrics, run, weights
-from training.distributed import Processes, join_processes
-from training.row_optimizer import RowGradients
 
 pytestmark = pytest.mark.multiprocess
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.export.from_checkpoint import Bert4RecExport
-from bert4rec.export.next_item_network import NextItemNetwork
 from bert4rec.model.next_items import ask, pairs
 from bert4rec.model.weights import FINGERPRINT
-from dataspec.manifest import Manifest
-from serving.deploy import DeploySettings, deploy
-from serving.model_config import ServingSettings
-from serving.requests import BadRequestError
+from bert4rec.serve.export import Bert4RecExport
+from bert4rec.serve.network import NextItemNetwork
+from recsys.data.manifest import Manifest
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.requests import BadRequestError
+from recsys.train.checkpoint import CheckpointError
 from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
 from tests.bert4rec.conftest import raw_id
-from tests.serving.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
-from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from training.checkpoint import CheckpointError
+from tests.recsys.serve.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
+from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 
 CPU = torch.device("cpu")
 TOP_K = 5

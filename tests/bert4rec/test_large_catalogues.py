@@ -12,14 +12,14 @@ from bert4rec.data.batches import pack
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.data.windows import Windows
 from bert4rec.model.item_rows import ItemRows
-from bert4rec.model.loss_network import LossNetwork, Question
+from bert4rec.model.loss import LossNetwork, Question
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.build import build_batches, build_sampler, build_step
 from bert4rec.train.step import next_item_batch
-from dataspec.sequences import Sequences
-from training.checkpoint import read_checkpoint
-from training.precision import Precision
-from training.row_optimizer import RowGradients
+from recsys.data.sequences import Sequences
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.precision import Precision
+from recsys.train.row_optimizer import RowGradients
 
 NUM_ITEMS = 50
 SMALL = {

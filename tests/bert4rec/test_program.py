@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert4rec.train.popularity import popularity_ranks
-from dataspec.sequences import read_sequences
+from recsys.data.sequences import read_sequences
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, make_sequences, raw_id
-from training.checkpoint import CheckpointFolder, read_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bert4rec.config import Bert4RecConfig
+from recsys.train.checkpoint import write_checkpoint
 from tests.bert4rec.conftest import raw_id
-from training.checkpoint import write_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

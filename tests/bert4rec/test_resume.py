@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from dataspec.sequences import Sequences
+from recsys.data.sequences import Sequences
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from tests.bert4rec.conftest import SMALL_MODEL, make_sequences, write_dataset
-from training.checkpoint import CheckpointFolder, read_checkpoint
 
 STEPS_PER_EPOCH = 12
 

@@ -58,7 +58,7 @@ def run(folder: Path, processes: int, flags: Sequence[str]) -> dict[str, Any]:
 
 def weights(folder: Path) -> dict[str, Any]:
     """Returns the tensors of a run's latest checkpoint, under group/name."""
-    from training.checkpoint import CheckpointFolder, read_checkpoint
+    from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 
     latest = CheckpointFolder(folder / "run").latest()
     assert latest is not None

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from absl import flags
 
-from dataspec.binary_records import write_binary_records
-from dataspec.click_columns import ClickColumns
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import FOLDER, part_name, write_parquet_part
-from dataspec.split_binary import SplitBinaryWriter
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import FOLDER, part_name, write_parquet_part
+from recsys.data.records import write_binary_records
+from recsys.data.split_binary import SplitBinaryWriter
 
 CARDINALITIES = (5, 200, 40_000, 17)
 NUM_NUMERICAL = 3
@@ -75,7 +75,7 @@ class Program:
         """Returns the records of the run's log."""
         from dlrm.scripts import main
         from dlrm.scripts.flags import define_flags
-        from training.scripts.program import run_guarded
+        from recsys.program import run_guarded
 
         values = flags.FlagValues()
         define_flags(values)

@@ -12,10 +12,10 @@ import torch
 
 from dlrm.config import ModelConfig
 from dlrm.data.batch import Batch
-from dlrm.model.distributed import DistributedDlrm
-from dlrm.model.single import Dlrm
-from dlrm.nn.table_placement import Placement, TablePlacement
-from training.distributed import join_processes
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.placement import Placement, TablePlacement
+from dlrm.model.network import Dlrm
+from recsys.train.processes import join_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = (3, 40, 1000, 7, 500, 64)

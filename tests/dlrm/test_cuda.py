@@ -4,16 +4,16 @@
 import pytest
 import torch
 
-from dataspec.feature_spec import FeatureSpec
 from dlrm.config import DataConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.train.metrics import roc_auc
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
+from recsys.data.feature_spec import FeatureSpec
+from recsys.train.precision import Precision
 from tests.dlrm.conftest import NUM_NUMERICAL
-from training.precision import Precision
 
 pytestmark = [
     pytest.mark.gpu,

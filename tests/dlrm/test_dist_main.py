@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
+from recsys.train.checkpoint import read_checkpoint
 from tests.dlrm.ranks import figures
-from training.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

@@ -9,16 +9,16 @@ from dlrm.config import (
     DlrmConfig,
     OptimizerConfig,
 )
-from dlrm.data.placed_batches import PlacedBatches
+from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.step import DistributedTrainStep
 from dlrm.model.weights import describe_model, load_weights
 from dlrm.train.checkpoint import resume_run, save_run
-from dlrm.train.distributed_step import DistributedTrainStep
 from dlrm.train.step import DlrmTrainStep
+from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
+from recsys.train.loop import LoopState
+from recsys.train.precision import Precision
+from recsys.train.processes import Processes
 from tests.dlrm.ranks import SIZES, batch, distributed, model_config, placement, run_ranks, single
-from training.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
-from training.distributed import Processes
-from training.loop import LoopState
-from training.precision import Precision
 
 pytestmark = pytest.mark.multiprocess
 

@@ -18,12 +18,12 @@ from dlrm.config import (
     OptimizerConfig,
     RunConfig,
 )
-from dlrm.nn.table_placement import Placement, TablePlacement
+from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.train.run import fit
 from dlrm.train.session import Session
+from recsys.train.processes import ALONE, Processes
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
 from tests.dlrm.ranks import figures, run_ranks
-from training.distributed import ALONE, Processes
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

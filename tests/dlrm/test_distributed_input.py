@@ -6,20 +6,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dataspec import split_binary
-from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import FOLDER, part_name
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
-from dlrm.data.batch_share import CutBatches, Share, ShareLoader
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
-from dlrm.nn.table_placement import Placement, TablePlacement
+from dlrm.distributed.placement import Placement, TablePlacement
+from dlrm.distributed.shards import CutBatches, Share, ShareLoader
 from dlrm.train.session import Session
+from recsys.data import split_binary
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import FOLDER, part_name
+from recsys.train.precision import Precision
+from recsys.train.processes import Processes
+from recsys.train.run_log import RunLog
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
-from training.distributed import Processes
-from training.precision import Precision
-from training.run_log import RunLog
 
 SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
 CPU = torch.device("cpu")

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from dlrm.config import OptimizerConfig
-from dlrm.data.placed_batches import PlacedBatches
-from dlrm.model.distributed import DistributedDlrm
-from dlrm.nn.exchange import VectorExchange
-from dlrm.train.distributed_step import DistributedTrainStep
+from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.exchange import VectorExchange
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.step import DistributedTrainStep
 from dlrm.train.step import DlrmTrainStep
+from recsys.train import processes as distributed_processes
+from recsys.train.heartbeat import ProcessLostError
+from recsys.train.precision import Precision
 from tests.dlrm.ranks import (
     PLACEMENTS,
     SIZES,
@@ -23,9 +26,6 @@ from tests.dlrm.ranks import (
     run_ranks,
     single,
 )
-from training import distributed as distributed_processes
-from training.heartbeat import ProcessLostError
-from training.precision import Precision
 
 pytestmark = pytest.mark.multiprocess
 

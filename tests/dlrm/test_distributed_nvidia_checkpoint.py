@@ -4,13 +4,13 @@
 import pytest
 import torch
 
+from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.row_blocks import whole_blocks
 from dlrm.model.weights import load_weights
-from dlrm.nn.table_placement import Placement, TablePlacement
+from recsys.train.checkpoint import CheckpointError
+from recsys.train.processes import Processes
 from tests.dlrm.ranks import distributed, placement, run_ranks, single
-from training.checkpoint import CheckpointError
-from training.distributed import Processes
 
 pytestmark = pytest.mark.multiprocess
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.export.from_checkpoint import DlrmExport
 from dlrm.model import nvidia_checkpoint
 from dlrm.nn.frozen_embedding import quantize_rows
-from serving.deploy import DeploySettings, deploy
-from serving.deployment import Deployment, DeploymentError
-from serving.model_config import ConfigError, ServingSettings
-from serving.parity import ParityError
-from serving.requests import BadRequestError
-from tests.serving.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
-from training.checkpoint import CheckpointError
+from dlrm.serve.export import DlrmExport
+from recsys.serve.config_pbtxt import ConfigError, ServingSettings
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.parity import ParityError
+from recsys.serve.requests import BadRequestError
+from recsys.train.checkpoint import CheckpointError
+from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
 
 CPU = torch.device("cpu")
 

@@ -15,10 +15,10 @@ import torch
 
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
+from recsys.train.precision import Precision
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, make_columns
-from training.precision import Precision
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "losses"
 STEPS, BATCH = 50, 64

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
 from dlrm.data.synthetic import SyntheticBatches, draw_ids, write_synthetic_dataset
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
 
 CPU = torch.device("cpu")

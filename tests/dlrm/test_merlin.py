@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import ParquetReader
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
-from dlrm.data.merlin_loader import MerlinLoader
+from dlrm.data.merlin import MerlinLoader
 from dlrm.data.sources import open_rows
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import ParquetReader
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
 
 CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.model.single import Dlrm
+from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
-from training.precision import Precision
+from recsys.train.precision import Precision
 
 SIZES = (7, 3, 50)
 EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")

@@ -8,8 +8,8 @@ import torch
 
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.single import Dlrm
-from training.checkpoint import CheckpointError
+from dlrm.model.network import Dlrm
+from recsys.train.checkpoint import CheckpointError
 
 SIZES = (3, 2)
 DIM = 2

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dataspec import parquet, parquet_schema
-from dataspec.click_columns import ClickColumns
-from dataspec.errors import DatasetError
-from dataspec.feature_spec import FeatureSpec
-from dataspec.parquet import ParquetReader, write_parquet_part
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import load_feature_spec, open_rows
+from recsys.data import parquet, parquet_schema
+from recsys.data.click_columns import ClickColumns
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import ParquetReader, write_parquet_part
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
 
 CPU = torch.device("cpu")
@@ -128,7 +128,7 @@ READ_LARGE_GROUP = """
 import sys
 import pyarrow as pa
 from pathlib import Path
-from dataspec.parquet import ParquetReader
+from recsys.data.parquet import ParquetReader
 
 rows = sum(len(block) for block in ParquetReader(Path(sys.argv[1]), "train").groups())
 print(rows, pa.default_memory_pool().max_memory())

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataspec.feature_spec import FeatureSpec
-from dlrm.model.placement.__main__ import CRITEO_CAP_40M, CRITEO_LIMIT_3, CRITEO_LIMIT_15, main
-from dlrm.model.placement.cost import GIB, Machine, Workload, predict
-from dlrm.model.placement.planner import plan
-from dlrm.nn.table_placement import KINDS, Placement, PlacementError, TablePlacement
+from dlrm.distributed.cost import GIB, Machine, Workload, predict
+from dlrm.distributed.placement import KINDS, Placement, PlacementError, TablePlacement
+from dlrm.distributed.planner import plan
+from dlrm.scripts.plan_placement import CRITEO_CAP_40M, CRITEO_LIMIT_3, CRITEO_LIMIT_15, main
+from recsys.data.feature_spec import FeatureSpec
 
 
 def workload(sizes, batch=8192, **more):

@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from tests.dlrm.conftest import ROWS
-from training.checkpoint import CheckpointFolder, read_checkpoint
 
 DATASET_TYPES = ("split", "memmap", "binary", "parquet")
 
@@ -264,9 +264,9 @@ def test_constant_labels_are_called_divergence(program, dataset, tmp_path, capsy
 def test_shuffled_labels_are_called_guessing(program, tmp_path, capsys):
     import numpy as np
 
-    from dataspec.click_columns import ClickColumns
-    from dataspec.feature_spec import FeatureSpec
-    from dataspec.split_binary import SplitBinaryWriter
+    from recsys.data.click_columns import ClickColumns
+    from recsys.data.feature_spec import FeatureSpec
+    from recsys.data.split_binary import SplitBinaryWriter
 
     generator = np.random.default_rng(0)
     spec = FeatureSpec.criteo((5,), 1)

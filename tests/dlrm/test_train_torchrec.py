@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from absl import flags
 
-from dataspec.feature_spec import FeatureSpec
-from dataspec.split_binary import SplitBinaryReader
 from dlrm.scripts import train_torchrec
-from training.scripts.program import run_guarded
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryReader
+from recsys.program import run_guarded
 
 TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
 ROWS = {"train": 6400, "validation": 1280, "test": 1000}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from dataspec.manifest import Manifest
-from preproc import criteo_native
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_pipeline import prepare
-from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS, CriteoSemantics
-from preproc.native_units import NativeSettings
+from preproc.criteo.engines.native import run as criteo_native
+from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.pipeline import prepare
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS, CriteoSemantics
+from recsys.data.manifest import Manifest
 
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
 """Options for a Java that does little: its best compiler would take longer than it saves."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.nvtabular_process import DEFAULT_PYTHON, NvtabularProcess
+from preproc.nvtabular.process import DEFAULT_PYTHON, NvtabularProcess
 
 
 def need_nvtabular() -> None:

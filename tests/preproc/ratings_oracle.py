@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from dataspec.manifest import Manifest
-from dataspec.sequences import read_item_map, read_sequences, read_user_map
-from preproc import input_file, ratings_pipeline
-from preproc.errors import PreprocError
-from preproc.ratings_job import AMAZON, MOVIELENS, RatingsJob
+from preproc.files import input_file
+from preproc.files.errors import PreprocError
+from preproc.ratings import pipeline as ratings_pipeline
+from preproc.ratings.job import AMAZON, MOVIELENS, RatingsJob
+from recsys.data.manifest import Manifest
+from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 
 Row = tuple[str, str, float, int]
 

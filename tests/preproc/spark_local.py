@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from preproc import spark_session
-from preproc.errors import PreprocError
-from preproc.spark_runner import SparkRunner
-from preproc.spark_settings import SparkSettings
+from preproc.files.errors import PreprocError
+from preproc.spark import session as spark_session
+from preproc.spark.runner import SparkRunner
+from preproc.spark.settings import SparkSettings
 from tests.preproc.criteo_rows import SHORT_LIVED_JAVA
 
 

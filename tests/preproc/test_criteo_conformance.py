@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_pipeline import prepare
-from preproc.criteo_schema import PRESETS, REJECT_REASONS
-from preproc.quarantine import unescape_row
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.pipeline import prepare
+from preproc.criteo.rules import PRESETS, REJECT_REASONS
+from preproc.files.quarantine import unescape_row
+from recsys.data.manifest import Manifest
 
 FOLDER = Path(__file__).parent / "conformance"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dataspec.parquet import ParquetReader
-from dataspec.split_binary import SplitBinaryReader
-from preproc.criteo_engine import dictionary_path
-from preproc.criteo_reference import read_rows
-from preproc.criteo_schema import PRESETS, SPLITS, CriteoSemantics
-from preproc.errors import PreprocError
-from preproc.input_file import InputFile
-from preproc.native import binding
-from preproc.native_units import NativeSettings
+from preproc.criteo.engine import dictionary_path
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.engines.reference import read_rows
+from preproc.criteo.rules import PRESETS, SPLITS, CriteoSemantics
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from recsys.data.parquet import ParquetReader
+from recsys.data.split_binary import SplitBinaryReader
 from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
@@ -182,7 +182,7 @@ def test_dictionaries_that_do_not_fit(tmp_path, monkeypatch):
     source.write_bytes(good_text(15_000, seed=3, vocabulary=10**9))
     # 26 columns x about 6,000 categories x 16 bytes = 2.6 MiB of lookup tables.
     semantics = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0.1))
-    monkeypatch.setattr("preproc.native_encode.free_budget", lambda limit: 5 * 2**20)
+    monkeypatch.setattr("preproc.criteo.engines.native.encode.free_budget", lambda limit: 5 * 2**20)
     with pytest.raises(PreprocError, match=r"needs .*\. Raise --memory_limit, or keep fewer"):
         run(source, tmp_path / "made", semantics=semantics)
     assert not (tmp_path / "made").exists()
@@ -200,7 +200,9 @@ def test_column_too_large_to_merge(tmp_path, monkeypatch):
         semantics=semantics,
     )
     assert made.files == run(source, tmp_path / "together", semantics=semantics).files
-    monkeypatch.setattr("preproc.native_merge.free_budget", lambda limit: 2**18 + 2**14)
+    monkeypatch.setattr(
+        "preproc.criteo.engines.native.merge.free_budget", lambda limit: 2**18 + 2**14
+    )
     with pytest.raises(PreprocError, match="keep fewer categories"):
         run(
             source,
@@ -218,10 +220,10 @@ def test_memory_limit_too_small_to_start(days, tmp_path):
 MEASURED_RUN = """
 import json, sys
 from pathlib import Path
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_pipeline import prepare
-from preproc.criteo_schema import PRESETS
-from dataspec.manifest import Manifest
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.pipeline import prepare
+from preproc.criteo.rules import PRESETS
+from recsys.data.manifest import Manifest
 formats = tuple(sys.argv[4].split(","))
 job = CriteoJob(input=Path(sys.argv[1]), output=Path(sys.argv[2]), semantics=PRESETS["dlrm"],
                 memory_limit=int(sys.argv[3]), threads=2, format=formats)
@@ -304,7 +306,7 @@ def test_input_that_changes_meanwhile(days, tmp_path, monkeypatch):
         day.write_bytes(text)
         return merge(*args)
 
-    from preproc import criteo_native
+    from preproc.criteo.engines.native import run as criteo_native
 
     merge = criteo_native.merge
     monkeypatch.setattr(criteo_native, "merge", change_then_merge)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preproc import criteo_reference
-from preproc.criteo_schema import (
+from preproc.criteo.engines import reference as criteo_reference
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     PRESETS,
     REJECT_REASONS,
     CriteoSemantics,
     transform_numerical,
 )
-from preproc.input_file import InputFile
-from preproc.native import binding
+from preproc.files.input_file import InputFile
 from tests.preproc.criteo_rows import SEMANTICS, TEXTS, good_text
 
 KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from preproc import criteo_preflight, workspace
-from preproc.criteo_job import CriteoJob, format_bytes, parse_memory_size
-from preproc.criteo_schema import PRESETS
-from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.native import binding
+from preproc.criteo import preflight as criteo_preflight
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.job import CriteoJob, format_bytes, parse_memory_size
+from preproc.criteo.rules import PRESETS
+from preproc.files import workspace
+from preproc.files.errors import PreprocError, TooManyBadRowsError
 from tests.preproc.criteo_rows import good_text, run, write_days
 
 GOOD = good_text(200, seed=1)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from preproc import progress
-from preproc.progress import ProgressReporter
+from preproc.files import progress
+from preproc.files.progress import ProgressReporter
 
 
 class Terminal(io.StringIO):

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc import criteo_parquet, native_encode, native_merge, native_scan, workspace
-from preproc.criteo_schema import PRESETS
-from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.native import binding
-from preproc.native_units import NativeSettings
+from preproc.criteo import parquet as criteo_parquet
+from preproc.criteo.engines.native import encode as native_encode
+from preproc.criteo.engines.native import merge as native_merge
+from preproc.criteo.engines.native import scan as native_scan
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.rules import PRESETS
+from preproc.files import workspace
+from preproc.files.errors import PreprocError, TooManyBadRowsError
+from recsys.data.manifest import Manifest
 from tests.preproc.criteo_rows import good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
@@ -26,9 +30,9 @@ SMALL_UNITS = NativeSettings(unit_bytes=40_000)
 CHILD = """
 import sys
 from pathlib import Path
-from preproc import shuffle_columns
-from preproc.criteo_schema import CriteoSemantics
-from preproc.native_units import NativeSettings
+from preproc.criteo import shuffle as shuffle_columns
+from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.engines.native.units import NativeSettings
 from tests.preproc.criteo_rows import run
 shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._PIECE_ROWS = 512, 1
 SMALL = NativeSettings(unit_bytes=40_000)

@@ -15,15 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataspec.click_columns import ClickColumns
-from dataspec.parquet import ParquetReader
-from dataspec.split_binary import SplitBinaryReader
-from dataspec.verify import verify
-from preproc import linked_files, shuffle_columns, shuffle_train, workspace
-from preproc.criteo_schema import PRESETS, CriteoSemantics, shuffle_keys
-from preproc.errors import PreprocError
-from preproc.native import binding
-from preproc.progress import ProgressReporter
+from preproc.criteo import shuffle as shuffle_columns
+from preproc.criteo import shuffle_train
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.rules import PRESETS, CriteoSemantics, shuffle_keys
+from preproc.files import linked_files, workspace
+from preproc.files.errors import PreprocError
+from preproc.files.progress import ProgressReporter
+from recsys.data.click_columns import ClickColumns
+from recsys.data.parquet import ParquetReader
+from recsys.data.split_binary import SplitBinaryReader
+from recsys.data.verify.run import verify
 from tests.preproc.criteo_rows import run, write_days
 
 needs_kernel = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
@@ -286,7 +288,7 @@ def _raise_stop(*args: object, **kwargs: object) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from preproc import shuffle_columns
+from preproc.criteo import shuffle as shuffle_columns
 from tests.preproc.test_criteo_shuffle import shuffle
 source, target = map(Path, sys.argv[1:3])
 rows, unit_rows, limit = map(int, sys.argv[3:])
@@ -354,7 +356,7 @@ def test_memory_limit_is_kept(tmp_path):
 
 @pytest.mark.parametrize("seed", ["-1", str(2**64), "one"])
 def test_seeds_that_mean_nothing(tmp_path, capsys, seed):
-    from preproc import criteo
+    from preproc.criteo import __main__ as criteo
 
     arguments = ["--input", str(tmp_path), "--output", str(tmp_path / "o"), "--shuffle_seed", seed]
     assert criteo.main(["criteo", *arguments]) == 2

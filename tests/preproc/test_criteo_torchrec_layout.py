@@ -12,12 +12,14 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from dataspec.parquet import METADATA_FILE, ParquetReader
-from dataspec.split_binary import SplitBinaryReader
-from dataspec.verify import verify
-from preproc import criteo, torchrec_layout, workspace
-from preproc.criteo_schema import SPLITS, CriteoSemantics
-from preproc.native import binding
+from preproc.criteo import __main__ as criteo
+from preproc.criteo import torchrec as torchrec_layout
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.rules import SPLITS, CriteoSemantics
+from preproc.files import workspace
+from recsys.data.parquet import METADATA_FILE, ParquetReader
+from recsys.data.split_binary import SplitBinaryReader
+from recsys.data.verify.run import verify
 from tests.preproc.criteo_rows import run, write_days
 
 BOTH = ("split", "parquet")

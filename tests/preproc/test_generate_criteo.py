@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc import generate_criteo, planted_model, planted_rows
-from preproc.criteo_schema import row_grammar
-from preproc.generate_criteo import GeneratorConfig, generate
+from preproc.criteo.rules import row_grammar
+from preproc.synthetic import clicks as generate_criteo
+from preproc.synthetic import model as planted_model
+from preproc.synthetic import rows as planted_rows
+from preproc.synthetic.clicks import GeneratorConfig, generate
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc import (
-    input_file,
-    nvtabular_counts,
-    nvtabular_criteo,
-    nvtabular_dictionary,
-    nvtabular_rows,
-)
-from preproc.criteo_schema import PRESETS, CriteoSemantics
-from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.nvtabular_process import NvtabularProcess
+from preproc.criteo.engines.nvtabular import counts as nvtabular_counts
+from preproc.criteo.engines.nvtabular import dictionary as nvtabular_dictionary
+from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
+from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
+from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.files import input_file
+from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.nvtabular.process import NvtabularProcess
+from recsys.data.manifest import Manifest
 from tests.preproc import nvtabular_environment
 from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
 
@@ -179,7 +177,7 @@ def test_a_process_that_ends_is_reported(tmp_path):
 KILLED_PARENT = """
 import sys, time
 from pathlib import Path
-from preproc.nvtabular_process import NvtabularProcess
+from preproc.nvtabular.process import NvtabularProcess
 with NvtabularProcess(None, "cpu", None, 1, Path(sys.argv[1])) as process:
     print(process._process.pid, flush=True)
     time.sleep(60)

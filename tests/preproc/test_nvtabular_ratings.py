@@ -3,7 +3,7 @@
 
 import pytest
 
-from preproc import nvtabular_ratings
+from preproc.ratings.engines import nvtabular as nvtabular_ratings
 from tests.preproc import nvtabular_environment, ratings_oracle
 
 pytestmark = pytest.mark.nvtabular

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from preproc import input_file, nvtabular_rows
-from preproc.criteo_engine import EngineJob
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_reference import read_rows as read_reference_rows
-from preproc.criteo_schema import PRESETS, CriteoSemantics
-from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.input_file import InputFile
-from preproc.nvtabular_rows import CATEGORICAL, LABEL, NUMERICAL, ROW, ValidRows
-from preproc.progress import ProgressReporter
-from preproc.workspace import Workspace
+from preproc.criteo.engine import EngineJob
+from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
+from preproc.criteo.engines.nvtabular.rows import CATEGORICAL, LABEL, NUMERICAL, ROW, ValidRows
+from preproc.criteo.engines.reference import read_rows as read_reference_rows
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.files import input_file
+from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.input_file import InputFile
+from preproc.files.progress import ProgressReporter
+from preproc.files.workspace import Workspace
 from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text
 
 

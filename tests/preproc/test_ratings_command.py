@@ -15,20 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc import (
-    amazon,
-    input_file,
-    movielens,
-    ratings_command,
-    ratings_pipeline,
-    ratings_read,
-)
-from preproc.errors import TooManyBadRowsError
-from preproc.generate_ratings import RatingsConfig, generate
-from preproc.input_file import InputFile
-from preproc.ratings_job import AMAZON as AMAZON_SOURCE
-from preproc.text_chunks import read_chunks
+from preproc import amazon, movielens
+from preproc.files import input_file
+from preproc.files.errors import TooManyBadRowsError
+from preproc.files.input_file import InputFile
+from preproc.files.text_chunks import read_chunks
+from preproc.ratings import command as ratings_command
+from preproc.ratings import pipeline as ratings_pipeline
+from preproc.ratings import read as ratings_read
+from preproc.ratings.job import AMAZON as AMAZON_SOURCE
+from preproc.synthetic.ratings import RatingsConfig, generate
+from recsys.data.manifest import Manifest
 from tests.preproc.ratings_oracle import decode, run, tree
 
 REPOSITORY = Path(__file__).parents[2]

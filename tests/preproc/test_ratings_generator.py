@@ -7,8 +7,8 @@ import gzip
 import numpy as np
 import pytest
 
-from preproc import generate_ratings
-from preproc.generate_ratings import RatingsConfig, blocks, generate
+from preproc.synthetic import ratings as generate_ratings
+from preproc.synthetic.ratings import RatingsConfig, blocks, generate
 
 CONFIG = {"users": 500, "items": 200, "interactions": 20_000}
 

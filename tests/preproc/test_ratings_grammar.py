@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from preproc import ratings_format
-from preproc.ratings_format import (
+from preproc.files.text_chunks import Chunk
+from preproc.ratings import format as ratings_format
+from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     AMAZON_JSON,
@@ -21,8 +22,7 @@ from preproc.ratings_format import (
     REJECT_REASONS,
     TEXT,
 )
-from preproc.ratings_parse import parse_chunk
-from preproc.text_chunks import Chunk
+from preproc.ratings.parse import parse_chunk
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/dataset_format.md").read_text()
 LINE_FORMATS = {

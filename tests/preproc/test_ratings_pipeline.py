@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataspec import verify
-from dataspec.manifest import Manifest, file_checksum
-from preproc import generate_ratings, ratings_ids, ratings_order
-from preproc.errors import PreprocError
-from preproc.generate_ratings import FORMATS, RatingsConfig
-from preproc.ratings_job import AMAZON, MOVIELENS
+from preproc.files.errors import PreprocError
+from preproc.ratings import ids as ratings_ids
+from preproc.ratings import order as ratings_order
+from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.synthetic import ratings as generate_ratings
+from preproc.synthetic.ratings import FORMATS, RatingsConfig
+from recsys.data.manifest import Manifest, file_checksum
+from recsys.data.verify import run as verify
 from tests.preproc.ratings_oracle import decode, expected, run, tree
 
 ROWS = st.lists(

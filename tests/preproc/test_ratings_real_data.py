@@ -5,9 +5,9 @@ import gzip
 
 import pytest
 
-from dataspec import verify
-from dataspec.manifest import Manifest
-from preproc.ratings_job import AMAZON, MOVIELENS
+from preproc.ratings.job import AMAZON, MOVIELENS
+from recsys.data.manifest import Manifest
+from recsys.data.verify import run as verify
 from tests.preproc.ratings_oracle import decode, expected, run
 
 FIVE_CORE = {"min_user_count": 5, "min_item_count": 5}

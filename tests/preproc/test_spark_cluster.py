@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc import spark_session
-from preproc.errors import PreprocError
-from preproc.native import binding
+from preproc.criteo.engines.native.kernel import binding
+from preproc.files.errors import PreprocError
+from preproc.spark import session as spark_session
+from recsys.data.manifest import Manifest
 from tests.preproc.criteo_rows import SHORT_LIVED_JAVA, run, write_days
 
 pytestmark = [

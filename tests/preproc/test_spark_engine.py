@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dataspec.manifest import Manifest
-from preproc import native_encode, spark_dataframe, spark_rows
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_pipeline import prepare
-from preproc.criteo_schema import PRESETS, REJECT_REASONS
-from preproc.errors import PreprocError, TooManyBadRowsError
-from preproc.native import binding
-from preproc.spark_row_places import RowGroup
-from preproc.spark_settings import SPARK_MODES, SparkSettings
+from preproc.criteo.engines.native import encode as native_encode
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.spark import dataframe as spark_dataframe
+from preproc.criteo.engines.spark import rows as spark_rows
+from preproc.criteo.engines.spark.row_places import RowGroup
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.pipeline import prepare
+from preproc.criteo.rules import PRESETS, REJECT_REASONS
+from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.spark.settings import SPARK_MODES, SparkSettings
+from recsys.data.manifest import Manifest
 from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
 from tests.preproc.spark_local import local_spark
 
@@ -197,7 +199,7 @@ def test_failed_kernel_run_continues(tmp_path, monkeypatch):
         raise PreprocError("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr("preproc.spark_kernel._merge", stop)
+        patch.setattr("preproc.criteo.engines.spark.kernel._merge", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **fields)
     before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.json")}
@@ -240,8 +242,8 @@ def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
         raise PreprocError("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr("preproc.criteo_native.write_quarantine", stop)
-        patch.setattr("preproc.spark_kernel.finish_encode", stop)
+        patch.setattr("preproc.criteo.engines.native.run.write_quarantine", stop)
+        patch.setattr("preproc.criteo.engines.spark.kernel.finish_encode", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **spark("kernel"))
     monkeypatch.setattr(native_encode, "boot_id", lambda: "another boot")

@@ -3,7 +3,8 @@
 
 import pytest
 
-from preproc import spark_ratings, spark_settings
+from preproc.ratings.engines import spark as spark_ratings
+from preproc.spark import settings as spark_settings
 from tests.preproc import ratings_oracle
 from tests.preproc.spark_local import local_spark
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc import criteo
-from preproc.errors import PreprocError
-from preproc.input_file import InputFile
-from preproc.quarantine import BadRow
-from preproc.spark_cluster import Worker, explain_workers
-from preproc.spark_row_places import DayRows, RowGroup
-from preproc.spark_runner import cause, within
-from preproc.spark_session import java_version
-from preproc.spark_settings import SparkSettings, parse_spark_conf, parse_spark_size
+from preproc.criteo import __main__ as criteo
+from preproc.criteo.engines.spark.row_places import DayRows, RowGroup
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.quarantine import BadRow
+from preproc.spark.cluster import Worker, explain_workers
+from preproc.spark.runner import cause, within
+from preproc.spark.session import java_version
+from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
 
 REPOSITORY = Path(__file__).parents[2]
 GIB = 2**30
@@ -209,7 +209,7 @@ def test_without_pyspark_the_remedy_is_named(tmp_path):
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from preproc import spark_session\n"
-        "from preproc.spark_settings import SparkSettings\n"
+        "from preproc.spark.settings import SparkSettings\n"
         "with spark_session.connect(SparkSettings()): pass"
     )
     done = subprocess.run(

@@ -16,8 +16,8 @@ from benchmark import criteo_sample, demo, report
 from benchmark.record import RESULTS, read_records
 from bert4rec.scripts import flags as bert4rec_flags
 from dlrm.scripts.flags import config_from_flags, define_flags
-from preproc import ratings_command
-from preproc.ratings_job import AMAZON, MOVIELENS
+from preproc.ratings import command as ratings_command
+from preproc.ratings.job import AMAZON, MOVIELENS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
@@ -79,7 +79,12 @@ def check_module(name, arguments):
         if not values.help:
             ratings_command.job_from_flags(RATINGS_COMMANDS[name], values)
     elif name.startswith("preproc."):
-        define = importlib.import_module(name).define_flags
+        program = {
+            "preproc.criteo": "preproc.criteo.__main__",
+            "preproc.generate_criteo": "preproc.synthetic.clicks",
+            "preproc.generate_ratings": "preproc.synthetic.ratings",
+        }[name]
+        define = importlib.import_module(program).define_flags
         values = define() if not inspect.signature(define).parameters else flags.FlagValues()
         if inspect.signature(define).parameters:
             define(values)

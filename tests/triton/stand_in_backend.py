@@ -11,8 +11,8 @@ from pathlib import Path
 
 import triton_python_backend_utils as server
 
-from serving.deployment import Deployment
-from serving.formats import open_artifact
+from recsys.serve.deployment import Deployment
+from recsys.serve.formats import open_artifact
 
 
 def _no_network():

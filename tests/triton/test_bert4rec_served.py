@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from bert4rec.train.served_split import score_served_split
-from dataspec.sequences import Sequences
-from serving.server import ServerSettings, TritonServer
-from serving.signature import bert4rec_signature
+from bert4rec.serve.score import score_served_split
+from recsys.data.sequences import Sequences
+from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.signature import bert4rec_signature
 from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     NUM_ITEMS,
     NUM_USERS,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.export.from_checkpoint import Bert4RecExport
-from dlrm.export.from_checkpoint import DlrmExport
-from serving.client import Endpoint, EndpointError
-from serving.server import ServerSettings, TritonServer
-from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
+from bert4rec.serve.export import Bert4RecExport
+from dlrm.serve.export import DlrmExport
+from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 from tests.triton.conftest import deploy
 
 pytestmark = pytest.mark.triton_server

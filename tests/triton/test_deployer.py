@@ -11,13 +11,13 @@ import pytest
 import torch
 from absl import flags
 
-from bert4rec.export.served import ServedBert4Rec
-from dlrm.export.served import ServedDlrm
-from serving.deployment import Deployment
-from serving.nvidia_options import translate
+from bert4rec.serve.served import ServedBert4Rec
+from dlrm.serve.served import ServedDlrm
+from recsys.program import run_guarded
+from recsys.serve.deployment import Deployment
+from recsys.serve.nvidia_options import translate
 from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
-from tests.serving.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from training.scripts.program import run_guarded
+from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 
 DEPLOYER = Path(__file__).resolve().parents[2] / "triton" / "deployer.py"
 

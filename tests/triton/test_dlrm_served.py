@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
-from serving.client import Endpoint, EndpointError, predict_in_order
-from serving.requests import BadRequestError
-from serving.server import ServerSettings, TritonServer
-from serving.signature import dlrm_signature
+from recsys.serve.client import Endpoint, EndpointError, predict_in_order
+from recsys.serve.requests import BadRequestError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.signature import dlrm_signature
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, Program
 from tests.triton.conftest import deploy, run, script
 

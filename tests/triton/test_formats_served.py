@@ -6,11 +6,15 @@ import itertools
 import numpy as np
 import pytest
 
-from bert4rec.export.from_checkpoint import Bert4RecExport
-from dlrm.export.from_checkpoint import DlrmExport
-from serving.client import Endpoint, EndpointError
-from serving.server import ServerSettings, TritonServer
-from tests.serving.checkpoints import NUM_ITEMS_IN_CATALOGUE, bert4rec_checkpoint, dlrm_checkpoint
+from bert4rec.serve.export import Bert4RecExport
+from dlrm.serve.export import DlrmExport
+from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.recsys.serve.checkpoints import (
+    NUM_ITEMS_IN_CATALOGUE,
+    bert4rec_checkpoint,
+    dlrm_checkpoint,
+)
 from tests.triton.conftest import deploy
 
 pytestmark = pytest.mark.triton_server
@@ -25,7 +29,7 @@ MODELS = {
     "bert4rec_onnx": 1e-5,
     "bert4rec_aoti": 1e-5,
 }
-"""Each with the largest difference of an answer that serving.parity allows it."""
+"""Each with the largest difference of an answer that recsys.serve.parity allows it."""
 EXPORTED = ("bert4rec_torchscript", "bert4rec_onnx", "bert4rec_aoti")
 """Networks of histories with a fixed number of places."""
 

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
-from serving.client import Endpoint, predict_in_order
-from serving.server import ServerSettings, TritonServer
-from serving.server_memory import instance_memory
-from tests.serving.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
+from recsys.serve.client import Endpoint, predict_in_order
+from recsys.serve.server.memory import instance_memory
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.recsys.serve.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
 from tests.triton.conftest import deploy
 
 pytestmark = pytest.mark.triton_server

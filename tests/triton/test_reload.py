@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from dataspec.manifest import file_checksum
-from dlrm.export.from_checkpoint import DlrmExport
-from serving.client import Endpoint, EndpointError
-from serving.server import ServerSettings, TritonServer
-from serving.server_memory import instance_memory
-from tests.serving.checkpoints import dlrm_checkpoint
+from dlrm.serve.export import DlrmExport
+from recsys.data.manifest import file_checksum
+from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.server.memory import instance_memory
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
 from tests.triton.conftest import deploy
 from tests.triton.tiny_model import write_version
 

@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.server import ServerSettings, TritonServer, failure_reason, threads_per_instance
-from serving.server_install import ServerError
+from recsys.serve.server.install import ServerError
+from recsys.serve.server.process import (
+    ServerSettings,
+    TritonServer,
+    failure_reason,
+    threads_per_instance,
+)
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the embedding tables of a DLRM lie when several devices train it together."""
+"""The earlier home of dlrm.distributed, kept for python -m dlrm.model.placement."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dataspec.manifest import Manifest
-from preproc.criteo_job import CriteoJob
-from preproc.criteo_pipeline import prepare
-from preproc.criteo_schema import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.pipeline import prepare
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS
+from recsys.data.manifest import Manifest
 
 FOLDER = Path(__file__).parent
 EXPECTED = FOLDER / "expected.json"

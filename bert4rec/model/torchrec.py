@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network with its item tables sharded by TorchRec, updated by FBGEMM during backward.
+
+DistributedModelParallel shards the tables as its planner decides and copies the rest to every
+process. Needs the extra `torchrec`. Letters: I items, D columns, N tokens, M targets, S negatives.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from bert4rec.model.loss import LossNetwork, Question, loss_of
+from bert4rec.nn.softmax_loss import softmax_cross_entropy
+from cuda_ext.ops import RowOptimizer
+from cuda_ext.reference import ADAGRAD_EPS, ADAM_EPS
+
+_ITEMS, _HEAD = "item_embedding", "item_head"
+_ASKED, _COMPARED = "asked", "compared"
+
+
+def _require_torchrec() -> None:
+    try:
+        import torchrec  # noqa: F401  (optional, so imported where it is needed)
+    except ImportError as error:
+        raise ValueError(
+            "--parallelism dmp needs TorchRec and FBGEMM: install the extra `torchrec`, or on a "
+            "CPU run `make peers` and use .venv-peers. --parallelism ddp needs neither"
+        ) from error
+
+
+class _Collected(nn.Module):
+    """The network, with its item vectors taken from an EmbeddingCollection."""
+
+    def __init__(self, network: LossNetwork, collection: nn.Module) -> None:
+        super().__init__()
+        self.collection = collection
+        self.network = network
+
+    def forward(self, question: Question) -> Tensor:
+        """Returns the mean loss over the targets, a float32 scalar."""
+        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+        network, model = self.network, self.network.model
+        parts = {_ASKED: question.items}
+        compared = None
+        if question.negatives is not None:
+            compared = torch.cat([question.labels, question.negatives])
+            parts[_COMPARED] = compared if model.head.weight is None else compared - 1
+        # One "sample" that holds everything: processes may differ in how much they look up.
+        features = KeyedJaggedTensor(
+            keys=list(parts),
+            values=torch.cat(list(parts.values())),
+            lengths=torch.tensor([p.numel() for p in parts.values()], device=question.items.device),
+        )
+        found = self.collection(features)
+        queries = model(
+            question.items,
+            question.layout,
+            question.targets,
+            causal=question.causal,
+            vectors=found[_ASKED].values(),
+        )
+        if compared is None:
+            assert model.head.weight is not None
+            return softmax_cross_entropy(
+                queries, model.head.weight, model.head.bias, question.labels - 1
+            )
+        return loss_of(
+            network.kind,
+            network.calibration,
+            model.num_items,
+            question,
+            queries,
+            found[_COMPARED].values(),
+            model.head.bias_of(compared - 1),
+        )
+
+
+class ShardedNetwork(nn.Module):
+    """DistributedModelParallel around a network, and what lies in its shards.
+
+    The model keeps empty tensors in place of its sharded tables while it trains; `fill_tables`
+    puts whole ones there, to evaluate and to save.
+
+    Args:
+        network: whose tables to shard; its loss decides whether the head's is one of them.
+        rule: of the fused optimizer.
+        weight_decay: on the rows that occur.
+        device: of this process.
+    """
+
+    def __init__(
+        self, network: LossNetwork, rule: RowOptimizer, weight_decay: float, device: torch.device
+    ) -> None:
+        super().__init__()
+        from torchrec.distributed.embedding import EmbeddingCollectionSharder
+        from torchrec.distributed.model_parallel import DistributedModelParallel
+
+        model = network.model
+        self._tables = {_ITEMS: model.embedding.items}
+        if network.kind != "full" and model.head.weight is not None:
+            self._tables[_HEAD] = model.head.weight
+        collection = _collection(self._tables, network.kind != "full", device)
+        for parameter in self._tables.values():
+            parameter.requires_grad_(False)
+            parameter.data = parameter.new_empty(0, parameter.shape[1])
+        fused = {
+            "optimizer": _fbgemm_rule(rule, device),
+            "learning_rate": 0.0,
+            "eps": ADAM_EPS if rule == "adam" else ADAGRAD_EPS,
+            "weight_decay": weight_decay,
+        }
+        sharders: list[Any] = [EmbeddingCollectionSharder(fused_params=fused)]
+        whole = _Collected(network, collection)
+        self._parallel: Any = DistributedModelParallel(
+            whole, device=device, sharders=sharders, plan=_plan(whole, self._tables, sharders)
+        )
+
+    def forward(self, question: Question) -> Tensor:
+        """Returns the mean loss over the targets of this process, a float32 scalar."""
+        found: Tensor = self._parallel(question)
+        return found
+
+    def set_lr(self, lr: float) -> None:
+        """Sets the rate at which the next backward moves the rows."""
+        optimizer = self._parallel.fused_optimizer
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()  # FBGEMM takes the rate over here
+
+    def describe(self) -> list[str]:
+        """Returns a line per table: how the planner shards it."""
+        plan = self._parallel.plan.plan
+        return [
+            f"{table}: {parameter.sharding_type} on {sorted(set(parameter.ranks or []))}"
+            for module in plan.values()
+            for table, parameter in module.items()
+        ]
+
+    def _shards(self) -> dict[str, Any]:
+        """Returns the sharded tensors: tables, and what the fused optimizer keeps for them."""
+        found = {
+            name: tensor
+            for name, tensor in self._parallel.state_dict().items()
+            if ".embeddings." in f".{name}"
+        }
+        tables = {name.split("embeddings.")[1].split(".")[0]: t for name, t in found.items()}
+        for key, values in self._parallel.fused_optimizer.state_dict()["state"].items():
+            table = key.split("embeddings.")[1].split(".")[0]
+            tables |= {
+                f"{table}.{name.split('.')[-1]}": t
+                for name, t in values.items()
+                if not isinstance(t, torch.Tensor) or t.dim()
+            }
+        return tables
+
+    @torch.no_grad()
+    def gather(self) -> dict[str, Tensor]:
+        """Returns every table and its optimizer's tensors whole, to all processes alike."""
+        found = {}
+        shards = self._shards()
+        # What is kept for a table that lies on one process is known to that process alone.
+        sizes: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(sizes, {name: tuple(t.size()) for name, t in shards.items()})
+        device = _device_of(next(iter(shards.values())))
+        for name, size in sorted({n: s for part in sizes for n, s in part.items()}.items()):
+            whole = torch.zeros(size, device=device)
+            for shard in shards[name].local_shards() if name in shards else ():
+                whole[_place(shard)] = shard.tensor
+            # Each element lies in one shard, so the sum is that element.
+            dist.all_reduce(whole)
+            found[name] = whole
+        return found
+
+    @torch.no_grad()
+    def scatter(self, whole: dict[str, Tensor]) -> None:
+        """Puts whole tensors, as `gather` names them, into the shards."""
+        for name, sharded in self._shards().items():
+            for shard in sharded.local_shards():
+                shard.tensor.copy_(whole[name][_place(shard)])
+
+    def fill_tables(self) -> None:
+        """Puts the whole tables into the model; every process must call it."""
+        found = self.gather()
+        for name, parameter in self._tables.items():
+            parameter.data = found[name]
+
+    def whole_tables(self) -> dict[str, Tensor]:
+        """Returns the tables that `fill_tables` put into the model."""
+        return {name: parameter.data for name, parameter in self._tables.items()}
+
+    def empty_tables(self) -> None:
+        """Frees the whole tables."""
+        for parameter in self._tables.values():
+            parameter.data = parameter.new_empty(0, parameter.shape[1])
+
+
+def shard_network(
+    network: LossNetwork, rule: RowOptimizer, weight_decay: float, device: torch.device
+) -> ShardedNetwork:
+    """Shards the item tables of a network over the process group.
+
+    Raises:
+        ValueError: TorchRec is missing, or FBGEMM has no such optimizer on this device.
+    """
+    with _quiet():
+        _require_torchrec()
+        return ShardedNetwork(network, rule, weight_decay, device)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what TorchRec and FBGEMM say about their own code out of a run's output."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore", "Please use DTensor", FutureWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _collection(tables: dict[str, nn.Parameter], compares: bool, device: torch.device) -> Any:
+    """Returns the tables as an EmbeddingCollection with their present values."""
+    from torchrec.modules.embedding_configs import EmbeddingConfig
+    from torchrec.modules.embedding_modules import EmbeddingCollection
+
+    features = {_ITEMS: [_ASKED], _HEAD: [_COMPARED]}
+    if compares and _HEAD not in tables:
+        features[_ITEMS] = [_ASKED, _COMPARED]
+    collection = EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(
+                name=name,
+                embedding_dim=table.shape[1],
+                num_embeddings=table.shape[0],
+                feature_names=features[name],
+            )
+            for name, table in tables.items()
+        ],
+        device=device,
+    )
+    with torch.no_grad():
+        for name, table in tables.items():
+            collection.embeddings[name].weight.copy_(table)
+    return collection
+
+
+def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+
+    if rule == "adam" and device.type == "cpu":
+        raise ValueError(
+            "--item_rule adam: FBGEMM has no fused Adam on a CPU; use --item_rule rowwise_adagrad "
+            "or adagrad, or --parallelism ddp"
+        )
+    return {
+        "adam": EmbOptimType.ADAM,
+        "adagrad": EmbOptimType.EXACT_ADAGRAD,
+        "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        "sgd": EmbOptimType.EXACT_SGD,
+    }[rule]
+
+
+def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any]) -> Any:
+    """Asks TorchRec's planner where the tables go.
+
+    Left out are copies of a table, whose gradient would be dense, and columns of it, because
+    row-wise Adagrad would then keep a sum per column block.
+    """
+    from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+    from torchrec.distributed.planner.types import ParameterConstraints
+    from torchrec.distributed.types import ShardingType
+
+    allowed = ParameterConstraints(
+        sharding_types=[ShardingType.TABLE_WISE.value, ShardingType.ROW_WISE.value],
+        compute_kernels=[EmbeddingComputeKernel.FUSED.value],
+    )
+    device = next(module.parameters()).device
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(
+            world_size=dist.get_world_size(),
+            local_world_size=dist.get_world_size(),
+            compute_device=device.type,
+        ),
+        constraints=dict.fromkeys(tables, allowed),
+        storage_reservation=FixedPercentageStorageReservation(0.15),
+        stats=[],  # the plan is announced in a line instead
+    )
+    return planner.collective_plan(module, sharders, dist.GroupMember.WORLD)
+
+
+def _place(shard: Any) -> tuple[slice, ...]:
+    """Returns where a shard lies in the whole tensor."""
+    offsets, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+    return tuple(
+        slice(start, start + size)
+        for start, size, _ in zip(offsets, sizes, shard.tensor.shape, strict=False)
+    )
+
+
+def _device_of(sharded: Any) -> torch.device:
+    local = sharded.local_shards()
+    uses_cuda = local[0].tensor.is_cuda if local else torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployed BERT4Rec that answers requests. Letters: B histories, K items of an answer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from bert4rec.config import ModelConfig
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.next_items import Histories, ask, pairs
+from bert4rec.serve.item_names import ItemNames
+from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
+from recsys.serve.requests import Arrays, BadRequestError, check_ids
+from recsys.serve.served import ServedModel
+from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES
+from recsys.settings import section_from_dict
+
+KIND = "bert4rec"
+_MOST_SHOWN = 80
+"""Bytes of an unknown id that a message shows."""
+
+
+class ServedBert4Rec(ServedModel):
+    """A BERT4Rec, ready to answer.
+
+    Args:
+        deployment: of the version.
+        network: the model itself, or an exported network.
+        device: of its inputs.
+        names: raw ids of the items, where requests and answers hold those.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        network: Bert4Rec | Runner,
+        device: torch.device,
+        names: ItemNames | None,
+    ) -> None:
+        super().__init__(deployment)
+        self._network = network
+        self._device = device
+        self._names = names
+        self._num_items: int = deployment.model["num_items"]
+        self._causal: bool = deployment.model["causal"]
+        self._top_k: int = deployment.model["top_k"]
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> Self:
+        """Loads a version folder.
+
+        Raises:
+            DeploymentError: it is missing, damaged or of another kind.
+        """
+        deployment = Deployment.load(folder)
+        if deployment.kind != KIND:
+            raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
+        if deployment.format == "eager":
+            model = build_model(deployment, read_weights(folder)).to(device)
+            names = ItemNames.load(folder) if deployment.model["raw_ids"] else None
+            return cls(deployment, model, device, names)
+        run = open_artifact(folder, deployment, device, _no_network)
+        return cls(deployment, run, device, None)
+
+    def check_values(self, request: Arrays) -> None:
+        """Refuses numbers that are no items, unless they are to count as nothing."""
+        history = self._numbers(request)
+        if self.deployment.out_of_range == "error":
+            if self._names is not None:
+                _check_names(request[HISTORY], history)
+            check_ids(HISTORY, history, np.array(self._num_items + 1))
+        empty = np.flatnonzero(~self._is_item(history).any(axis=1))
+        if len(empty):
+            raise BadRequestError(
+                f"input {HISTORY!r}, row {empty[0]}: holds no item of the catalogue (0, or an "
+                "empty string, stands for nothing)"
+            )
+
+    def _numbers(self, request: Arrays) -> npt.NDArray[np.int64]:
+        history = request[HISTORY]
+        return history if self._names is None else self._names.numbers(history)
+
+    def _is_item(self, history: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (history > 0) & (history <= self._num_items)
+        return found
+
+    def warmup_request(self, rows: int) -> Arrays:
+        """Returns histories as long as the model has room for."""
+        length = self.deployment.model["history_length"]
+        ones = np.ones((rows, length), np.int64)
+        return {
+            HISTORY: ones if self._names is None else self._names.names(ones),
+            EXCLUDE_SEEN: np.ones((rows, 1), np.bool_),
+        }
+
+    @torch.inference_mode()
+    def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
+        """Recommends for the histories of all requests together."""
+        excludes = np.concatenate([_excludes(request) for request in requests])
+        if isinstance(self._network, Bert4Rec):
+            histories = [
+                row[self._is_item(row)] for request in requests for row in self._numbers(request)
+            ]
+            items, scores = self._ask(self._network, histories, excludes)
+        else:
+            whole = np.concatenate([request[HISTORY] for request in requests])
+            inputs = [torch.from_numpy(array).to(self._device) for array in (whole, excludes)]
+            items, scores = self._network(inputs)
+        ends = np.cumsum([len(request[HISTORY]) for request in requests])[:-1]
+        best = items.cpu().numpy()
+        named = best if self._names is None else self._names.names(best)
+        found = [np.split(output, ends) for output in (named, scores.cpu().numpy())]
+        return [{ITEMS: i, SCORES: s} for i, s in zip(*found, strict=True)]
+
+    def _ask(
+        self, model: Bert4Rec, histories: Histories, excludes: npt.NDArray[np.bool_]
+    ) -> tuple[Tensor, Tensor]:
+        with autocast_of(self.deployment, self._device):
+            queries = ask(model, histories, causal=self._causal)
+        nothing = np.empty(0, np.int64)
+        seen = [
+            history if excluded else nothing
+            for history, excluded in zip(histories, excludes[:, 0], strict=True)
+        ]
+        items, scores = queries.top(self._top_k, *pairs(seen, self._device))
+        return items.masked_fill(scores.isneginf(), 0), scores
+
+
+def _check_names(names: npt.NDArray[np.object_], numbers: npt.NDArray[np.int64]) -> None:
+    unknown = np.argwhere(numbers < 0)
+    if len(unknown):
+        row, place = unknown[0].tolist()
+        shown = bytes(names[row, place][:_MOST_SHOWN]).decode(errors="replace")
+        raise BadRequestError(
+            f"input {HISTORY!r}, row {row}, place {place}: {shown!r} is no item of the catalogue"
+        )
+
+
+def _excludes(request: Arrays) -> npt.NDArray[np.bool_]:
+    rows = len(request[HISTORY])
+    found: npt.NDArray[np.bool_] = request.get(EXCLUDE_SEEN, np.ones((rows, 1), np.bool_))
+    return found
+
+
+def _no_network() -> nn.Module:
+    raise AssertionError("an eager network is built from its weights")
+
+
+def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:
+    """Returns the network around deployed weights, which are not copied."""
+    config = section_from_dict(ModelConfig, deployment.model["config"])
+    with torch.device("meta"):
+        model = Bert4Rec(config, deployment.model["num_items"])
+    model.load_state_dict(weights, assign=True)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of a parquet split through merlin-dataloader, the loader of NVTabular.
+
+It is imported here alone, when a run asks for `--loader merlin`. With cuDF it decodes on the GPU
+and its batches never leave it; without, it reads with pandas.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlrm.data.batch import Batch, NarrowBatch
+from dlrm.data.loader import arrive, check_any_batch, count_batches
+from dlrm.data.read_ahead import iterate_ahead
+from recsys.data.click_columns import ClickColumns, check_label
+from recsys.data.errors import DatasetError
+from recsys.data.parquet import ParquetReader
+from recsys.data.parquet_schema import column_names
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MerlinLoader:
+    """The batches of one split, the same and in the same order as those of `BatchLoader`.
+
+    Attributes:
+        reader: finds the parts, and has checked their schemas.
+        batch_size: rows of a batch.
+        device: where batches are wanted.
+        drop_last: leave out the last, shorter batch (training), or yield it (evaluation).
+        subset: share of the batches to use, from the front; None uses all.
+        read_ahead: batches prepared while the model works; 0 makes each when asked.
+        check_ids: refuse ids outside their tables.
+    """
+
+    reader: ParquetReader
+    batch_size: int
+    device: torch.device
+    drop_last: bool
+    subset: float | None = None
+    read_ahead: int = 4
+    check_ids: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses a split too small for a batch."""
+        check_any_batch(self.num_batches, self.batch_size, self.reader.num_rows, self.subset)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch."""
+        return count_batches(self.reader.num_rows, self.batch_size, self.drop_last, self.subset)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """Yields the batches of an epoch from `start` on, always in the same order."""
+        return arrive(self.narrow_batches(epoch, start), self.device)
+
+    def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
+        """Yields the same batches where merlin-dataloader made them; every epoch is the same.
+
+        Raises:
+            ValueError: merlin-dataloader is not installed.
+            DatasetError: a part is damaged, a value is missing, a label is neither 0 nor 1, or an
+                id is outside its table.
+        """
+        del epoch
+        return iterate_ahead(self._read(start), self.read_ahead)
+
+    def _read(self, start: int) -> Generator[NarrowBatch, None, None]:
+        loader = _open(self.reader, self.batch_size, self.device)
+        with contextlib.closing(_stopping(loader, self.reader)) as batches:
+            # It can only begin at the front: what a resumed run has seen is read and dropped.
+            for index, columns in enumerate(itertools.islice(batches, self.num_batches)):
+                if index >= start:
+                    yield self._narrow(columns, index * self.batch_size)
+
+    def _narrow(self, columns: dict[str, Tensor], first_row: int) -> NarrowBatch:
+        spec, source = self.reader.spec, self.reader.folder
+        ids = [columns[feature.name] for feature in spec.categorical]
+        missing = [
+            f.name for f, c in zip(spec.categorical, ids, strict=True) if c.is_floating_point()
+        ]
+        label = columns[spec.label]
+        numerical = (
+            torch.stack([columns[name] for name in spec.numerical], dim=1).to(torch.float32)
+            if spec.numerical
+            else torch.empty(len(label), 0, device=label.device)
+        )
+        if missing or torch.isnan(numerical).any():
+            raise DatasetError(
+                f"{source}: rows {first_row} to {first_row + len(label) - 1} have missing values "
+                f"in {missing or 'numerical features'}; prepared data has none: fill them in, or "
+                "prepare the dataset again"
+            )
+        clicks = check_label(label.cpu().numpy(), spec.label, source, first_row)
+        if self.check_ids:
+            on_host = tuple(column.cpu().numpy() for column in ids)
+            ClickColumns(clicks, numerical[:, :0].cpu().numpy(), on_host).check_ids(
+                spec, source, first_row
+            )
+        groups = (
+            ((tuple(range(len(ids))), torch.stack([c.to(torch.int64) for c in ids])),)
+            if ids
+            else ()
+        )
+        return NarrowBatch(numerical, groups, label != 0)
+
+
+def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
+    """Returns merlin-dataloader's loader over the parts of a split.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of every package of its stack, and of CPUs
+            from merlin.dataloader.torch import Loader
+            from merlin.io import Dataset
+            from merlin.schema import Schema
+    except ImportError as error:
+        raise ValueError(
+            f"--loader merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
+            "`make merlin` makes an environment with them, .venv-merlin. --loader default reads "
+            "the same batches without them"
+        ) from error
+    names = column_names(reader.spec)
+    paths = [str(path) for path in reader.paths]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset = Dataset(
+            paths,
+            engine="parquet",
+            cpu=True if device.type == "cpu" else None,
+            row_groups_per_part=1,  # else it takes an eighth of the machine's memory
+            schema=Schema(names),
+        )
+        return Loader(dataset, batch_size=batch_size, shuffle=False)
+
+
+def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor], None, None]:
+    """Yields name -> [B] tensor of every batch, and ends the loader's thread.
+
+    Raises:
+        DatasetError: a part is damaged.
+    """
+    try:
+        for columns, _ in loader:
+            yield {name: column.reshape(-1) for name, column in columns.items()}
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or was "
+            "cut: prepare the dataset again (--loader default names the part and the row group)"
+        ) from error
+    finally:
+        loader.stop()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding tables that several ranks hold together, each what its placement says.
+
+Letters: W ranks, b samples of this rank, F tables, D columns.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dlrm.config import EmbeddingStorage
+from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, wanted_columns
+from dlrm.distributed.placement import Placement
+from dlrm.nn.embedding import Embeddings, JointTable, build_embeddings
+from recsys.train.row_optimizer import RowGradients, StoredTable
+
+_LOCAL, _REPLICATED = 0, 1
+
+
+class PlacedEmbeddings(Embeddings):
+    """The tables of all features, of which this rank holds a part.
+
+    Args:
+        placement: of the tables.
+        rank: this one.
+        embedding_dim: D.
+        embedding_type: of the tables that lie here; a joint one.
+        storage: likewise.
+
+    Attributes:
+        placement: as given.
+        rank: as given.
+        local_features: the tables of which rows lie in `local`, in that order.
+        local: the joint table of what this rank alone has.
+        replicated: the joint table of what every rank has.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        rank: int,
+        embedding_dim: int,
+        embedding_type: str,
+        storage: EmbeddingStorage = "float32",
+    ) -> None:
+        super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
+        self.placement = placement
+        self.rank = rank
+        self.local_features = wanted_columns(placement, rank)
+        local = [placement.local_rows(i, rank) for i in self.local_features]
+        copied = placement.of_kind("replicate")
+        sizes = [self.table_sizes[i] for i in copied]
+        self.local = _joint(embedding_type, local, embedding_dim, storage)
+        self.replicated = _joint(embedding_type, sizes, embedding_dim, storage)
+        self._copied: Tensor
+        self.register_buffer("_copied", torch.tensor(copied, dtype=torch.int64), persistent=False)
+
+    def start(self, lookups: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
+        """Looks up what other ranks want, and sends it.
+
+        Args:
+            lookups: of this step.
+            dtype: of the vectors, on their way too.
+
+        Returns:
+            What `finish` takes.
+        """
+        exchange = VectorExchange(lookups.send_counts, lookups.receive_counts)
+        self.local.trainable = self.trainable
+        vectors = self.local.lookup(lookups.rows, dtype)
+        return exchange.start(vectors), exchange
+
+    def finish(self, lookups: ExchangedLookups, started: tuple[Tensor, VectorExchange]) -> Tensor:
+        """Puts what arrived, and the vectors of the copies, where they belong: [b, F, D]."""
+        arriving, exchange = started
+        arrived = exchange.finish(arriving)
+        shape = (lookups.batch_size * len(self.table_sizes), self.embedding_dim)
+        # Every place is filled: from `arrived` here, from the copies below.
+        found = arrived.new_empty(shape).index_copy_(0, lookups.places, arrived)
+        found = found.view(lookups.batch_size, len(self.table_sizes), self.embedding_dim)
+        if not len(self._copied):
+            return found
+        self.replicated.trainable = self.trainable
+        own = self.replicated(lookups.replicated, arrived.dtype)
+        return found.index_copy(1, self._copied, own)
+
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Refuses: lookups of several ranks are `start` and `finish`."""
+        raise NotImplementedError("tables on several ranks are looked up by start and finish")
+
+    @torch.no_grad()
+    def load_table(self, feature: int, values: Tensor) -> None:
+        """Puts this rank's part of a whole table into place.
+
+        Args:
+            feature: its index.
+            values: [rows, D] floating point, all rows.
+        """
+        placed = self.placement.tables[feature]
+        if placed.kind == "replicate":
+            self.replicated.load_table(self._copied.tolist().index(feature), values)
+        elif feature in self.local_features:
+            part = values[self.placement.first_row(feature, self.rank) :: self._stride(feature)]
+            self.local.load_table(self.local_features.index(feature), part)
+
+    def held(self, stored: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Splits tensors that lie like the stored tables into the parts that lie here."""
+        found = dict(zip(self.local_features, self.local.per_feature(stored[:1]), strict=True))
+        copied = self.replicated.per_feature(stored[1:])
+        return found | dict(zip(self._copied.tolist(), copied, strict=True))
+
+    def features_held(self) -> list[int]:
+        """Returns the features of whose table any row lies here."""
+        return sorted([*self.local_features, *self._copied.tolist()])
+
+    def rows_held(self, feature: int) -> slice:
+        """Returns which rows of a table lie here, of those of which any do."""
+        return slice(self.placement.first_row(feature, self.rank), None, self._stride(feature))
+
+    def is_saved_here(self, feature: int) -> bool:
+        """Returns whether this rank is to save its part of a table: copies, the first one does."""
+        if self.placement.tables[feature].kind == "replicate":
+            return self.rank == 0
+        return feature in self.local_features
+
+    def tables(self) -> list[Tensor]:
+        """Refuses: no rank has them all."""
+        raise NotImplementedError("a rank holds a part of the tables; see held_tables")
+
+    def _stride(self, feature: int) -> int:
+        is_spread = self.placement.tables[feature].kind == "rows"
+        return self.placement.world_size if is_spread else 1
+
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns the joint table of this rank, and that of the copies."""
+        return [*self.local.stored_tables(), *self.replicated.stored_tables()]
+
+    def take_row_gradients(self) -> list[RowGradients]:
+        """Returns the gradients of this rank's rows, and of the copies summed over the ranks."""
+        found = [RowGradients(_LOCAL, g.rows, g.gradients) for g in self.local.take_row_gradients()]
+        return found + self._summed(self.replicated.take_row_gradients())
+
+    def _summed(self, gradients: Sequence[RowGradients]) -> list[RowGradients]:
+        """Sums the gradients of the copies; rows that no rank met are left out."""
+        rows = sum(self.table_sizes[i] for i in self._copied.tolist())
+        if not rows or not self.trainable:
+            return []
+        device = self._copied.device
+        # One column more counts who met a row: rules with moments must not see the others.
+        total = torch.zeros(rows, self.embedding_dim + 1, device=device)
+        for part in gradients:
+            index = part.rows.to(torch.int64)
+            ones = total.new_ones(len(index), 1)
+            total.index_add_(0, index, torch.cat([part.gradients.to(total.dtype), ones], dim=1))
+        dist.all_reduce(total)
+        met = total[:, -1].nonzero().squeeze(1)
+        return [RowGradients(_REPLICATED, met, total[met, :-1].contiguous())]
+
+
+def _joint(
+    embedding_type: str, sizes: Sequence[int], dim: int, storage: EmbeddingStorage
+) -> JointTable:
+    found = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
+    if not isinstance(found, JointTable):
+        raise ValueError(
+            f"--embedding_type {embedding_type} is for one device; on several take joint_fused, "
+            "joint_sparse or joint"
+        )
+    return found

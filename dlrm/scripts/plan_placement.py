@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans where tables would lie, on machines that need not be there.
+
+python -m dlrm.distributed --dry_run --world_size 16 --hbm_gib 141
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlrm.distributed.cost import GIB, Machine, Workload
+from dlrm.distributed.placement import PlacementError
+from dlrm.distributed.planner import PlannedPlacement, plan
+from dlrm.distributed.report import describe
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+
+CRITEO_LIMIT_15 = (
+    *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),
+    *(2209, 10667, 104, 4, 968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35),
+)
+"""Table sizes of the Criteo terabyte set with --frequency_limit 15, as NVIDIA publishes them."""
+
+CRITEO_CAP_40M = (
+    *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
+    *(2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36),
+)
+"""Table sizes of the same set with ids modulo 40,000,000, as MLPerf v1 trains it."""
+
+CRITEO_LIMIT_3 = (
+    *(40553731, 36277, 17215, 7380, 20152, 4, 7113, 1458, 63, 25771174, 1307083, 313515, 11),
+    *(2209, 11267, 126, 4, 972, 15, 46585141, 10069807, 35020192, 418728, 12476, 102, 35),
+)
+"""Estimated sizes with --frequency_limit 3: only their sum is published, 82 GB at 128 columns.
+
+Each lies between the published sizes with limits 15 and 0, at the same share of the way in
+logarithms: the one that gives the sum.
+"""
+
+KNOWN_TABLES = {
+    "criteo_limit_15": CRITEO_LIMIT_15,
+    "criteo_limit_3": CRITEO_LIMIT_3,
+    "criteo_cap_40m": CRITEO_CAP_40M,
+}
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the settings of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dlrm.distributed", description="Plans a placement of tables"
+    )
+    add = parser.add_argument
+    add("--dry_run", action="store_true", help="plan without devices: all that this command does")
+    add("--dataset", type=Path, help="folder with feature_spec.yaml, for the sizes of its tables")
+    add(
+        "--tables",
+        default="criteo_limit_15",
+        help=f"sizes, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
+    )
+    add("--placement", type=Path, help="file to write the plan to")
+    add("--world_size", type=int, default=8, help="devices")
+    add("--ranks_per_node", type=int, default=8, help="devices that the fast links join")
+    add("--hbm_gib", type=float, default=141, help="memory of a device")
+    add("--hbm_gb_per_s", type=float, default=4300, help="its bandwidth, as lookups reach it")
+    add("--node_gb_per_s", type=float, default=350, help="from a device to others of its node")
+    add("--network_gb_per_s", type=float, default=40, help="from a device to other nodes")
+    add("--tflop_per_s", type=float, default=400, help="of a device, as training reaches it")
+    add("--overlap", type=float, default=0.5, help="share of the exchange that computing hides")
+    add("--batch_size", type=int, default=65536, help="samples of a step, over all devices")
+    add("--embedding_dim", type=int, default=128)
+    add("--bottom_mlp_sizes", default="512,256,128")
+    add("--top_mlp_sizes", default="1024,1024,512,256,1")
+    add("--num_numerical_features", type=int, default=13)
+    add("--wire_bytes", type=int, default=2, help="of a vector's element on its way: 2 under --amp")
+    add("--weight_bytes", type=int, default=4, help="of a table's element")
+    add("--state_bytes_per_row", type=int, default=0, help="of the tables' optimizer; 0 for SGD")
+    add("--unique_share", type=float, default=0.15, help="of the rows of a batch that differ")
+    return parser.parse_args(arguments)
+
+
+def workload_of(options: argparse.Namespace) -> Workload:
+    """Returns what a step has to do.
+
+    Raises:
+        ValueError: sizes that are none.
+    """
+    if options.dataset is not None:
+        sizes = FeatureSpec.load(options.dataset).table_sizes
+    else:
+        sizes = KNOWN_TABLES.get(options.tables) or _integers("--tables", options.tables)
+    return Workload.of_network(
+        sizes,
+        num_numerical=options.num_numerical_features,
+        embedding_dim=options.embedding_dim,
+        bottom_mlp_sizes=_integers("--bottom_mlp_sizes", options.bottom_mlp_sizes),
+        top_mlp_sizes=_integers("--top_mlp_sizes", options.top_mlp_sizes),
+        global_batch=options.batch_size,
+        weight_bytes=options.weight_bytes,
+        state_bytes_per_row=options.state_bytes_per_row,
+        wire_bytes=options.wire_bytes,
+        unique_share=options.unique_share,
+    )
+
+
+def machine_of(options: argparse.Namespace) -> Machine:
+    """Returns the devices."""
+    return Machine(
+        world_size=options.world_size,
+        ranks_per_node=options.ranks_per_node,
+        memory_bytes=options.hbm_gib * GIB,
+        memory_bytes_per_s=options.hbm_gb_per_s * 1e9,
+        node_bytes_per_s=options.node_gb_per_s * 1e9,
+        network_bytes_per_s=options.network_gb_per_s * 1e9,
+        flop_per_s=options.tflop_per_s * 1e12,
+        overlap=options.overlap,
+    )
+
+
+def _integers(flag: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part.replace("_", "")) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"{flag} must be whole numbers, comma-separated; got {text!r}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    options = parse_arguments(arguments)
+    try:
+        workload = workload_of(options)
+        planned: PlannedPlacement = plan(workload, machine_of(options))
+        if options.placement is not None:
+            planned.placement.save(options.placement)
+    except (PlacementError, DatasetError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(describe(planned, workload)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DLRM checkpoint, opened to be deployed. Letters: B rows, M and F features."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dlrm.model.network import Dlrm
+from dlrm.model.weights import describe_model
+from dlrm.serve import triton_model
+from dlrm.serve.network import build_network, weights_to_deploy
+from dlrm.serve.served import KIND, ServedDlrm
+from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.deployment import OutOfRange, Quantize
+from recsys.serve.requests import Arrays
+from recsys.serve.served import ServedModel
+from recsys.serve.signature import (
+    CATEGORICAL,
+    LOGIT,
+    NUMERICAL,
+    PROBABILITY,
+    Signature,
+    dlrm_signature,
+)
+
+_ROWS_PER_REQUEST = 256
+
+
+class DlrmExport(CheckpointExport):
+    """A trained DLRM.
+
+    Args:
+        path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another model.
+        ValueError: the model has no numerical or no categorical feature.
+    """
+
+    kind: ClassVar[str] = KIND
+    served_class: ClassVar[type[ServedModel]] = ServedDlrm
+    model_file: ClassVar[Path] = Path(triton_model.__file__)
+
+    def __init__(self, path: Path) -> None:
+        self._stored = describe_model(path)
+        self.path = self._stored.path
+        self.step = self._stored.step
+        if not self._stored.table_sizes or not self._stored.config.num_numerical_features:
+            raise ValueError(
+                f"{path}: a model with {self._stored.config.num_numerical_features} numerical and "
+                f"{len(self._stored.table_sizes)} categorical features cannot be deployed: Triton "
+                "has no empty tensors"
+            )
+
+    @functools.cached_property
+    def model(self) -> Dlrm:
+        """The model as it was trained, in evaluation mode."""
+        return self._stored.load()
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
+        """Returns what the network takes and gives."""
+        return dlrm_signature(
+            self._stored.config.num_numerical_features, len(self._stored.table_sizes)
+        )
+
+    def model_values(self) -> dict[str, Any]:
+        """Returns the settings and table sizes."""
+        return {
+            "config": dataclasses.asdict(self._stored.config),
+            "table_sizes": list(self._stored.table_sizes),
+        }
+
+    def weights(self, quantize: Quantize) -> dict[str, Tensor]:
+        """Returns one joint table and the parameters beside it."""
+        return weights_to_deploy(self.model, quantize)
+
+    def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
+        """Returns the network in plain PyTorch."""
+        config, sizes = self._stored.config, self._stored.table_sizes
+        return build_network(config, sizes, weights, out_of_range, portable=True)
+
+    def example_requests(
+        self,
+        count: int,
+        *,
+        fixed_shapes: bool,  # noqa: ARG002  (all are fixed)
+    ) -> list[Arrays]:
+        """Draws rows with ids from the whole of each table."""
+        generator = np.random.default_rng(0)
+        sizes = np.array(self._stored.table_sizes)
+        found: list[Arrays] = []
+        for start in range(0, count, _ROWS_PER_REQUEST):
+            rows = min(_ROWS_PER_REQUEST, count - start)
+            shape = (rows, self._stored.config.num_numerical_features)
+            found.append(
+                {
+                    NUMERICAL: generator.normal(size=shape).astype(np.float32),
+                    CATEGORICAL: generator.integers(0, sizes, (rows, len(sizes)), np.int64),
+                }
+            )
+        return found
+
+    @torch.inference_mode()
+    def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
+        """Compares probabilities and logits with those of the model as it was trained."""
+        numerical, categorical, probability, logit = (
+            torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
+            for source, name in (
+                (requests, NUMERICAL),
+                (requests, CATEGORICAL),
+                (answers, PROBABILITY),
+                (answers, LOGIT),
+            )
+        )
+        true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
+        scale = true.abs().clamp(min=1)
+        of_logits = ((logit - true).abs() / scale).max()
+        of_probabilities = (probability - torch.sigmoid(true)).abs().max()
+        return float(torch.maximum(of_logits, of_probabilities))

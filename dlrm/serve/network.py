@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM as a network of plain tensors: features in, click probability out.
+
+Letters: B rows, M numerical features, F categorical features.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from dlrm.config import EmbeddingStorage, ModelConfig
+from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
+from dlrm.nn.frozen_embedding import FrozenEmbedding, quantize_rows
+from recsys.serve.deployment import OutOfRange, Quantize
+
+TABLE, SCALE = "embeddings.table", "embeddings.scale"
+
+
+class ClickNetwork(nn.Module):
+    """A DLRM that never reads past a table.
+
+    Args:
+        model: the network.
+        out_of_range: what a row with an id outside its table gets: `error`, NaN (nothing that runs
+            in a graph can refuse); `zero`, the answer for id 0, the unknown value.
+    """
+
+    def __init__(self, model: Dlrm, out_of_range: OutOfRange) -> None:
+        super().__init__()
+        self.model = model
+        self._marks = out_of_range == "error"
+        self._hashes = model.embeddings.hash_indices
+        self._sizes: Tensor
+        self.register_buffer("_sizes", torch.tensor(model.embeddings.table_sizes))
+
+    def forward(self, numerical: Tensor, categorical: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores rows.
+
+        Args:
+            numerical: [B, M] float32, transformed as in the dataset.
+            categorical: [B, F] int64.
+
+        Returns:
+            ([B, 1] probability, [B, 1] logit), float32.
+        """
+        if self._hashes:
+            logit = self.model(numerical, categorical)
+        else:
+            outside = (categorical < 0) | (categorical >= self._sizes)
+            logit = self.model(numerical, categorical.masked_fill(outside, 0))
+            if self._marks:
+                logit = logit.masked_fill(outside.any(dim=1), float("nan"))
+        logit = logit.to(torch.float32).unsqueeze(1)
+        return torch.sigmoid(logit), logit
+
+
+@torch.no_grad()
+def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
+    """Returns what inference reads: one joint table, and the parameters beside it.
+
+    Args:
+        model: as it was trained, of any --embedding_type.
+        quantize: of the table.
+    """
+    # The high halves of a planar table are all that a forward pass reads.
+    stored = [table.values for table in model.embeddings.stored_tables()]
+    table = stored[0] if len(stored) == 1 else torch.cat(stored)
+    weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
+    if quantize == "int8":
+        weights[TABLE], weights[SCALE] = quantize_rows(table)
+    else:
+        weights[TABLE] = table.detach().contiguous()
+    return weights
+
+
+def build_network(
+    config: ModelConfig,
+    table_sizes: tuple[int, ...],
+    weights: Mapping[str, Tensor],
+    out_of_range: OutOfRange,
+    *,
+    portable: bool,
+) -> ClickNetwork:
+    """Puts deployed weights back together, around a table that is not copied.
+
+    Args:
+        config: of the model.
+        table_sizes: rows of each table.
+        weights: of `weights_to_deploy`.
+        out_of_range: policy for ids outside their table.
+        portable: plain PyTorch alone, for exporters; otherwise this project's kernels where they
+            are built.
+    """
+    table, scale = weights[TABLE], weights.get(SCALE)
+    embeddings: Embeddings
+    if portable or scale is not None:
+        embeddings = FrozenEmbedding(table, scale, table_sizes, config.hash_indices)
+    else:
+        storage: EmbeddingStorage = "bfloat16" if table.dtype == torch.bfloat16 else "float32"
+        embeddings = JointFusedEmbedding(
+            table_sizes, config.embedding_dim, config.hash_indices, storage
+        )
+        embeddings.weight = nn.Parameter(table, requires_grad=False)
+    if portable and config.interaction_op == "cuda_dot":
+        config = dataclasses.replace(config, interaction_op="dot")
+    model = Dlrm(config, table_sizes, embeddings)
+    for name, value in model.mlp_state().items():
+        value.copy_(weights[name])
+    model.eval().requires_grad_(False)
+    return ClickNetwork(model, out_of_range)

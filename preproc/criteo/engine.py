@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every engine takes and gives; finishing the dataset is the same for all of them.
+
+An engine is a function of an `EngineJob`. It fills `dataset` with the split folders if they are
+asked for, dictionaries/cat_i.bin and, where rows were bad, quarantine.csv, and returns an
+`EngineResult`. Rows stand in input order; the shuffle and parquet/ follow from `columns`. It never
+touches the final output path.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.rules import NUM_CATEGORICAL, RejectReason, Split
+from preproc.files.input_file import InputFile
+from preproc.files.progress import ProgressReporter
+from preproc.files.workspace import Workspace
+
+DICTIONARY_FOLDER = "dictionaries"
+DICTIONARY_DTYPE = np.dtype("<u4")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineJob:
+    """Everything an engine needs."""
+
+    job: CriteoJob
+    inputs: tuple[InputFile, ...]
+    workspace: Workspace
+    reporter: ProgressReporter
+
+    def for_engine(self) -> "EngineJob":
+        """Returns the job as its engine is to see it.
+
+        TorchRec's layout is made from columns that are no part of the dataset, with float32
+        features: those that any engine leaves for parquet.
+        """
+        if self.job.layout == "nvidia":
+            return self
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, format=("parquet",)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FileRows:
+    """What one raw file held."""
+
+    rows: int
+    lines: int
+    rejected: dict[RejectReason, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedColumns:
+    """Columns that an engine leaves to the stages after it.
+
+    Attributes:
+        folder: where the split-binary columns are, a folder per split; the dataset itself if it is
+            to have them.
+        float32: folder with a file per split, its numerical features as [rows, 13] float32; None
+            where no format needs them.
+        is_shuffled: train has its final order; otherwise it is in input order.
+    """
+
+    folder: Path
+    float32: Path | None
+    is_shuffled: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EngineResult:
+    """What an engine made.
+
+    Attributes:
+        dataset: the staged folder.
+        engine: name and version, for the manifest.
+        files: per input file, in order.
+        rows: rows of each split.
+        positives: clicks of each split.
+        cardinalities: rows of each embedding table (kept categories + 1).
+        columns: what the shuffle, parquet and other layouts are made from.
+    """
+
+    dataset: Path
+    engine: dict[str, Any]
+    files: tuple[FileRows, ...]
+    rows: dict[Split, int]
+    positives: dict[Split, int]
+    cardinalities: tuple[int, ...]
+    columns: EncodedColumns
+
+
+Engine = Callable[[EngineJob], EngineResult]
+
+
+def dictionary_path(root: Path, column: int) -> Path:
+    """Returns the file with the categories of a column in id order (the first has id 1)."""
+    return root / DICTIONARY_FOLDER / f"cat_{column}.bin"
+
+
+def write_dictionaries(root: Path, dictionaries: list[npt.NDArray[np.uint32]]) -> None:
+    """Writes all dictionary files of a dataset."""
+    (root / DICTIONARY_FOLDER).mkdir(parents=True, exist_ok=True)
+    for column in range(NUM_CATEGORICAL):
+        dictionaries[column].astype(DICTIONARY_DTYPE).tofile(dictionary_path(root, column))

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that encode click logs; all write the same bytes."""

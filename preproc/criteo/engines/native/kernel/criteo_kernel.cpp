@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface of the Criteo kernel; preproc/criteo/engines/native/kernel/binding.py is its other side.
+//
+// Text goes in by ranges of a file or by pieces in memory, so the same calls serve a thread of the
+// native engine and an executor of a cluster. No call keeps state outside its handle. Calls return
+// 0 or a status below 0; criteo_error() then has the message of this thread.
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "count_table.h"
+#include "row_encoder.h"
+#include "row_stream.h"
+#include "run_merge.h"
+
+#define CRITEO_API extern "C" __attribute__((visibility("default")))
+
+namespace criteo {
+namespace {
+
+enum Status : int { kOk = 0, kFailed = -1, kCancelled = -2, kLineTooLong = -3 };
+
+thread_local std::string last_error;
+
+template <typename Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return kOk;
+  } catch (const Cancelled& error) {
+    last_error = error.what();
+    return kCancelled;
+  } catch (const LineTooLong& error) {
+    last_error = error.what();
+    return kLineTooLong;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return kFailed;
+  }
+}
+
+template <typename Handle, typename Make>
+Handle* guarded_make(const Make& make) {
+  Handle* handle = nullptr;
+  guarded([&] { handle = make(); });
+  return handle;
+}
+
+// What precedes the bytes of each row in a rejects file.
+struct RejectedHeader {
+  uint64_t offset;
+  uint64_t line;
+  uint32_t length;
+  uint32_t reason;
+};
+
+class RowScanner final : public RowSink {
+ public:
+  RowScanner(uint64_t modulus, size_t table_bytes, uint64_t row_limit, int runs_fd, int rejects_fd)
+      : counts_(modulus, table_bytes, runs_fd), row_limit_(row_limit), rejects_fd_(rejects_fd) {}
+
+  bool rows(const RowBatch& batch) override {
+    RowBatch* shorter = nullptr;
+    if (rows_ + static_cast<uint64_t>(batch.rows) > row_limit_) {
+      if (cut_.size() == 0) cut_ = Pages<RowBatch>(1);
+      cut_[0] = batch;
+      cut_[0].rows = static_cast<int>(row_limit_ - rows_);
+      shorter = &cut_[0];
+    }
+    const RowBatch& counted = shorter == nullptr ? batch : *shorter;
+    counts_.add(counted);
+    rows_ += static_cast<uint64_t>(counted.rows);
+    for (int r = 0; r < counted.rows; ++r) positives_ += counted.label[r];
+    return rows_ < row_limit_;
+  }
+
+  void rejected(const RejectedRow& row, const uint8_t* text) override {
+    ++rejected_[row.reason];
+    if (rejects_fd_ < 0) return;
+    const RejectedHeader header{row.offset, row.line, row.length, row.reason};
+    write_all(rejects_fd_, &header, sizeof(header));
+    write_all(rejects_fd_, text, row.length);
+  }
+
+  CategoryCounts counts_;
+  uint64_t row_limit_;
+  int rejects_fd_;
+  uint64_t rows_ = 0;
+  uint64_t positives_ = 0;
+  uint64_t rejected_[kNumReasons] = {};
+  Pages<RowBatch> cut_;
+};
+
+template <typename Sink>
+struct Reading {
+  template <typename... Args>
+  Reading(Progress* progress, uint64_t offset, Args&&... args)
+      : sink(std::forward<Args>(args)...), stream(sink, progress, offset) {}
+  Sink sink;
+  RowStream stream;
+};
+
+}  // namespace
+
+struct ScanSummary {
+  uint64_t rows;
+  uint64_t positives;
+  uint64_t lines;
+  uint64_t bytes;
+  uint64_t rejected[kNumReasons];
+  uint64_t num_runs;
+};
+
+using Scan = Reading<RowScanner>;
+using Encode = Reading<RowEncoder>;
+
+CRITEO_API const char* criteo_error() { return last_error.c_str(); }
+
+// Changes whenever the same text could give other bytes in a runs or rejects file.
+CRITEO_API int criteo_kernel_version() { return 1; }
+
+CRITEO_API Scan* criteo_scan_open(uint64_t modulus, uint64_t table_bytes, uint64_t row_limit,
+                                  int runs_fd, int rejects_fd, uint64_t offset,
+                                  Progress* progress) {
+  return guarded_make<Scan>([&] {
+    return new Scan(progress, offset, modulus, table_bytes, row_limit, runs_fd, rejects_fd);
+  });
+}
+
+CRITEO_API int criteo_scan_text(Scan* scan, const uint8_t* text, uint64_t size) {
+  return guarded([&] { scan->stream.feed(text, size); });
+}
+
+CRITEO_API int criteo_scan_file(Scan* scan, int fd, uint64_t begin, uint64_t end) {
+  return guarded([&] { scan->stream.feed_file(fd, begin, end); });
+}
+
+CRITEO_API int criteo_scan_finish(Scan* scan, ScanSummary* summary) {
+  return guarded([&] {
+    scan->stream.finish();
+    RowScanner& sink = scan->sink;
+    sink.counts_.spill();
+    summary->rows = sink.rows_;
+    summary->positives = sink.positives_;
+    summary->lines = scan->stream.lines();
+    summary->bytes = scan->stream.bytes();
+    std::copy(std::begin(sink.rejected_), std::end(sink.rejected_), summary->rejected);
+    summary->num_runs = sink.counts_.runs().size();
+  });
+}
+
+CRITEO_API void criteo_scan_runs(const Scan* scan, Run* runs) {
+  std::copy(scan->sink.counts_.runs().begin(), scan->sink.counts_.runs().end(), runs);
+}
+
+CRITEO_API void criteo_scan_close(Scan* scan) { delete scan; }
+
+// Merges the runs of one column and writes the categories kept, in id order, as uint32.
+CRITEO_API int criteo_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
+                            uint64_t budget_bytes, int dictionary_fd, Progress* progress,
+                            MergeResult* result) {
+  return guarded([&] {
+    RunMerge merge(runs, num_runs, frequency_limit, budget_bytes, progress);
+    *result = merge.run(dictionary_fd);
+  });
+}
+
+CRITEO_API Dictionary* criteo_dictionary_open(const uint32_t* categories, uint64_t count) {
+  return guarded_make<Dictionary>([&] { return new Dictionary(categories, count); });
+}
+
+CRITEO_API void criteo_dictionary_close(Dictionary* dictionary) { delete dictionary; }
+
+// targets: ascending, disjoint row ranges of the text; must outlive the handle.
+CRITEO_API Encode* criteo_encode_open(const Dictionary* const* dictionaries, uint64_t modulus,
+                                      const NumericalRule* rule, EncodeTarget* targets,
+                                      uint64_t num_targets, Progress* progress) {
+  return guarded_make<Encode>(
+      [&] { return new Encode(progress, 0, dictionaries, modulus, *rule, targets, num_targets); });
+}
+
+CRITEO_API int criteo_encode_text(Encode* encode, const uint8_t* text, uint64_t size) {
+  return guarded([&] { encode->stream.feed(text, size); });
+}
+
+CRITEO_API int criteo_encode_file(Encode* encode, int fd, uint64_t begin, uint64_t end) {
+  return guarded([&] { encode->stream.feed_file(fd, begin, end); });
+}
+
+// Writes out what is buffered and returns the rows read.
+CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
+  return guarded([&] {
+    encode->stream.finish();
+    encode->sink.flush();
+    encode->sink.start_writeback_of_targets();
+    *rows = encode->sink.seen();
+  });
+}
+
+CRITEO_API void criteo_encode_close(Encode* encode) { delete encode; }
+
+}  // namespace criteo

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the Criteo kernel and declares its C interface, as criteo_kernel.cpp has it."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+from preproc.criteo.rules import NUM_CATEGORICAL, REJECT_REASONS
+
+LIBRARY = Path(__file__).with_name("criteo_kernel.so")
+
+_CANCELLED, _LINE_TOO_LONG = -2, -3
+
+
+class KernelError(RuntimeError):
+    """A call of the kernel failed; the message is the kernel's."""
+
+
+class KernelCancelledError(KernelError):
+    """A call ended early because `Progress.cancel` was called."""
+
+
+class LineTooLongError(KernelError):
+    """A line is longer than any buffer should be."""
+
+
+class Progress(ctypes.Structure):
+    """Counters that the kernel moves on while it works; may be read at any time."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_uint64),
+        ("rows", ctypes.c_uint64),
+        ("stop", ctypes.c_uint64),
+    )
+    bytes: int
+    rows: int
+    stop: int
+
+    def cancel(self) -> None:
+        """Makes every call that uses this object end soon with KernelCancelledError."""
+        self.stop = 1
+
+
+class RawRun(ctypes.Structure):
+    """struct Run."""
+
+    _fields_ = (
+        ("column", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("first_entry", ctypes.c_uint64),
+        ("entries", ctypes.c_uint64),
+    )
+
+
+class RawScanSummary(ctypes.Structure):
+    """struct ScanSummary."""
+
+    _fields_ = (
+        ("rows", ctypes.c_uint64),
+        ("positives", ctypes.c_uint64),
+        ("lines", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("rejected", ctypes.c_uint64 * len(REJECT_REASONS)),
+        ("num_runs", ctypes.c_uint64),
+    )
+
+
+class RawRunSlice(ctypes.Structure):
+    """struct RunSlice."""
+
+    _fields_ = (("entries", ctypes.c_void_p), ("count", ctypes.c_uint64))
+
+
+class RawMergeResult(ctypes.Structure):
+    """struct MergeResult."""
+
+    _fields_ = (
+        ("kept", ctypes.c_uint64),
+        ("distinct", ctypes.c_uint64),
+        ("needed_bytes", ctypes.c_uint64),
+    )
+
+
+class RawNumericalRule(ctypes.Structure):
+    """struct NumericalRule."""
+
+    _fields_ = (
+        ("offset", ctypes.c_int64),
+        ("minimum", ctypes.c_int64),
+        ("missing_is_zero_after", ctypes.c_uint64),
+    )
+
+
+class RawEncodeTarget(ctypes.Structure):
+    """struct EncodeTarget."""
+
+    _fields_ = (
+        ("first_row", ctypes.c_uint64),
+        ("rows", ctypes.c_uint64),
+        ("out_row", ctypes.c_uint64),
+        ("positives", ctypes.c_uint64),
+        ("label_fd", ctypes.c_int32),
+        ("float16_fd", ctypes.c_int32),
+        ("float32_fd", ctypes.c_int32),
+        ("categorical_fds", ctypes.c_int32 * NUM_CATEGORICAL),
+        ("id_bytes", ctypes.c_uint8 * NUM_CATEGORICAL),
+    )
+
+
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "criteo_error": (ctypes.c_char_p, ()),
+    "criteo_kernel_version": (ctypes.c_int, ()),
+    "criteo_scan_open": (
+        ctypes.c_void_p,
+        (
+            *(ctypes.c_uint64,) * 3,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+        ),
+    ),
+    "criteo_scan_text": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)),
+    "criteo_scan_file": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
+    ),
+    "criteo_scan_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_scan_runs": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_scan_close": (None, (ctypes.c_void_p,)),
+    "criteo_merge": (
+        ctypes.c_int,
+        (
+            ctypes.c_void_p,
+            *(ctypes.c_uint64,) * 3,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ),
+    ),
+    "criteo_dictionary_open": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_uint64)),
+    "criteo_dictionary_close": (None, (ctypes.c_void_p,)),
+    "criteo_encode_open": (
+        ctypes.c_void_p,
+        (
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+        ),
+    ),
+    "criteo_encode_text": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)),
+    "criteo_encode_file": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
+    ),
+    "criteo_encode_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_encode_close": (None, (ctypes.c_void_p,)),
+}
+
+
+@functools.cache
+def load(path: Path = LIBRARY) -> ctypes.CDLL:
+    """Loads the kernel.
+
+    Raises:
+        OSError: it was not built, or for another machine.
+    """
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, list(arguments)
+    return library
+
+
+def is_built() -> bool:
+    """Returns whether the kernel can be used here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+def kernel_version() -> int:
+    """Returns the version of what the kernel writes into work files."""
+    return int(load().criteo_kernel_version())
+
+
+def check(status: int) -> None:
+    """Raises the error that a call returned, if any."""
+    if status == 0:
+        return
+    message = load().criteo_error().decode(errors="replace")
+    kinds = {_CANCELLED: KernelCancelledError, _LINE_TOO_LONG: LineTooLongError}
+    raise kinds.get(status, KernelError)(message)
+
+
+def made(handle: int | None) -> int:
+    """Returns the handle that a call made, or raises its error."""
+    if handle is None:
+        raise KernelError(load().criteo_error().decode(errors="replace"))
+    return handle

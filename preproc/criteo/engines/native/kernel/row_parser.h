@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to columns of numbers, with the row grammar of preproc/criteo/rules.py.
+//
+// Two steps per batch of rows. `split_rows` finds the ends of all fields with 64-byte masks and
+// puts rows of another number of fields aside. `parse_rows` then turns fields of known place and
+// length into numbers, 8 bytes at a time without a branch per character. Rows that break the
+// grammar are only marked there; `reject_reason` looks at them again, slowly, to say why.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+// CRITEO_PORTABLE leaves out everything for one processor, so that tests reach the rest.
+#if defined(__x86_64__) && !defined(CRITEO_PORTABLE)
+#define CRITEO_X86 1
+#include <immintrin.h>
+#endif
+
+#define CRITEO_INLINE inline __attribute__((always_inline))
+
+namespace criteo {
+
+constexpr int kNumericals = 13;
+constexpr int kCategoricals = 26;
+constexpr int kFields = 1 + kNumericals + kCategoricals;
+constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
+constexpr size_t kPadding = 64;  // readable bytes that must follow the text
+
+enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kNumReasons };
+
+struct RejectedRow {
+  uint64_t offset;  // of the first byte, in the text
+  uint64_t line;    // rows before it
+  uint32_t length;  // without the line end
+  RejectReason reason;
+};
+
+struct RowBatch {
+  int rows = 0;
+  uint8_t label[kBatchRows];
+  uint16_t numerical_present[kBatchRows];  // bit c: column c is not empty
+  uint32_t categorical_present[kBatchRows];
+  int32_t numerical[kBatchRows][kNumericals];
+  uint32_t categorical[kBatchRows][kCategoricals];
+};
+
+// Where the fields of the accepted rows of a batch end.
+struct FieldEnds {
+  int rows = 0;
+  uint32_t start[kBatchRows];
+  uint32_t line[kBatchRows];
+  // A chunk of 64 bytes is written without looking at the room left, hence the slack.
+  uint32_t ends[kBatchRows * kFields + kFields + 2 * 64];
+};
+
+CRITEO_INLINE uint64_t load64(const uint8_t* p) {
+  uint64_t value;
+  std::memcpy(&value, p, sizeof(value));
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  value = __builtin_bswap64(value);
+#endif
+  return value;
+}
+
+constexpr uint64_t repeat(uint8_t byte) { return 0x0101010101010101ull * byte; }
+
+struct ChunkMasks {
+  uint64_t delimiters;  // bit i: byte i is a tab or a line feed
+  uint64_t line_feeds;
+};
+
+CRITEO_INLINE ChunkMasks chunk_masks(const uint8_t* p) {
+  ChunkMasks masks{0, 0};
+#ifdef CRITEO_X86
+  const __m128i tab = _mm_set1_epi8('\t'), line_feed = _mm_set1_epi8('\n');
+  for (int i = 0; i < 4; ++i) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+    const uint64_t tabs = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, tab)));
+    const uint64_t feeds =
+        static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, line_feed)));
+    masks.delimiters |= (tabs | feeds) << (16 * i);
+    masks.line_feeds |= feeds << (16 * i);
+  }
+#else
+  for (int i = 0; i < 8; ++i) {
+    const auto equal = [&](uint8_t byte) {
+      // High bit of each byte that is zero after the exclusive or, moved into 8 adjacent bits.
+      const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
+      const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
+      return ((zero >> 7) * 0x0102040810204080ull) >> 56;
+    };
+    const uint64_t feeds = equal('\n');
+    masks.delimiters |= (equal('\t') | feeds) << (8 * i);
+    masks.line_feeds |= feeds << (8 * i);
+  }
+#endif
+  return masks;
+}
+
+CRITEO_INLINE uint32_t* append_positions(uint64_t bits, uint32_t base, uint32_t* out) {
+  while (bits != 0) {
+    *out++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
+    bits &= bits - 1;
+  }
+  return out;
+}
+
+// Splits whole lines into fields until the batch is full.
+//
+// text: bytes that end in a line feed, followed by kPadding readable bytes.
+// line: lines before the text; moves on by the lines read.
+// Returns how many bytes were read.
+CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint64_t& line,
+                                       FieldEnds& fields, std::vector<RejectedRow>& rejected) {
+  fields.rows = 0;
+  uint32_t* row_ends = fields.ends;
+  uint32_t* out = row_ends;
+  uint32_t start = 0;
+  const uint64_t first_line = line;
+  for (uint32_t chunk = 0; chunk < size; chunk += 64) {
+    ChunkMasks masks = chunk_masks(text + chunk);
+    if (size - chunk < 64) {
+      const uint64_t inside = (uint64_t{1} << (size - chunk)) - 1;
+      masks.delimiters &= inside;
+      masks.line_feeds &= inside;
+    }
+    while (masks.line_feeds != 0) {
+      const uint64_t upto = masks.line_feeds ^ (masks.line_feeds - 1);
+      out = append_positions(masks.delimiters & upto, chunk, out);
+      masks.delimiters &= ~upto;
+      masks.line_feeds &= masks.line_feeds - 1;
+      const uint32_t end = out[-1];
+      if (out - row_ends == kFields) {
+        fields.start[fields.rows] = start;
+        fields.line[fields.rows++] = static_cast<uint32_t>(line - first_line);
+        row_ends[kFields - 1] -= text[end - 1] == '\r';
+        row_ends = out;
+      } else {
+        const uint32_t without_cr = end - (end > start && text[end - 1] == '\r');
+        rejected.push_back({start, line, without_cr - start, kColumns});
+        out = row_ends;
+      }
+      start = end + 1;
+      ++line;
+      if (fields.rows == kBatchRows) return start;
+    }
+    out = append_positions(masks.delimiters, chunk, out);
+    // A row of too many fields is rejected whatever follows: only its count above 40 matters.
+    if (out - row_ends > kFields) out = row_ends + kFields;
+  }
+  return start;
+}
+
+// Bytes of `raw` at and after `length` become leading '0' characters.
+CRITEO_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
+  const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
+  return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
+}
+
+// All bytes in [low, high], as 0x80 in each byte; bytes of `text` must be below 0x80.
+CRITEO_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
+  return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
+}
+
+// Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
+typedef uint64_t Fields4 __attribute__((vector_size(32)));
+constexpr int kHexGroups = (kCategoricals + 3) / 4;
+
+CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends, uint32_t* values,
+                                      uint32_t& present) {
+  uint64_t raw[4 * kHexGroups] = {}, halves[4 * kHexGroups] = {};
+  uint32_t mask = 0, longest = 0;
+  for (int c = 0; c < kCategoricals; ++c) {
+    const uint32_t length = ends[c + 1] - ends[c] - 1;
+    raw[c] = load64(text + ends[c] + 1);
+    halves[c] = 4 * std::min(length, 8u);
+    longest = std::max(longest, length);
+    mask |= static_cast<uint32_t>(length != 0) << c;
+  }
+  present = mask;
+  Fields4 good = Fields4{} + repeat(0x80);
+  uint32_t decoded[4 * kHexGroups];
+  for (int g = 0; g < kHexGroups; ++g) {
+    Fields4 v, half;
+    std::memcpy(&v, raw + 4 * g, sizeof(v));
+    std::memcpy(&half, halves + 4 * g, sizeof(half));
+    v = ((v << (32 - half)) << (32 - half)) | (((Fields4{} + repeat('0')) >> half) >> half);
+    const Fields4 low = v & repeat(0x7f), letter = low | repeat(0x20);
+    const Fields4 is_digit = (low + repeat(0x80 - '0')) & ~(low + repeat(0x7f - '9'));
+    const Fields4 is_letter = (letter + repeat(0x80 - 'a')) & ~(letter + repeat(0x7f - 'f'));
+    good &= (is_digit | is_letter) & ~v;
+    const Fields4 bit6 = (v >> 6) & repeat(1);
+    Fields4 x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
+    x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
+    x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
+    x = (x << 16) | (x >> 32);
+    for (int i = 0; i < 4; ++i) decoded[4 * g + i] = static_cast<uint32_t>(x[i]);
+  }
+  std::memcpy(values, decoded, kCategoricals * sizeof(uint32_t));
+  return (good[0] & good[1] & good[2] & good[3]) == repeat(0x80) && longest <= 8;
+}
+
+// The integers that 8 bytes cannot hold; rare, so plain.
+inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
+  if (count == 0 || count > 10) return false;
+  int64_t value = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (digits[i] < '0' || digits[i] > '9') return false;
+    value = 10 * value + (digits[i] - '0');
+  }
+  value = negative ? -value : value;
+  if (value < INT32_MIN || value > INT32_MAX) return false;
+  out = static_cast<int32_t>(value);
+  return true;
+}
+
+CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, int32_t* values,
+                                    uint16_t& present) {
+  uint64_t good = repeat(0x80);
+  bool long_good = true;
+  uint32_t mask = 0;
+  for (int c = 0; c < kNumericals; ++c) {
+    const uint32_t begin = ends[c] + 1;
+    const uint32_t length = ends[c + 1] - begin;
+    const bool negative = text[begin] == '-';
+    const uint32_t digits = length - negative;
+    mask |= static_cast<uint32_t>(length != 0) << c;
+    if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
+      long_good &= parse_long_integer(text + begin + negative, digits, negative, values[c]);
+      continue;
+    }
+    uint64_t v = right_align(load64(text + begin + negative), digits);
+    good &= in_range(v & repeat(0x7f), '0', '9') & ~v;
+    v -= repeat('0');
+    v = v * 10 + (v >> 8);
+    v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
+         ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
+        32;
+    const int32_t value = static_cast<int32_t>(static_cast<uint32_t>(v));
+    values[c] = negative ? -value : value;
+  }
+  present = static_cast<uint16_t>(mask);
+  return good == repeat(0x80) && long_good;
+}
+
+// Parses the rows that `fields` delimits; returns false when some are bad, marked in `bad`.
+CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
+                                   uint8_t* bad) {
+  bool all_good = true;
+  batch.rows = fields.rows;
+  for (int r = 0; r < fields.rows; ++r) {
+    const uint32_t* ends = fields.ends + r * kFields;
+    const uint8_t label = text[fields.start[r]];
+    bool good = ends[0] - fields.start[r] == 1 && (label | 1) == '1';
+    batch.label[r] = label & 1;
+    good &= parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
+    good &= parse_categoricals(text, ends + kNumericals, batch.categorical[r],
+                               batch.categorical_present[r]);
+    bad[r] = !good;
+    all_good &= good;
+  }
+  return all_good;
+}
+
+// Why a row of 40 fields is refused: the first field from the left that breaks the grammar.
+inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uint32_t* ends) {
+  for (int f = 0; f < kFields; ++f) {
+    const uint8_t* begin = text + start;
+    const uint8_t* end = text + ends[f];
+    const uint32_t length = static_cast<uint32_t>(end - begin);
+    if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; })) return kEncoding;
+    if (f == 0 && (length != 1 || (*begin != '0' && *begin != '1'))) return kLabel;
+    if (f >= 1 && f <= kNumericals && length > 0) {
+      const bool negative = *begin == '-';
+      int32_t value;
+      if (!parse_long_integer(begin + negative, length - negative, negative, value)) {
+        return kInteger;
+      }
+    }
+    if (f > kNumericals) {
+      const auto is_hex = [](uint8_t b) {
+        return (b >= '0' && b <= '9') || ((b | 0x20) >= 'a' && (b | 0x20) <= 'f');
+      };
+      if (length > 8 || !std::all_of(begin, end, is_hex)) return kHex;
+    }
+    start = ends[f] + 1;
+  }
+  throw std::logic_error("a row was marked bad that fits the grammar");
+}
+
+using SplitRows = uint32_t (*)(const uint8_t*, uint32_t, uint64_t&, FieldEnds&,
+                               std::vector<RejectedRow>&);
+using ParseRows = bool (*)(const uint8_t*, const FieldEnds&, RowBatch&, uint8_t*);
+
+struct Parser {
+  SplitRows split_rows;
+  ParseRows parse_rows;
+};
+
+inline uint32_t split_rows_portable(const uint8_t* text, uint32_t size, uint64_t& line,
+                                    FieldEnds& fields, std::vector<RejectedRow>& rejected) {
+  return split_rows_impl(text, size, line, fields, rejected);
+}
+
+inline bool parse_rows_portable(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
+                                uint8_t* bad) {
+  return parse_rows_impl(text, fields, batch, bad);
+}
+
+#ifdef CRITEO_X86
+#define CRITEO_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+
+CRITEO_AVX2 inline uint32_t split_rows_avx2(const uint8_t* text, uint32_t size, uint64_t& line,
+                                            FieldEnds& fields, std::vector<RejectedRow>& rejected) {
+  return split_rows_impl(text, size, line, fields, rejected);
+}
+
+CRITEO_AVX2 inline bool parse_rows_avx2(const uint8_t* text, const FieldEnds& fields,
+                                        RowBatch& batch, uint8_t* bad) {
+  return parse_rows_impl(text, fields, batch, bad);
+}
+#endif
+
+inline Parser choose_parser() {
+#ifdef CRITEO_X86
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
+    return {split_rows_avx2, parse_rows_avx2};
+  }
+#endif
+  return {split_rows_portable, parse_rows_portable};
+}
+
+}  // namespace criteo

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native engine: scan, merge and encode, in units that survive an interruption.
+
+scan    every unit of text -> row counts, bad rows, sorted runs of (category, count) per column
+merge   runs of the counted rows -> one dictionary per column
+encode  every unit of text again -> its rows of the split-binary columns
+
+A unit's results stand under a key of all they depend on, so a changed setting redoes only what it
+touches. Units depend on sizes of files alone, never on threads or memory.
+"""
+
+from typing import Any
+
+from preproc.criteo.engine import EngineJob, EngineResult, FileRows
+from preproc.criteo.engines.native.encode import EncodedInput, encode
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.native.merge import Dictionaries, merge
+from preproc.criteo.engines.native.scan import ScannedInput, scan
+from preproc.criteo.engines.native.units import NativeSettings, plan_units
+from preproc.criteo.rules import REJECT_REASONS
+from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
+
+
+def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> EngineResult:
+    """Prepares a dataset with the C++ kernel.
+
+    Args:
+        engine_job: what to do.
+        settings: sizes that change speed and memory but no output; None chooses.
+    """
+    settings = settings or NativeSettings()
+    units = plan_units(engine_job.inputs, settings)
+    scanned = scan(engine_job, units, settings)
+    dictionaries = merge(engine_job, scanned, settings)
+    encoded = encode(engine_job, scanned, dictionaries)
+    engine = {"name": "native", "kernel_version": binding.kernel_version()}
+    return assemble(engine_job, scanned, dictionaries, encoded, engine)
+
+
+def assemble(
+    engine_job: EngineJob,
+    scanned: ScannedInput,
+    dictionaries: Dictionaries,
+    encoded: EncodedInput,
+    engine: dict[str, Any],
+) -> EngineResult:
+    """Returns what the stages made, with the bad rows written down."""
+    if any(unit.bad for unit in scanned.units):
+        write_quarantine(encoded.dataset / QUARANTINE_FILE, scanned.bad_rows())
+    return EngineResult(
+        dataset=encoded.dataset,
+        engine=engine,
+        files=_file_rows(engine_job, scanned),
+        rows=encoded.rows,
+        positives=encoded.positives,
+        cardinalities=dictionaries.cardinalities,
+        columns=encoded.columns,
+    )
+
+
+def _file_rows(engine_job: EngineJob, scanned: ScannedInput) -> tuple[FileRows, ...]:
+    held = []
+    for index in range(len(engine_job.inputs)):
+        units = [s.result for s in scanned.units if s.unit.file_index == index]
+        held.append(
+            FileRows(
+                rows=sum(u.rows for u in units),
+                lines=sum(u.lines for u in units),
+                rejected={r: sum(u.rejected[r] for u in units) for r in REJECT_REASONS},
+            )
+        )
+    return tuple(held)

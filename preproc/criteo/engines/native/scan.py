@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 1 of the native engine: validate every row, count every category."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from preproc.criteo.engine import EngineJob
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.native.units import (
+    STREAM_BYTES,
+    NativeSettings,
+    TextUnit,
+    feed_unit,
+    line_range,
+    run_units,
+    share_budget,
+)
+from preproc.criteo.rules import REJECT_REASONS, RejectReason
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import open_fd
+from preproc.files.quarantine import BadRow, check_bad_rows
+from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
+
+SHORTEST_ROW_BYTES = 41
+"""A label, 39 tabs and a line feed: bounds how many rows unread text can hold."""
+
+LEAST_TABLE_BYTES = 4 * 2**20
+"""Counts of a thread: below this, runs become so short that merging them dominates."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScannedUnit:
+    """A unit's rows, and where its runs and bad rows are."""
+
+    unit: TextUnit
+    result: binding.ScanResult
+    runs_path: Path
+    rejects_path: Path
+
+    @property
+    def bad(self) -> int:
+        """Number of bad rows."""
+        return sum(self.result.rejected.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScannedInput:
+    """All units in row order.
+
+    Attributes:
+        folder: where results of units are.
+        units: every unit.
+        first_rows: global number of each unit's first valid row, and the total at the end.
+    """
+
+    folder: Path
+    units: tuple[ScannedUnit, ...]
+    first_rows: tuple[int, ...]
+
+    def bad_rows(self) -> Iterator[BadRow]:
+        """Yields the bad rows in input order."""
+        yield from _bad_rows(self.units)
+
+
+def scan(
+    engine_job: EngineJob, units: tuple[TextUnit, ...], settings: NativeSettings
+) -> ScannedInput:
+    """Scans every unit that was not scanned before.
+
+    Raises:
+        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        PreprocError: no row is valid.
+    """
+    job = engine_job.job
+    folder = scan_folder(engine_job, units)
+    progress = binding.Progress()
+    done: dict[TextUnit, ScannedUnit] = {}
+    for unit in units:
+        if (found := load_unit(folder, unit, unit.name)) is not None:
+            done[unit] = found
+            progress.bytes += found.result.text_bytes
+            progress.rows += found.result.rows
+    threads, table_bytes = table_budget(engine_job, settings)
+    modulus = job.semantics.category_modulus
+
+    def work(unit: TextUnit) -> ScannedUnit:
+        return scan_unit(modulus, folder, unit, unit.name, table_bytes, progress)
+
+    total = sum(u.text_bytes for u in units)
+    with engine_job.reporter.stage("scan", total, lambda: (progress.bytes, progress.rows)):
+        missing = [u for u in units if u not in done]
+        for unit, scanned in run_units(missing, work, threads, progress):
+            done[unit] = scanned
+            check_scanned(done, units, job.max_bad_fraction)
+    return join_scanned(engine_job, folder, units, done)
+
+
+def join_scanned(
+    engine_job: EngineJob,
+    folder: Path,
+    units: tuple[TextUnit, ...],
+    done: dict[TextUnit, ScannedUnit],
+) -> ScannedInput:
+    """Returns the whole input once every unit is scanned.
+
+    Raises:
+        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        PreprocError: no row is valid.
+    """
+    job = engine_job.job
+    check_scanned(done, units, job.max_bad_fraction)
+    ordered = tuple(done[u] for u in units)
+    first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
+    if first_rows[-1] == 0:
+        raise PreprocError(f"--input {job.input}: holds no valid row")
+    return ScannedInput(folder, ordered, first_rows)
+
+
+def scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
+    """Returns (and makes) the folder for the results of these units."""
+    key = settings_key(
+        {
+            "kernel": binding.kernel_version(),
+            "modulus": engine_job.job.semantics.category_modulus,
+            "units": [(u.file.identity, u.begin, u.end) for u in units],
+        }
+    )
+    return engine_job.workspace.unit_dir("scan", key)
+
+
+def table_budget(engine_job: EngineJob, settings: NativeSettings) -> tuple[int, int]:
+    """Returns the threads to scan with and the bytes for counts of each."""
+    job = engine_job.job
+    threads, budget = share_budget(job.memory_limit, job.threads, STREAM_BYTES + LEAST_TABLE_BYTES)
+    return threads, settings.table_bytes or budget - STREAM_BYTES
+
+
+def scan_unit(
+    modulus: int | None,
+    folder: Path,
+    unit: TextUnit,
+    name: str,
+    table_bytes: int,
+    progress: binding.Progress,
+    row_limit: int = binding.NO_LIMIT,
+) -> ScannedUnit:
+    """Scans a unit, or its first `row_limit` valid rows; results go to files called `name`."""
+    begin = 0
+    if unit.file.compression == "none":
+        with open_fd(unit.file.path) as fd:
+            begin, _ = line_range(fd, unit)
+    with (
+        atomic_file(folder / f"{name}.runs") as runs_fd,
+        atomic_file(folder / f"{name}.rejects") as rejects_fd,
+        binding.Scanner(
+            modulus=modulus,
+            table_bytes=table_bytes,
+            row_limit=row_limit,
+            runs_fd=runs_fd,
+            rejects_fd=rejects_fd,
+            offset=begin,
+            progress=progress,
+        ) as scanner,
+    ):
+        feed_unit(scanner, unit)
+        result = scanner.finish()
+    write_record(folder / f"{name}.json", dataclasses.asdict(result))
+    return _scanned_unit(folder, unit, name, result)
+
+
+def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
+    """Returns a unit that was scanned before, or None."""
+    record = read_record(folder / f"{name}.json")
+    if record is None:
+        return None
+    runs = tuple(binding.Run(**run) for run in record.pop("runs"))
+    return _scanned_unit(folder, unit, name, binding.ScanResult(runs=runs, **record))
+
+
+def _scanned_unit(
+    folder: Path, unit: TextUnit, name: str, result: binding.ScanResult
+) -> ScannedUnit:
+    return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
+
+
+def check_scanned(
+    done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], max_bad_fraction: float
+) -> None:
+    """Stops as soon as the rows still unread, all of them good, could not save the run."""
+    bad = sum(u.bad for u in done.values())
+    if bad == 0:
+        return
+    unread = [u for u in units if u not in done]
+    if any(u.file.compression != "none" for u in unread):
+        return  # how much text they hold is not known
+    most_rows = sum(u.result.lines for u in done.values())
+    most_rows += sum(u.text_bytes for u in unread) // SHORTEST_ROW_BYTES
+    examples = _bad_rows([done[u] for u in units if u in done])
+    check_bad_rows(bad, most_rows, max_bad_fraction, examples)
+
+
+def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[BadRow]:
+    lines: dict[int, int] = {}
+    for scanned in units:
+        index = scanned.unit.file_index
+        first_line = lines.get(index, 0) + 1
+        lines[index] = lines.get(index, 0) + scanned.result.lines
+        if scanned.bad == 0:
+            continue
+        with scanned.rejects_path.open("rb") as file:
+            while header := file.read(binding.REJECTED_HEADER.itemsize):
+                fields: Any = np.frombuffer(header, binding.REJECTED_HEADER)[0]
+                yield BadRow(
+                    file=scanned.unit.file.path.name,
+                    byte_offset=int(fields["offset"]),
+                    line_number=first_line + int(fields["line"]),
+                    reason=_reason(int(fields["reason"])),
+                    row=file.read(int(fields["length"])),
+                )
+
+
+def _reason(code: int) -> RejectReason:
+    return REJECT_REASONS[code]

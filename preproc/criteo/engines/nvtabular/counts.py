@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often each value of a column occurs, counted by NVTabular in groups of parquet parts."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from preproc.criteo.engines.native.merge import REMEDIES
+from preproc.criteo.engines.native.units import memory_error
+from preproc.files.progress import ProgressReporter
+from preproc.files.row_parts import RowPart, total_bytes
+from preproc.files.workspace import read_record, write_record
+from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
+
+MAX_GROUP_PARTS = 16
+"""Parts of a request, at most."""
+
+_PART_BYTES = 160 * 2**20
+"""Memory of NVTabular while it counts a part of Criteo rows whose categories are all distinct."""
+
+_MERGE_ENTRY_BYTES = 64
+"""Of a (value, count) of one group while a column is merged, measured with 64-bit values."""
+
+
+@dataclasses.dataclass(slots=True)
+class GroupProgress:
+    """How far a stage of groups is, in bytes of their parts and in rows."""
+
+    bytes: int = 0
+    rows: int = 0
+    group_bytes: int = 0
+    share: float = 0.0
+
+    def counters(self) -> tuple[int, int]:
+        """Returns (bytes, rows) for the reporter."""
+        return self.bytes + int(self.share * self.group_bytes), self.rows
+
+    def run(
+        self, process: NvtabularProcess, request: dict[str, Any], group: Sequence[RowPart]
+    ) -> None:
+        """Sends a request about a group, following its progress."""
+        self.group_bytes = total_bytes(group)
+
+        def on_progress(share: float) -> None:
+            self.share = share
+
+        process.call(request | {"parts": [str(p.path) for p in group]}, on_progress)
+        self.skip(group)
+
+    def skip(self, group: Sequence[RowPart]) -> None:
+        """Takes a group as done."""
+        self.share = 0.0
+        self.bytes += total_bytes(group)
+        self.rows += sum(p.rows for p in group)
+
+
+def group_parts(memory_limit: int) -> int:
+    """Returns the parts of a request, whose distinct values NVTabular holds in memory."""
+    return max(1, min((memory_limit - PARENT_BYTES) // _PART_BYTES, MAX_GROUP_PARTS))
+
+
+def groups_of(parts: Sequence[RowPart], size: int) -> Iterator[list[RowPart]]:
+    """Yields the parts of each request, in order."""
+    for first in range(0, len(parts), size):
+        yield list(parts[first : first + size])
+
+
+def count_columns(
+    process: NvtabularProcess,
+    parts: Sequence[RowPart],
+    columns: Sequence[str],
+    folder: Path,
+    group_size: int,
+    reporter: ProgressReporter,
+) -> list[Path]:
+    """Counts the values of columns, group by group.
+
+    Args:
+        process: does the work.
+        parts: the rows.
+        columns: those to count, without missing values.
+        folder: for the counts; groups that were counted there before are not counted again, so it
+            must belong to these parts, columns and size alone.
+        group_size: parts of a group.
+        reporter: shows the stage.
+
+    Returns:
+        The folder of each group, for `merge_counts`.
+    """
+    progress = GroupProgress()
+    folders = []
+    with reporter.stage("count", total_bytes(parts), progress.counters):
+        for index, group in enumerate(groups_of(parts, group_size)):
+            record, group_folder = folder / f"{index:05d}.json", folder / f"{index:05d}"
+            folders.append(group_folder)
+            if read_record(record) is not None:
+                progress.skip(group)
+                continue
+            request = {"do": "count", "columns": list(columns), "folder": str(group_folder)}
+            progress.run(process, request, group)
+            write_record(record, {"rows": sum(p.rows for p in group)})
+    return folders
+
+
+def merge_counts(
+    folders: Sequence[Path], column: str, memory_limit: int | None = None
+) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Returns the distinct values of a column and how often each occurs, in no special order.
+
+    Args:
+        folders: at least one, from `count_columns`.
+        column: one of those counted.
+        memory_limit: bytes of anonymous memory of all processes; None: any.
+
+    Raises:
+        PreprocError: the counts do not fit the memory limit.
+    """
+    paths = [folder / "categories" / f"unique.{column}.parquet" for folder in folders]
+    needed = _MERGE_ENTRY_BYTES * sum(pq.read_metadata(p).num_rows for p in paths)
+    if memory_limit is not None and needed > memory_limit - LEAST_WORKER_BYTES:
+        remedies = REMEDIES + ", or use --engine native, which merges piece by piece"
+        raise memory_error(memory_limit, needed + LEAST_WORKER_BYTES, remedies)
+    size = f"{column}_size"
+    table = pa.concat_tables([pq.read_table(p, columns=[column, size]) for p in paths])
+    if len(paths) > 1:
+        table = table.group_by(column, use_threads=False).aggregate([(size, "sum")])
+        size = f"{size}_sum"
+    counts = table[size].to_numpy().astype(np.int64)
+    return table[column].combine_chunks(), counts

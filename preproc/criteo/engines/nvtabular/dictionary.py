@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dictionaries of Criteo's categories, from counts of NVTabular.
+
+NVTabular orders categories of equal count by an unstable sort and numbers them from 3, so its own
+ids are not used: its counts are merged here and ordered by the one rule (count descending, then
+value ascending), and the encoding gets the vocabularies in that order.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from preproc.criteo.engine import EngineJob
+from preproc.criteo.engines.nvtabular.counts import count_columns, group_parts, merge_counts
+from preproc.criteo.engines.nvtabular.rows import (
+    CATEGORICAL,
+    MISSING_CATEGORY,
+    ValidRows,
+    write_part,
+)
+from preproc.criteo.rules import order_dictionary
+from preproc.files.row_parts import RowPart
+from preproc.files.workspace import settings_key
+from preproc.nvtabular.process import NvtabularProcess
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dictionaries:
+    """The categories of each column in id order, and what they depend on."""
+
+    key: str
+    categories: list[npt.NDArray[np.uint32]]
+
+
+def build_dictionaries(
+    engine_job: EngineJob, process: NvtabularProcess, rows: ValidRows, counted: int
+) -> Dictionaries:
+    """Counts the categories of the first `counted` rows, groups that were counted before excepted.
+
+    Raises:
+        PreprocError: NVTabular failed, or the counts of a column do not fit the memory limit.
+    """
+    job = engine_job.job
+    limit, size = job.semantics.frequency_limit, group_parts(job.memory_limit)
+    key = settings_key({"rows": rows.key, "counted": counted, "group_parts": size})
+    folder = engine_job.workspace.unit_dir("nvtabular_count", key)
+    parts = _first_parts(rows, counted, folder)
+    folders = count_columns(process, parts, CATEGORICAL, folder, size, engine_job.reporter)
+    depends = {"rows": rows.key, "counted": counted, "frequency_limit": limit}
+    return Dictionaries(
+        settings_key(depends),
+        [_dictionary(folders, name, limit, job.memory_limit) for name in CATEGORICAL],
+    )
+
+
+def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowPart]:
+    """Returns parts that hold the first rows and no other; the last one may have to be cut."""
+    parts, held = [], 0
+    for part in rows.parts:
+        if held + part.rows <= counted:
+            parts.append(part)
+        elif held < counted:
+            cut = RowPart(folder / "cut.parquet", counted - held)
+            if not cut.path.exists():
+                write_part(cut.path, pq.read_table(part.path).slice(0, cut.rows))
+            parts.append(cut)
+        held += part.rows
+    return parts
+
+
+def _dictionary(
+    folders: list[Path], name: str, limit: int, memory_limit: int
+) -> npt.NDArray[np.uint32]:
+    """Returns the categories of a column in id order."""
+    if not folders:
+        return np.empty(0, np.uint32)
+    found, counts = merge_counts(folders, name, memory_limit)
+    values = found.to_numpy()
+    present = values != MISSING_CATEGORY
+    values, counts = values[present].astype(np.uint32), counts[present].astype(np.uint64)
+    return order_dictionary(values, counts, limit)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVTabular engine: its operators do the work, on cuDF where there is a GPU, else on pandas.
+
+read     every file of text -> parquet parts of valid rows; bad rows aside
+count    Categorify counts the categories, by groups of parts; the dictionaries are ordered by us
+encode   Categorify by those vocabularies; FillMissing, Clip and the logarithm; rows to columns
+
+Shuffle and parquet follow as for every engine. The bytes are the native engine's. Finished files
+and groups are kept for a resumed run. NVTabular 23.8 needs older packages, so it runs in a process
+with an environment of its own (`make nvtabular`).
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, write_dictionaries
+from preproc.criteo.engines.native.encode import EncodeStage, staging_folder
+from preproc.criteo.engines.nvtabular.counts import (
+    GroupProgress,
+    group_parts,
+    groups_of,
+)
+from preproc.criteo.engines.nvtabular.dictionary import Dictionaries, build_dictionaries
+from preproc.criteo.engines.nvtabular.rows import (
+    CATEGORICAL,
+    LABEL,
+    MISSING_CATEGORY,
+    NUMERICAL,
+    ROW,
+    ValidRows,
+    read_rows,
+)
+from preproc.criteo.rules import NUM_NUMERICAL, Split, split_bounds
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import open_fd
+from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
+from preproc.files.row_parts import RowPart, total_bytes
+from preproc.files.workspace import settings_key
+from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.positioned_write import write_at
+from recsys.data.split_binary import SplitBinaryWriter
+
+LOG_FILE = "nvtabular.log"
+
+Bounds = dict[Split, tuple[int, int]]
+
+
+def run(engine_job: EngineJob) -> EngineResult:
+    """Prepares a dataset with NVTabular.
+
+    Raises:
+        PreprocError: NVTabular is not there or failed, or the input does not allow it.
+    """
+    job = engine_job.job
+    process = NvtabularProcess(
+        job.nvtabular_python,
+        job.nvtabular_device,
+        job.memory_limit,
+        job.threads,
+        engine_job.workspace.root / LOG_FILE,
+    )
+    with process:
+        rows = read_rows(engine_job)
+        bounds = split_bounds([f.rows for f in rows.files], job.semantics)
+        total = sum(f.rows for f in rows.files)
+        counted = total if job.semantics.dictionary_days == "all" else bounds["train"][1]
+        dictionaries = build_dictionaries(engine_job, process, rows, counted)
+        cardinalities = tuple(len(c) + 1 for c in dictionaries.categories)
+        spec = FeatureSpec.criteo(cardinalities)
+        stage, positives = _encode(engine_job, process, rows, dictionaries, spec, bounds)
+    split_rows = {split: last - first for split, (first, last) in bounds.items()}
+    write_dictionaries(stage.dataset, dictionaries.categories)
+    if any(sum(f.rejected.values()) for f in rows.files):
+        write_quarantine(stage.dataset / QUARANTINE_FILE, rows.bad_rows())
+    return EngineResult(
+        dataset=stage.dataset,
+        engine={"name": "nvtabular", "version": process.version, "device": process.device},
+        files=rows.files,
+        rows=split_rows,
+        positives=positives,
+        cardinalities=cardinalities,
+        columns=EncodedColumns(stage.columns, stage.float32),
+    )
+
+
+def _encode(
+    engine_job: EngineJob,
+    process: NvtabularProcess,
+    rows: ValidRows,
+    dictionaries: Dictionaries,
+    spec: FeatureSpec,
+    bounds: Bounds,
+) -> tuple[EncodeStage, dict[Split, int]]:
+    """Encodes every group that was not encoded before; returns the staged columns and clicks."""
+    semantics = engine_job.job.semantics
+    numerical = {
+        "minimum": semantics.numerical_min,
+        "offset": semantics.numerical_offset,
+        "fill": {"raw_zero": "input", "output_zero": "output"}[semantics.numerical_missing],
+    }
+    size = group_parts(engine_job.job.memory_limit)
+    depends = {"dictionaries": dictionaries.key, "numerical": numerical, "group_parts": size}
+    key = settings_key(depends | {"splits": bounds, "format": sorted(engine_job.job.format)})
+    stage = EncodeStage(staging_folder(engine_job, key), engine_job.job.format)
+    scratch = engine_job.workspace.unit_dir("nvtabular_encode", key)
+    groups = list(groups_of(rows.parts, size))
+    missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]
+    progress = GroupProgress()
+    for index in set(range(len(groups))) - set(missing):
+        progress.skip(groups[index])
+    total = total_bytes(rows.parts)
+    with engine_job.reporter.stage("encode", total, progress.counters):
+        if missing:
+            _prepare(process, groups[0][:1], dictionaries, numerical, scratch)
+            with _open_columns(stage, spec, bounds) as write:
+                for index in missing:
+                    first = sum(part.rows for group in groups[:index] for part in group)
+                    positives = dict.fromkeys(bounds, 0)
+                    for columns in _encode_group(process, groups[index], first, scratch, progress):
+                        for split, clicks in write(first, columns).items():
+                            positives[split] += clicks
+                        first += len(columns)
+                    stage.write_record(_group_name(index), positives)
+    shutil.rmtree(scratch)
+    records: list[Any] = [stage.record(_group_name(i)) for i in range(len(groups))]
+    return stage, {split: sum(r["positives"][split] for r in records) for split in bounds}
+
+
+def _encode_group(
+    process: NvtabularProcess,
+    group: list[RowPart],
+    first: int,
+    scratch: Path,
+    progress: GroupProgress,
+) -> Iterator[ClickColumns]:
+    """Yields the encoded parts of a group, whose first row has the global number `first`."""
+    encoded = scratch / "encoded"
+    progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
+    for part in group:
+        yield _read_encoded(encoded / part.path.name, first, part.rows)
+        first += part.rows
+
+
+def _group_name(index: int) -> str:
+    return f"{index:05d}"
+
+
+def _prepare(
+    process: NvtabularProcess,
+    parts: list[RowPart],
+    dictionaries: Dictionaries,
+    numerical: dict[str, object],
+    scratch: Path,
+) -> None:
+    """Hands the vocabularies and the rules for numerical features to NVTabular."""
+    vocabularies = {}
+    for name, categories in zip(CATEGORICAL, dictionaries.categories, strict=True):
+        # The missing category goes first: so no vocabulary is empty, and it ends as id 0.
+        values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
+        vocabularies[name] = write_vocabulary(scratch, name, values)
+    request = numerical | {
+        "do": "prepare",
+        "parts": [str(p.path) for p in parts],
+        "folder": str(scratch / "vocabularies"),
+        "kept": [ROW, LABEL],
+        "numerical": list(NUMERICAL),
+        "vocabularies": vocabularies,
+    }
+    process.call(request, lambda _: None)
+
+
+def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
+    """Returns an encoded part.
+
+    Raises:
+        PreprocError: it does not hold the rows that went in, in their order.
+    """
+    table = pq.read_table(path)
+    columns = {name: table[name] for name in (ROW, LABEL, *NUMERICAL, *CATEGORICAL)}
+    missing = any(c.null_count for c in columns.values())
+    if missing or not np.array_equal(columns[ROW].to_numpy(), np.arange(first, first + rows)):
+        raise PreprocError(
+            f"{path}: NVTabular did not give back rows {first} to {first + rows - 1} in their "
+            "order and without missing values. Please report this error of the engine; --engine "
+            "native makes the same dataset"
+        )
+    ids = (columns[name].to_numpy() for name in CATEGORICAL)
+    return ClickColumns(
+        columns[LABEL].to_numpy() == 1,
+        np.stack([columns[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),
+        tuple(np.maximum(i - FIRST_ID, 0).astype(np.int32) for i in ids),
+    )
+
+
+@contextlib.contextmanager
+def _open_columns(
+    stage: EncodeStage, spec: FeatureSpec, bounds: Bounds
+) -> Iterator[Callable[[int, ClickColumns], dict[Split, int]]]:
+    """Opens the column files of all splits; yields what writes rows and returns their clicks."""
+    writers: dict[Split, SplitBinaryWriter] = {}
+    float32: dict[Split, int] = {}
+    row_bytes = 4 * NUM_NUMERICAL
+
+    def write(first: int, columns: ClickColumns) -> dict[Split, int]:
+        positives = {}
+        for split, (begin, end) in bounds.items():
+            start, stop = max(first, begin), min(first + len(columns), end)
+            if start >= stop:
+                continue
+            piece = columns[start - first : stop - first]
+            writers[split].write(start - begin, piece)
+            if float32:
+                write_at(float32[split], piece.numerical, (start - begin) * row_bytes)
+            positives[split] = int(np.count_nonzero(piece.label))
+        return positives
+
+    with contextlib.ExitStack() as stack:
+        for split, (begin, end) in bounds.items():
+            writers[split] = SplitBinaryWriter(stage.columns / split, spec, end - begin)
+            stack.enter_context(writers[split])
+            if stage.float32 is not None:
+                stage.float32.mkdir(exist_ok=True)
+                opened = open_fd(stage.float32 / split, os.O_RDWR | os.O_CREAT)
+                float32[split] = stack.enter_context(opened)
+                os.ftruncate(float32[split], (end - begin) * row_bytes)
+        yield write

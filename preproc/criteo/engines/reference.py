@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference engine: the definition in NumPy, short and obvious, in memory.
+
+It is the oracle of the tests and works where the native kernel cannot be built. About 50 times
+slower than the native engine, and it holds all rows in memory (about 4 kB each).
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.criteo.engine import (
+    EncodedColumns,
+    EngineJob,
+    EngineResult,
+    FileRows,
+    write_dictionaries,
+)
+from preproc.criteo.engines.native.encode import EncodeStage
+from preproc.criteo.input import MAX_LINE_BYTES, long_line_message
+from preproc.criteo.rules import (
+    INT32_MAX,
+    INT32_MIN,
+    NUM_CATEGORICAL,
+    NUM_COLUMNS,
+    NUM_NUMERICAL,
+    REJECT_REASONS,
+    CriteoSemantics,
+    RejectReason,
+    Split,
+    order_dictionary,
+    row_grammar,
+    shuffle_keys,
+    split_bounds,
+    transform_numerical,
+)
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryWriter
+
+_GRAMMAR = row_grammar()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParsedRows:
+    """Raw values of n rows; `missing` marks empty fields, whose values are 0.
+
+    Attributes:
+        label: [n] bool.
+        integers: [n, 13] int64, and their missing mask.
+        categories: [n, 26] uint32, and their missing mask.
+    """
+
+    label: npt.NDArray[np.bool_]
+    integers: npt.NDArray[np.int64]
+    integers_missing: npt.NDArray[np.bool_]
+    categories: npt.NDArray[np.uint32]
+    categories_missing: npt.NDArray[np.bool_]
+
+
+def reject_reason(row: bytes) -> RejectReason | None:
+    """Returns why a row (without its line end) is refused, None if it is good."""
+    fields = row.split(b"\t")
+    if len(fields) != NUM_COLUMNS:
+        return "columns"
+    if _GRAMMAR.fullmatch(row) and all(
+        INT32_MIN <= int(f) <= INT32_MAX for f in fields[1 : 1 + NUM_NUMERICAL] if f
+    ):
+        return None
+    for index, field in enumerate(fields):
+        if any(not 0x20 <= byte <= 0x7E for byte in field):
+            return "encoding"
+        # The field in the company of good ones: the grammar then judges it alone.
+        alone = [b"0", *[b""] * (NUM_COLUMNS - 1)]
+        alone[index] = field
+        fits = _GRAMMAR.fullmatch(b"\t".join(alone)) is not None
+        if index == 0 and not fits:
+            return "label"
+        if 1 <= index <= NUM_NUMERICAL and field:
+            fits = fits and INT32_MIN <= int(field) <= INT32_MAX
+            if not fits:
+                return "integer"
+        if index > NUM_NUMERICAL and not fits:
+            return "hex"
+    raise AssertionError("a row breaks the grammar, yet each of its fields fits")
+
+
+def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
+    """Yields (byte offset, row) of every line, without LF and one CR before it.
+
+    Raises:
+        PreprocError: a line is longer than any Criteo row.
+    """
+    offset, rest = 0, b""
+    for piece in file.pieces():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield offset, _row_of(file, offset, line)
+            offset += len(line) + 1
+        if len(rest) > MAX_LINE_BYTES + 1:
+            raise PreprocError(long_line_message(file.path, offset))
+    if rest:
+        yield offset, _row_of(file, offset, rest)
+
+
+def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
+    row = line.removesuffix(b"\r")
+    if len(row) > MAX_LINE_BYTES:
+        raise PreprocError(long_line_message(file.path, offset))
+    return row
+
+
+def read_rows(file: InputFile) -> tuple[ParsedRows, list[BadRow]]:
+    """Returns the values of the good rows of a file, and its bad rows."""
+    good, bad = [], []
+    for number, (offset, row) in enumerate(iterate_lines(file), start=1):
+        reason = reject_reason(row)
+        if reason is None:
+            good.append(row.split(b"\t"))
+        else:
+            bad.append(BadRow(file.path.name, offset, number, reason, row))
+    fields = np.array(good, dtype="S11").reshape(-1, NUM_COLUMNS)
+    missing = fields == b""
+    first = 1 + NUM_NUMERICAL
+    integers = np.where(missing, b"0", fields)[:, 1:first].astype(np.int64)
+    categories = [[int(f or b"0", 16) for f in row[first:]] for row in good]
+    return ParsedRows(
+        label=fields[:, 0] == b"1",
+        integers=integers,
+        integers_missing=missing[:, 1:first],
+        categories=np.array(categories, dtype=np.uint32).reshape(-1, NUM_CATEGORICAL),
+        categories_missing=missing[:, first:],
+    ), bad
+
+
+def build_dictionaries(
+    rows: ParsedRows, counted: int, semantics: CriteoSemantics
+) -> list[npt.NDArray[np.uint32]]:
+    """Returns the categories of each column in id order.
+
+    Args:
+        rows: all rows.
+        counted: only so many first rows are counted.
+        semantics: modulus and frequency limit.
+    """
+    dictionaries = []
+    for column in range(NUM_CATEGORICAL):
+        present = ~rows.categories_missing[:counted, column]
+        categories = _modulo(rows.categories[:counted, column][present], semantics)
+        values, counts = np.unique(categories, return_counts=True)
+        ordered = order_dictionary(values, counts.astype(np.uint64), semantics.frequency_limit)
+        dictionaries.append(ordered)
+    return dictionaries
+
+
+def _modulo(
+    categories: npt.NDArray[np.uint32], semantics: CriteoSemantics
+) -> npt.NDArray[np.uint32]:
+    if semantics.category_modulus is None:
+        return categories
+    return (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
+
+
+def encode(
+    rows: ParsedRows, dictionaries: list[npt.NDArray[np.uint32]], semantics: CriteoSemantics
+) -> ClickColumns:
+    """Returns the columns of the dataset, numerical features as float32."""
+    ids = []
+    for column, dictionary in enumerate(dictionaries):
+        id_of = {int(category): i for i, category in enumerate(dictionary, start=1)}
+        categories = _modulo(rows.categories[:, column], semantics).tolist()
+        found = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
+        ids.append(np.where(rows.categories_missing[:, column], 0, found).astype(np.int32))
+    return ClickColumns(
+        rows.label,
+        transform_numerical(rows.integers, rows.integers_missing, semantics),
+        tuple(ids),
+    )
+
+
+def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:
+    """Returns all rows, those of the training split in the order of their keys."""
+    if seed is None:
+        return columns
+    order = np.arange(len(columns))
+    keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
+    order[slice(*train)] = train[0] + np.argsort(keys, kind="stable")
+    return ClickColumns(
+        columns.label[order], columns.numerical[order], tuple(c[order] for c in columns.categorical)
+    )
+
+
+def run(engine_job: EngineJob) -> EngineResult:
+    """Prepares a dataset with NumPy."""
+    job = engine_job.job
+    parsed, bad, files = [], [], []
+    for file in engine_job.inputs:
+        rows, bad_rows = read_rows(file)
+        parsed.append(rows)
+        bad += bad_rows
+        held = len(rows.label)
+        rejected = {r: sum(b.reason == r for b in bad_rows) for r in REJECT_REASONS}
+        files.append(FileRows(rows=held, lines=held + len(bad_rows), rejected=rejected))
+    check_bad_rows(len(bad), sum(f.lines for f in files), job.max_bad_fraction, bad)
+    rows = ParsedRows(
+        *(
+            np.concatenate([getattr(p, field.name) for p in parsed])
+            for field in dataclasses.fields(ParsedRows)
+        )
+    )
+    if len(rows.label) == 0:
+        raise PreprocError(f"--input {job.input}: holds no valid row")
+    bounds = split_bounds([f.rows for f in files], job.semantics)
+    counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
+    dictionaries = build_dictionaries(rows, counted, job.semantics)
+    columns = encode(rows, dictionaries, job.semantics)
+    columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
+
+    staging = engine_job.workspace.staging_dir("reference")
+    shutil.rmtree(staging)  # this engine does not continue what was interrupted
+    staging.mkdir()
+    stage = EncodeStage(staging, job.format)
+    encoded = _write(stage, columns, [len(d) + 1 for d in dictionaries], bounds)
+    write_dictionaries(stage.dataset, dictionaries)
+    if bad:
+        write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
+    return EngineResult(
+        dataset=stage.dataset,
+        engine={"name": "reference"},
+        files=tuple(files),
+        rows={split: last - first for split, (first, last) in bounds.items()},
+        positives={split: int(rows.label[slice(*b)].sum()) for split, b in bounds.items()},
+        cardinalities=tuple(len(d) + 1 for d in dictionaries),
+        columns=encoded,
+    )
+
+
+def _write(
+    stage: EncodeStage,
+    columns: ClickColumns,
+    cardinalities: list[int],
+    bounds: dict[Split, tuple[int, int]],
+) -> EncodedColumns:
+    spec = FeatureSpec.criteo(cardinalities)
+    for split, (first, last) in bounds.items():
+        rows = columns[first:last]
+        with SplitBinaryWriter(stage.columns / split, spec, len(rows)) as writer:
+            if len(rows):
+                writer.write(0, rows)
+        if stage.float32 is not None:
+            stage.float32.mkdir(exist_ok=True)
+            rows.numerical.astype("<f4").tofile(stage.float32 / split)
+    return EncodedColumns(stage.columns, stage.float32, is_shuffled=True)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark engine: the Criteo job on a cluster, in one of two modes, with the native bytes.
+
+kernel     executors run the native kernel on byte ranges; Spark schedules and tries again
+dataframe  Spark SQL alone: no native code on the executors, and NVIDIA's plugin can take it over
+
+Input, output and work folder lie on storage that driver and executors see under the same path.
+"""
+
+from preproc.criteo.engine import EngineJob, EngineResult
+from preproc.criteo.engines.spark import dataframe as spark_dataframe
+from preproc.criteo.engines.spark import kernel as spark_kernel
+from preproc.spark import session as spark_session
+
+_MODES = {"kernel": spark_kernel.run, "dataframe": spark_dataframe.run}
+
+
+def run(engine_job: EngineJob) -> EngineResult:
+    """Prepares a dataset on Spark."""
+    settings = engine_job.job.spark
+    with spark_session.connect(settings) as runner:
+        return _MODES[settings.spark_mode](engine_job, runner)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The raw files of a run: which they are, and where their lines begin."""
+
+import os
+import re
+from pathlib import Path
+
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+
+MAX_LINE_BYTES = 2**20
+"""A longer line stops the run; a Criteo row has 393 bytes at most."""
+
+_PROBE_BYTES = 2**16
+_DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
+
+
+def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
+    """Returns the raw files of a folder or a single one, in row order.
+
+    Args:
+        path: folder with day_0 ... day_N, or a file.
+        by_days: splits are made by days, so there must be several.
+
+    Raises:
+        PreprocError: nothing suitable is there.
+    """
+    if not path.exists():
+        raise PreprocError(
+            f"--input {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
+            "file in Criteo format (Kaggle train.txt)"
+        )
+    if path.is_dir():
+        files = _find_days(path, by_days=by_days)
+    elif by_days:
+        raise PreprocError(
+            f"--input {path}: one file cannot be split by days; give --split_fractions, for "
+            "example 0.8,0.1,0.1, or --preset kaggle"
+        )
+    else:
+        files = [path]
+    for file in files:
+        if not file.is_file():
+            raise PreprocError(f"{file}: is not a regular file; give plain or gzip files")
+        if file.stat().st_size == 0:
+            raise PreprocError(
+                f"{file}: is empty; get the file again, or leave it out if it is the last day"
+            )
+    return tuple(InputFile.open(f) for f in files)
+
+
+def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
+    days: dict[int, Path] = {}
+    try:
+        names = sorted(folder.iterdir())
+    except OSError as error:
+        raise PreprocError(f"--input {folder}: cannot be listed ({error.strerror})") from error
+    for file in names:
+        match = _DAY_NAME.fullmatch(file.name)
+        if match is None:
+            continue
+        day = int(match[1])
+        if day in days:
+            raise PreprocError(
+                f"--input {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
+                "keep one of them"
+            )
+        days[day] = file
+    if not days:
+        hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
+        raise PreprocError(
+            f"--input {folder}: no day_0 ... day_N file is there (plain or .gz; day_0.tsv is "
+            f"accepted too).{hint}"
+        )
+    missing = sorted(set(range(max(days) + 1)) - days.keys())
+    if missing:
+        raise PreprocError(
+            f"--input {folder}: days must go from 0 to {max(days)} without a gap; missing: "
+            f"{', '.join(f'day_{d}' for d in missing)}"
+        )
+    if by_days and len(days) < 2:
+        raise PreprocError(
+            f"--input {folder}: only {days[0].name} is there, but the last day becomes validation "
+            "and test; give --split_fractions, for example 0.8,0.1,0.1"
+        )
+    return [days[d] for d in sorted(days)]
+
+
+def align_to_line(fd: int, offset: int, size: int) -> int:
+    """Returns the first byte at or after `offset` that begins a line (or `size`).
+
+    Raises:
+        PreprocError: a line is longer than any Criteo row.
+    """
+    if offset <= 0 or offset >= size:
+        return max(0, min(offset, size))
+    at = offset - 1
+    while at < size:
+        piece = os.pread(fd, _PROBE_BYTES, at)
+        if not piece:
+            break
+        newline = piece.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
+        at += len(piece)
+        if at - offset > MAX_LINE_BYTES:
+            raise PreprocError(long_line_message(None, offset))
+    return size
+
+
+def long_line_message(path: Path | None, offset: int) -> str:
+    """Returns what to say about a line without an end."""
+    return (
+        f"{path or 'input'}: the line at byte {offset} is longer than 1 MiB; this is not a Criteo "
+        "log (40 tab-separated fields per line)"
+    )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks before any work: what would fail after hours fails here, with a remedy."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from preproc.criteo.engines.reference import reject_reason
+from preproc.criteo.input import find_inputs
+from preproc.criteo.job import CriteoJob, format_bytes
+from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.output_folder import check_output, existing_folder
+from preproc.files.quarantine import escape_row
+from preproc.files.workspace import Workspace
+
+SAMPLE_ROWS = 100
+
+_SPLIT_ROW_BYTES = 89  # the full Criteo log at frequency limit 15
+_PARQUET_ROW_BYTES = 60 + 52  # the parts, and float32 columns until they are written
+_RUNS_ROW_BYTES = 50  # sorted runs, at 64 MiB of text per unit
+_FLOAT32_ROW_BYTES = 52
+_WIDE_ROW_BYTES = 160
+_NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and what one group becomes
+_SHUFFLE_KEY_BYTES = 8
+_UNKNOWN_ROW_BYTES = 240
+
+
+def check(job: CriteoJob) -> tuple[InputFile, ...]:
+    """Returns the input files if the run can start.
+
+    Raises:
+        PreprocError: it cannot; the message names the file, what was found and what to do.
+    """
+    check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
+    inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
+    samples = [_sample(file) for file in inputs]
+    for file, rows in zip(inputs, samples, strict=True):
+        check_sample(file, rows)
+    lengths = [len(row) + 1 for rows in samples for row in rows]
+    row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
+    check_disk(job, sum(f.text_bytes for f in inputs) / row_bytes)
+    return inputs
+
+
+def _sample(file: InputFile) -> list[bytes]:
+    """Returns the first whole rows of a file."""
+    text = next(file.pieces(), b"")
+    lines = text.split(b"\n", SAMPLE_ROWS)
+    if len(lines) > 1 or len(text) > 2**19 - 1:
+        lines.pop()  # what follows the last row wanted, or a row cut in the middle
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def check_sample(file: InputFile, rows: list[bytes]) -> None:
+    """Refuses a file whose first rows show that it is something else.
+
+    Raises:
+        PreprocError: no row is good, or the first is a header line.
+    """
+    reasons = [reject_reason(row) for row in rows]
+    if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
+        raise PreprocError(
+            f"{file.path}: begins with a header line ({_excerpt(rows[0])}); Criteo logs have none. "
+            f"Remove it: tail -n +2 {file.path.name} > without_header"
+        )
+    if None in reasons:
+        return
+    if not rows:
+        raise PreprocError(
+            f"{file.path}: the first line does not end within 512 KiB; this is not a Criteo log "
+            "(40 tab-separated fields per line)"
+        )
+    separator, count = max(
+        ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
+        key=lambda found: (found[1], found[0] == "tab"),
+    )
+    if separator == "tab" and count == NUM_COLUMNS - 1:
+        guess = "looks like Kaggle test.txt, which has no label; use train.txt"
+    elif separator != "tab" and count in (NUM_COLUMNS, NUM_COLUMNS - 1):
+        guess = f"the fields are separated by {separator}s; convert them to tabs"
+    elif count == NUM_COLUMNS:
+        guess = f"40 fields as there should be, but the first row is refused ({reasons[0]})"
+    else:
+        guess = "this is not a Criteo log (label, 13 integers, 26 hex categories)"
+    raise PreprocError(
+        f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
+        f"fields: {guess}. Row 1: {_excerpt(rows[0])}"
+    )
+
+
+_SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "space": b" "}
+
+
+def _usual_count(rows: list[bytes], separator: bytes) -> int:
+    return Counter(len(row.split(separator)) for row in rows).most_common(1)[0][0]
+
+
+def _is_header(row: bytes) -> bool:
+    """Returns whether label and integer columns hold names."""
+    fields = row.split(b"\t")
+    names = [f for f in fields[: 1 + NUM_NUMERICAL] if f.strip() and f.strip()[:1].isalpha()]
+    return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
+
+
+def _excerpt(row: bytes) -> str:
+    text = escape_row(row)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+def check_disk(job: CriteoJob, rows: float) -> None:
+    """Refuses a run that would fill the disk.
+
+    Raises:
+        PreprocError: the estimate exceeds what is free.
+    """
+    workspace = Workspace(job.output, job.work_dir)
+    output_bytes = rows * _SPLIT_ROW_BYTES
+    if "parquet" in job.format:
+        output_bytes += rows * _PARQUET_ROW_BYTES
+    if job.layout == "torchrec":
+        output_bytes += rows * (_FLOAT32_ROW_BYTES + _WIDE_ROW_BYTES)
+    if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
+        has_float32 = "parquet" in job.format or job.layout == "torchrec"
+        column_bytes = _SPLIT_ROW_BYTES + has_float32 * _FLOAT32_ROW_BYTES
+        output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
+    needs = [(existing_folder(workspace.staging), output_bytes)]
+    work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_ROW_BYTES
+    needs.append((existing_folder(workspace.root), rows * work_bytes))
+    by_device: dict[int, list[tuple[Path, float]]] = {}
+    for folder, need in needs:
+        by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
+    for parts in by_device.values():
+        folder, need = parts[0][0], sum(need for _, need in parts)
+        free = shutil.disk_usage(folder).free + workspace.used_bytes()
+        if need > free:
+            raise PreprocError(
+                f"{folder}: about {format_bytes(need)} are needed for {rows:,.0f} rows, "
+                f"{format_bytes(free)} are free; make room, choose --output or --work_dir on "
+                "another disk, or write one --format only"
+            )

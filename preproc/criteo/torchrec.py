@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--layout torchrec`: datasets as TorchRec with NVTabular has them, from any engine's columns.
+
+Split binary in the wide flavour (float32 labels and features, int32 ids: 160 bytes a Criteo row)
+and TorchRec's names of the columns.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+
+from preproc.criteo.columns import read_rows
+from preproc.criteo.engine import EngineJob, EngineResult
+from preproc.criteo.engines.native.kernel.binding import KernelCancelledError, Progress
+from preproc.criteo.engines.native.units import run_units, share_budget
+from preproc.criteo.job import Layout
+from preproc.criteo.rules import NUM_COLUMNS, SPLITS, Split
+from preproc.files.linked_files import link_files
+from preproc.files.workspace import write_record
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryWriter
+
+UNIT_ROWS = 1 << 20
+_BLOCK_ROWS = 1 << 15
+_BLOCK_BYTES = 32 * 2**20
+"""Memory of a thread: a block of rows in both flavours, with what converting takes."""
+
+ROW_BYTES = 4 * NUM_COLUMNS
+
+
+def dataset_spec(layout: Layout, cardinalities: Sequence[int]) -> FeatureSpec:
+    """Returns the columns of a dataset: TorchRec calls the numerical ones int_0, int_1, ... ."""
+    if layout == "torchrec":
+        return FeatureSpec.criteo(cardinalities, numerical_dtype="float32", numerical_prefix="int_")
+    return FeatureSpec.criteo(cardinalities)
+
+
+def separate_dataset(result: EngineResult) -> EngineResult:
+    """Returns a result with a dataset folder of its own, where nothing is of another layout yet.
+
+    The engine's folder may hold parquet that an interrupted run in NVIDIA's layout left.
+    """
+    dataset = result.dataset.parent / "torchrec" / "dataset"
+    link_files(result.dataset, dataset, but={*SPLITS, "parquet"})
+    return dataclasses.replace(result, dataset=dataset)
+
+
+def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
+    """Writes the splits of a staged dataset in the wide flavour; finished units are kept.
+
+    Args:
+        engine_job: says how much memory and how many threads to use.
+        result: the dataset, its rows, and columns with float32 features.
+    """
+    job, rows = engine_job.job, result.rows
+    records = result.dataset.parent / "wide"
+    records.mkdir(exist_ok=True)
+    units = [(split, first) for split in rows for first in range(0, max(rows[split], 1), UNIT_ROWS)]
+    paths = {(split, first): records / f"{split}_{first}.json" for split, first in units}
+    missing = [unit for unit in units if not paths[unit].exists()]
+    spec = dataset_spec(job.layout, result.cardinalities)
+    progress = Progress()
+
+    def stop_of(unit: tuple[Split, int]) -> int:
+        return min(unit[1] + UNIT_ROWS, rows[unit[0]])
+
+    def work(unit: tuple[Split, int], writer: SplitBinaryWriter) -> None:
+        split, first = unit
+        last = stop_of(unit)
+        ranges = ((r, min(r + _BLOCK_ROWS, last)) for r in range(first, last, _BLOCK_ROWS))
+        for start, block in read_rows(result.columns, split, spec, ranges):
+            if progress.stop:
+                raise KernelCancelledError("writing the wide flavour was cancelled")
+            writer.write(start, block)
+        write_record(paths[unit], {"rows": last - first})
+
+    progress.rows = sum(rows.values()) - sum(stop_of(unit) - unit[1] for unit in missing)
+    threads, _ = share_budget(job.memory_limit, job.threads, _BLOCK_BYTES)
+    total = sum(rows.values()) * ROW_BYTES
+    with (
+        engine_job.reporter.stage(
+            "wide", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
+        ),
+        contextlib.ExitStack() as stack,
+    ):
+        writers = {
+            split: stack.enter_context(
+                SplitBinaryWriter(result.dataset / split, spec, rows[split], "wide")
+            )
+            for split in {split for split, _ in missing}
+        }
+        for unit, _ in run_units(
+            missing, lambda unit: work(unit, writers[unit[0]]), threads, progress
+        ):
+            progress.rows += stop_of(unit) - unit[1]

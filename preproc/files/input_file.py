@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One raw file: what identifies it, how it is packed, and its text."""
+
+import contextlib
+import dataclasses
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import xxhash
+
+from preproc.files.errors import PreprocError
+
+Compression = Literal["none", "gzip"]
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+REFUSED_MAGIC = {
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\x00": ("xz", "unxz"),
+    b"PK\x03\x04": ("zip", "unzip"),
+}
+"""Compressions that are recognised so that the message can name them."""
+
+_PIECE_BYTES = 2**19
+_ENDS_BYTES = 2**16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputFile:
+    """One raw file.
+
+    Attributes:
+        path: where it is.
+        size: bytes on disk.
+        compression: by its first bytes, whatever its name says.
+        identity: changes when the file does (name, size, time of change, first and last bytes).
+        inflation: estimated bytes of text per byte on disk.
+    """
+
+    path: Path
+    size: int
+    compression: Compression
+    identity: str
+    inflation: float
+
+    @classmethod
+    def open(cls, path: Path) -> "InputFile":
+        """Looks at a file.
+
+        Raises:
+            PreprocError: it is not readable, or compressed in a way that is not supported.
+        """
+        try:
+            with path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                head = file.read(_ENDS_BYTES)
+                file.seek(max(0, stat.st_size - _ENDS_BYTES))
+                tail = file.read(_ENDS_BYTES)
+        except OSError as error:
+            raise PreprocError(
+                f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+            ) from error
+        for magic, (name, tool) in REFUSED_MAGIC.items():
+            if head.startswith(magic):
+                raise PreprocError(
+                    f"{path}: is {name}-compressed, which is not supported; plain text and gzip "
+                    f"are. Unpack it first ({tool} {path.name})"
+                )
+        digest = xxhash.xxh3_128(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest.update(head)
+        digest.update(tail)
+        compression: Compression = "gzip" if head.startswith(GZIP_MAGIC) else "none"
+        inflation = _inflation(head) if compression == "gzip" else 1.0
+        return cls(path, stat.st_size, compression, digest.hexdigest(), inflation)
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text: exact for a plain file, an estimate for a packed one."""
+        return int(self.size * self.inflation)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields the text, unpacked, in pieces of up to 512 KiB.
+
+        Raises:
+            PreprocError: the gzip data are damaged or end early.
+        """
+        with self.path.open("rb") as file:
+            if self.compression == "none":
+                while piece := file.read(_PIECE_BYTES):
+                    yield piece
+                return
+            yield from self._inflate(iter(lambda: file.read(_PIECE_BYTES // 4), b""))
+
+    def _inflate(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+        member = zlib.decompressobj(wbits=31)
+        data = next(packed, b"")
+        try:
+            while data:
+                if text := member.decompress(data, _PIECE_BYTES):
+                    yield text
+                if not member.eof:
+                    data = member.unconsumed_tail or next(packed, b"")
+                    continue
+                # Members may follow each other, and zero bytes may pad the last one.
+                data = member.unused_data.lstrip(b"\0") or next(packed, b"").lstrip(b"\0")
+                if data:
+                    member = zlib.decompressobj(wbits=31)
+        except zlib.error as error:
+            raise PreprocError(
+                f"{self.path}: the gzip data are damaged ({error}); get the file again"
+            ) from error
+        if not member.eof:
+            raise PreprocError(
+                f"{self.path}: the gzip data end early (the file was cut off); get the file again"
+            )
+
+
+def _inflation(head: bytes) -> float:
+    member = zlib.decompressobj(wbits=31)
+    try:
+        text = member.decompress(head)
+    except zlib.error:
+        return 1.0  # reported when the file is read
+    return len(text) / max(len(head) - len(member.unused_data), 1)
+
+
+@contextlib.contextmanager
+def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Opens a file descriptor and closes it again."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work state on disk: units that exist whole or not at all, and the one rename at the end."""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from preproc.files.errors import PreprocError
+
+_TEMPORARY = ".tmp"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def settings_key(settings: object) -> str:
+    """Returns a short name for settings: equal settings, equal name."""
+    text = json.dumps(settings, sort_keys=True)
+    return xxhash.xxh3_128(text.encode()).hexdigest()[:16]
+
+
+def boot_id() -> str:
+    """Returns what changes when the machine starts anew ("" where it cannot be known)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[int]:
+    """Yields a descriptor; the file has its name only if the body ends well, and then durably."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+        os.fsync(fd)
+    except BaseException:
+        temporary.unlink()
+        raise
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Writes the JSON record that marks a unit as done."""
+    with atomic_file(path) as fd:
+        os.write(fd, json.dumps(record).encode())
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Returns the record of a unit, None if it is not done."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def sync_tree(root: Path) -> None:
+    """Makes every file and folder below `root` durable."""
+    for path in [root, *root.rglob("*")]:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class Workspace:
+    """The folders of one run, locked against a second run.
+
+    Args:
+        output: the dataset folder to be made.
+        work_dir: where units are kept; None is next to the output.
+
+    Attributes:
+        root: units of the stages whose results do not depend on the output's place.
+        staging: beside the output, on its file system, so that a rename finishes the dataset.
+    """
+
+    def __init__(self, output: Path, work_dir: Path | None) -> None:
+        self.output = output
+        self.root = work_dir or output.with_name(output.name + ".work")
+        self.staging = output.with_name(output.name + ".staging")
+        self._keep_root = work_dir is not None
+
+    @contextlib.contextmanager
+    def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
+        """Makes the folders and holds their lock.
+
+        Args:
+            resumable: leave the folders to a later run where this one fails or is interrupted;
+                otherwise nothing of them stays.
+
+        Raises:
+            PreprocError: they cannot be made, or another run works in them.
+        """
+        held = False
+        with contextlib.ExitStack() as stack:
+            # Both: two runs may share a work folder, or an output with two work folders.
+            try:
+                with _interrupt_waits():  # until both folders are this run's, to clear or to keep
+                    for folder in (self.root, self.staging):
+                        stack.enter_context(_folder_lock(folder))
+                    held = True
+                yield self
+            except BaseException:
+                if held and not resumable and self.staging.is_dir():
+                    self.clear()
+                raise
+
+    def unit_dir(self, stage: str, key: str) -> Path:
+        """Returns (and makes) the folder for the units of a stage under some settings."""
+        folder = self.root / stage / key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def staging_dir(self, key: str) -> Path:
+        """Returns the staging folder for some settings; what others left behind is removed."""
+        for other in self.staging.iterdir():
+            if other.is_dir() and other.name != key:
+                shutil.rmtree(other)
+        folder = self.staging / key
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def publish(self, dataset: Path) -> None:
+        """Renames a finished dataset to the output; an earlier one goes only now."""
+        sync_tree(dataset)
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        if self.output.is_dir() and any(self.output.iterdir()):
+            replaced = self.staging / "replaced"
+            if _exchange(dataset, self.output):
+                dataset.rename(replaced)
+            else:
+                self.output.rename(replaced)
+                dataset.rename(self.output)
+        else:
+            dataset.rename(self.output)
+        parent = os.open(self.output.parent, os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(parent)
+        os.close(parent)
+        self.clear()
+
+    def clear(self) -> None:
+        """Removes the staging folder, and the work folder unless the user asked for it."""
+        shutil.rmtree(self.staging)
+        if not self._keep_root:
+            shutil.rmtree(self.root)
+
+    def used_bytes(self) -> int:
+        """Returns the disk space that an earlier, interrupted run already took."""
+        folders = [f for f in (self.root, self.staging) if f.is_dir()]
+        return sum(p.stat().st_blocks * 512 for f in folders for p in f.rglob("*") if p.is_file())
+
+
+@contextlib.contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Holds Ctrl-C back; it is raised at the end.
+
+    The handler waits, not the signal: that could reach another thread, and Python would raise.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C is raised in the main thread alone
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise PreprocError(
+            f"{folder}: cannot be made or written ({error.strerror}); choose another "
+            "folder, or change its permissions"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise PreprocError(
+            f"{folder}: another run is working here; wait for it, or choose another folder"
+        ) from error
+    else:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps two folders in one step; returns False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    names = (ctypes.c_char_p(os.fsencode(first)), ctypes.c_char_p(os.fsencode(second)))
+    return bool(
+        renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) == 0
+    )

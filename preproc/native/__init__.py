@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The C++ kernel of the native engine: sources, and `binding`, its Python side."""

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process in which NVTabular works, with a Python and packages of its own."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from preproc.criteo.job import format_bytes
+from preproc.files.errors import PreprocError
+
+DEFAULT_PYTHON = Path(__file__).parents[2] / ".venv-nvtabular" / "bin" / "python"
+"""Made by `make nvtabular`."""
+
+PARENT_BYTES = 640 * 2**20
+"""Of the memory limit, what this process takes (one part of text, its columns, output rows)."""
+
+LEAST_WORKER_BYTES = 2**30
+"""NVTabular and its imports take 400 MiB before any row; one group of parts the rest."""
+
+FIRST_ID = 3
+"""NVTabular's id of the first value of a vocabulary; 0 is padding, 1 null, 2 unknown."""
+
+_WORKER = Path(__file__).with_name("worker.py")
+_LOG_LINES = 12
+_NATIVE = "--engine native makes the same dataset without NVTabular"
+
+
+def write_vocabulary(folder: Path, column: str, values: Any) -> str:
+    """Writes the values of a column in id order for `prepare` requests; returns the file."""
+    path = folder / f"vocabulary.{column}.parquet"
+    pq.write_table(pa.table({column: values}), path)
+    return str(path)
+
+
+class NvtabularProcess:
+    """A worker process; as a context manager it ends with the block.
+
+    Args:
+        python: interpreter that has NVTabular; None takes the one of `make nvtabular`.
+        device: `auto` (a GPU with cuDF where there is one), `cpu` or `gpu`.
+        memory_limit: bytes of anonymous memory for both processes together; None: any.
+        threads: for the libraries in the worker.
+        log: file for what NVTabular prints.
+
+    Attributes:
+        version: of NVTabular.
+        device: where it works, `cpu` or `gpu`.
+    """
+
+    def __init__(
+        self, python: Path | None, device: str, memory_limit: int | None, threads: int, log: Path
+    ) -> None:
+        self._python = python or DEFAULT_PYTHON
+        self._wanted_device = device
+        self._memory = -1 if memory_limit is None else memory_limit - PARENT_BYTES
+        self._threads = threads
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self.version = self.device = ""
+
+    def __enter__(self) -> "NvtabularProcess":
+        """Starts the process and waits until NVTabular is imported.
+
+        Raises:
+            PreprocError: there is no such interpreter, it lacks NVTabular, the device is not
+                there, or the memory limit is too small to begin.
+        """
+        if not os.access(self._python, os.X_OK):
+            raise PreprocError(
+                f"{self._python}: no Python with NVTabular is there; run `make nvtabular` (it "
+                "needs Python 3.11), or name an interpreter that has NVTabular with "
+                f"--nvtabular_python. {_NATIVE}"
+            )
+        if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
+            raise PreprocError(
+                f"--memory_limit {format_bytes(self._memory + PARENT_BYTES)} is too small: "
+                f"NVTabular needs {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)} to begin. "
+                "Raise --memory_limit, or use --engine native"
+            )
+        threads = str(self._threads)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        environment |= {"OMP_NUM_THREADS": threads, "NUMEXPR_MAX_THREADS": threads}
+        try:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [self._python, "-P", _WORKER, str(self._memory), self._wanted_device],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    text=True,
+                )
+        except OSError as error:
+            raise PreprocError(
+                f"--nvtabular_python {self._python}: cannot be started ({error.strerror})"
+            ) from error
+        try:
+            answer = self._answer("start", lambda _: None)
+        except BaseException:
+            self._stop()
+            raise
+        self.version, self.device = answer["version"], answer["device"]
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends the process, whatever it does."""
+        self._stop()
+
+    def _stop(self) -> None:
+        process = self._process
+        assert process is not None
+        process.kill()  # what it was writing has a temporary name
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            with contextlib.suppress(OSError):  # a request that was never read
+                stream.close()
+        process.wait()
+
+    def call(self, request: dict[str, Any], on_progress: Callable[[float], None]) -> None:
+        """Sends a request and waits for its end.
+
+        Args:
+            request: see nvtabular_worker.
+            on_progress: gets the share of the work that is done.
+
+        Raises:
+            PreprocError: NVTabular failed, or its process ended.
+        """
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended: the missing answer says so
+        self._answer(request["do"], on_progress)
+
+    def _answer(self, task: str, on_progress: Callable[[float], None]) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            if "progress" in answer:
+                on_progress(answer["progress"])
+            elif "done" in answer:
+                return dict(answer["done"])
+            else:
+                raise self._failure(task, answer["error"], answer.get("out_of_memory", False))
+        status = self._process.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise self._failure(task, f"its process {how}", status < 0)
+
+    def _failure(self, task: str, reason: str, out_of_memory: bool) -> PreprocError:
+        if task == "start":
+            return PreprocError(
+                f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
+                f"(make nvtabular), or see {self._log}. {_NATIVE}"
+            )
+        remedy = (
+            "perhaps for lack of memory: raise --memory_limit, or use --engine native, which "
+            "keeps any limit"
+            if out_of_memory
+            else f"the same command continues where it stopped. {_NATIVE}"
+        )
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        tail = "".join(f"\n  {line}" for line in lines)
+        return PreprocError(
+            f"NVTabular failed ({task}): {reason}; {remedy}. The end of {self._log}:{tail}"
+        )

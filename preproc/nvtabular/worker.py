@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVTabular's side of the NVTabular engines: a program for the Python that has NVTabular.
+
+    python -P preproc/nvtabular/worker.py MEMORY_BYTES|-1 auto|cpu|gpu
+
+It imports nothing of this repository, whose packages need a newer NumPy. Requests arrive on
+standard input, a JSON object per line; each is answered on standard output by any number of
+`{"progress": ...}` lines and one `{"done": ...}` or `{"error": ...}`. Whatever else is printed goes
+to standard error. It ends when standard input does, so it never outlives its parent.
+"""
+
+import json
+import os
+import queue
+import resource
+import shutil
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+_PROGRESS_PERIOD_S = 0.2
+
+Request = dict[str, Any]
+
+
+class _Answers:
+    """Lines to the parent, on a descriptor that no library can print to."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        self._next = 0.0
+
+    def send(self, **answer: object) -> None:
+        self._stream.write(json.dumps(answer) + "\n")
+        self._stream.flush()
+
+    def progress(self, share: float) -> None:
+        if time.monotonic() >= self._next:
+            self.send(progress=share)
+            self._next = time.monotonic() + _PROGRESS_PERIOD_S
+
+
+def _requests() -> "queue.Queue[str]":
+    """Returns the queue of request lines; the end of standard input ends this process at once."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _choose_device(wanted: str) -> bool:
+    """Returns whether to work on the CPU.
+
+    Raises:
+        RuntimeError: a GPU is wanted, and NVTabular does not find cuDF or a device.
+    """
+    from merlin.core.compat import HAS_GPU, cudf
+
+    found = bool(HAS_GPU) and cudf is not None
+    if wanted == "gpu" and not found:
+        missing = "no CUDA device" if not HAS_GPU else "no cuDF"
+        raise RuntimeError(f"there is {missing} for NVTabular here")
+    return wanted == "cpu" or not found
+
+
+class _Worker:
+    """What the requests do; each is a method of its name."""
+
+    def __init__(self, cpu: bool, answers: _Answers) -> None:
+        self._cpu = cpu
+        self._answers = answers
+        self._encoding: Any = None
+
+    def _dataset(self, parts: list[str]) -> Any:
+        """Returns a dataset with a partition for each part, in their order."""
+        import nvtabular as nvt
+
+        dataset = nvt.Dataset(parts, engine="parquet", cpu=self._cpu)
+        partitions = dataset.to_ddf().npartitions
+        if partitions != len(parts):
+            raise RuntimeError(f"{len(parts)} parts were cut into {partitions} partitions")
+        return dataset
+
+    def _progress(self) -> Any:
+        """Returns a context that reports the share of Dask's tasks that are done."""
+        from dask.callbacks import Callback
+
+        state = {"tasks": 1, "done": 0}
+
+        def start(_graph: object, scheduler: dict[str, Any]) -> None:
+            state.update(tasks=len(scheduler["waiting"]) + len(scheduler["ready"]), done=0)
+
+        def finished(*_: object) -> None:
+            state["done"] += 1
+            self._answers.progress(state["done"] / max(state["tasks"], 1))
+
+        return Callback(start_state=start, posttask=finished)
+
+    def count(self, request: Request) -> None:
+        """Counts the values of columns: Categorify's unique.COLUMN.parquet files, with sizes.
+
+        Request: `parts` (parquet files), `columns`, `folder` (made anew; gets `categories/`).
+        """
+        import nvtabular as nvt
+
+        folder = _new_folder(request["folder"])
+        counted = request["columns"] >> nvt.ops.Categorify(out_path=str(folder))
+        with self._progress():
+            nvt.Workflow(counted).fit(self._dataset(request["parts"]))
+
+    def prepare(self, request: Request) -> None:
+        """Makes the workflow of later `encode` requests.
+
+        Request: `parts` (one is enough, to learn types), `folder` (made anew; keeps vocabularies),
+        `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with it
+        alone; the value at position i gets id 3 + i, any other 2), and for Criteo `numerical`
+        (columns), `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`:
+        it becomes 0 after the logarithm).
+        """
+        import numpy as np
+        import nvtabular as nvt
+        import pandas as pd
+
+        folder = _new_folder(request["folder"])
+        vocabularies = {
+            column: pd.read_parquet(path)[column]
+            for column, path in request["vocabularies"].items()
+        }
+        categorical = list(vocabularies) >> nvt.ops.Categorify(
+            vocabs=vocabularies, out_path=str(folder), dtype=np.int32
+        )
+        features = request["kept"] + categorical
+        if request.get("numerical"):
+            features += _logarithm(request)
+        workflow = nvt.Workflow(features)
+        self._encoding = workflow.fit(self._dataset(request["parts"]))
+
+    def encode(self, request: Request) -> None:
+        """Encodes parts by the prepared workflow; each becomes `folder`/NAME, its rows in order.
+
+        Request: `parts` (parquet files), `folder` (made anew).
+        """
+        self._write(self._encoding.transform(self._dataset(request["parts"])), request)
+
+    def filter(self, request: Request) -> None:
+        """Drops rows of parts; each becomes `folder`/NAME, the other rows in their order.
+
+        Request: `parts` (parquet files), `folder` (made anew), `kept` (columns to pass on),
+        `column` (of the condition), and `minimum` (of its value) or `among` (parquet file with
+        `column` alone: its values are kept).
+        """
+        import nvtabular as nvt
+        import pandas as pd
+
+        column, minimum = request["column"], request.get("minimum")
+        if minimum is None:
+            among = pd.read_parquet(request["among"])[column].to_numpy()
+            condition = nvt.ops.Filter(lambda rows: rows[column].isin(among))
+        else:
+            condition = nvt.ops.Filter(lambda rows: rows[column] >= minimum)
+        columns = list(dict.fromkeys([*request["kept"], column]))
+        workflow = nvt.Workflow(columns >> condition)
+        dataset = self._dataset(request["parts"])
+        self._write(workflow.fit(dataset).transform(dataset), request)
+
+    def _write(self, dataset: Any, request: Request) -> None:
+        """Writes a partition per part, under the part's name."""
+        folder = _new_folder(request["folder"])
+        # Not preserve_files: there it fails where a file is a single partition.
+        files = {Path(part).name: [i] for i, part in enumerate(request["parts"])}
+        with self._progress():
+            dataset.to_parquet(str(folder), output_files=files, suffix="", shuffle=None)
+
+
+def _logarithm(request: Request) -> Any:
+    """Returns the graph of ln(max(x, minimum) + offset)."""
+    import numpy as np
+    import nvtabular as nvt
+
+    offset = request["offset"]
+    clipped = nvt.ops.Clip(min_value=request["minimum"])
+    filled = nvt.ops.FillMissing(fill_val=0)
+    # NVTabular's LogOp works in float32, which rounds 3 % of the logarithms another way.
+    logarithm = nvt.ops.LambdaOp(
+        lambda column: np.log(column.astype("float64") + offset).astype("float32"),
+        dtype=np.float32,
+    )
+    if request["fill"] == "input":
+        return request["numerical"] >> filled >> clipped >> logarithm
+    return request["numerical"] >> clipped >> logarithm >> filled
+
+
+def _new_folder(name: str) -> Path:
+    folder = Path(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def main() -> None:
+    """Answers requests until standard input ends."""
+    answers = _Answers()
+    memory, device = int(sys.argv[1]), sys.argv[2]
+    try:
+        import nvtabular
+
+        cpu = _choose_device(device)
+    except (ImportError, RuntimeError) as error:
+        traceback.print_exc()
+        answers.send(error=f"{type(error).__name__}: {error}")
+        return
+    if cpu and memory >= 0:  # CUDA reserves far more address space than it uses
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    requests, worker = _requests(), _Worker(cpu, answers)
+    answers.send(done={"version": nvtabular.__version__, "device": "cpu" if cpu else "gpu"})
+    while True:
+        request = json.loads(requests.get())
+        try:
+            getattr(worker, request["do"])(request)
+        except Exception as error:  # noqa: BLE001  (whatever went wrong, the parent reports it)
+            traceback.print_exc()
+            out_of_memory = "MemoryError" in traceback.format_exc()
+            answers.send(error=f"{type(error).__name__}: {error}", out_of_memory=out_of_memory)
+        else:
+            answers.send(done={})
+
+
+if __name__ == "__main__":
+    main()

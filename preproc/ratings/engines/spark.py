@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ratings through Spark SQL: filters, counts and order are its work, the definition is that of all.
+
+The driver judges the rows by the grammar while it reads the file, and writes them as parquet parts
+to the storage that executors see. Spark drops low ratings, drops for the k-core, joins the rows
+with the dense ids and sorts them. Ids follow the one rule (`ratings_ids`), in the driver, which
+holds the distinct raw ids and 4 bytes for each row that the filters leave.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from preproc.files.progress import ProgressReporter
+from preproc.files.row_parts import ITEM, RATING, ROW, TIMESTAMP, USER, RawParts
+from preproc.ratings.ids import order_items
+from preproc.ratings.job import RatingsJob
+from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left
+from preproc.ratings.read import RatingsSink
+from preproc.spark import session as spark_session
+from preproc.spark.runner import SparkRunner
+from preproc.spark.sql import uri, write_parquet
+from recsys.data.sequences import RawIds
+from recsys.data.sequences_fingerprint import order_raw_ids
+
+_BATCH_ROWS = 2**18
+
+
+def run(
+    job: RatingsJob,
+    read: Callable[[RatingsSink], None],
+    folder: Path,
+    reporter: ProgressReporter,
+) -> tuple[RatingsSink, Filtered, dict[str, Any]]:
+    """Makes the histories of a ratings file with Spark.
+
+    Args:
+        job: with both minimum counts.
+        read: reads the file into a sink.
+        folder: for what comes between, on storage that executors see; exists, and is removed by
+            the caller.
+        reporter: shows the stages.
+
+    Returns:
+        What was read, what the filters left of it, and the engine for the manifest.
+
+    Raises:
+        PreprocError: Spark is not there or gave up, or no row is left.
+    """
+    with spark_session.connect(job.spark) as connected:
+        runner = connected.for_sql(job.spark.spark_conf)
+        raw = RawParts(folder.resolve() / "raw")
+        raw.folder.mkdir()
+        read(raw)
+        rows = _Rows(runner, reporter, raw.folder, raw.num_rows)
+        columns = raw.columns
+        if RATING in columns:
+            rows.replace("filter", rows.table().where(f"{RATING} >= {job.min_rating!r}D"))
+        rated = rows.num_rows
+        passes = _kcore(job, rows)
+        if not rows.num_rows:
+            raise nothing_left(job, raw.num_rows)
+        users = rows.number(USER, lambda found, _: order_raw_ids(found), first_id=0)
+        items = rows.number(ITEM, order_items, first_id=1)
+        dropped = rated - rows.num_rows
+        rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
+        figures = FilterFigures(raw.num_rows - rated, dropped, passes)
+        filtered = collect(_load_items(rows, users), users, items, figures, reporter)
+    return raw, filtered, {"name": "spark", "version": runner.version}
+
+
+@dataclasses.dataclass(slots=True)
+class _Rows:
+    """The rows as they are after the steps so far, and the vocabularies made of them.
+
+    Attributes:
+        runner: runs the queries.
+        reporter: shows the stages.
+        folder: parquet of the rows; what is made of them stands beside it.
+        num_rows: how many there are.
+    """
+
+    runner: SparkRunner
+    reporter: ProgressReporter
+    folder: Path
+    num_rows: int
+    _made: int = 0
+
+    def table(self) -> Any:
+        """Returns the rows as a DataFrame."""
+        return self.runner.session.read.parquet(uri(self.folder))
+
+    def vocabulary(self, column: str) -> Any:
+        """Returns a DataFrame of the column's values and their ids, named after it."""
+        return self.runner.session.read.parquet(uri(self._vocabulary(column)))
+
+    def _vocabulary(self, column: str) -> Path:
+        return self.folder.with_name(f"ids_{column}.parquet")
+
+    def write(self, stage: str, table: Any) -> Path:
+        """Writes a table beside the rows, and shows how far it is."""
+        self._made += 1
+        made = self.folder.with_name(f"{self._made:03d}_{stage}")
+        total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
+        done = [0]
+
+        def on_fraction(fraction: float) -> None:
+            done[0] = int(fraction * total)
+
+        with self.reporter.stage(stage, total, lambda: (done[0], 0)):
+            write_parquet(self.runner, table, made, on_fraction)
+            done[0] = total
+        return made
+
+    def replace(self, stage: str, table: Any) -> None:
+        """Makes a table the rows."""
+        made = self.write(stage, table)
+        shutil.rmtree(self.folder)
+        self.folder = made
+        self.num_rows = sum(pq.read_metadata(p).num_rows for p in made.glob("*.parquet"))
+
+    def number(
+        self,
+        column: str,
+        order: Callable[[pa.Array, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+        first_id: int,
+    ) -> RawIds:
+        """Counts the values of a column and numbers them; `vocabulary` gives them from then on.
+
+        Args:
+            column: of raw ids.
+            order: gives the places of values in id order, from values and counts.
+            first_id: of the first value.
+        """
+        made = self.write("count", self.table().groupBy(column).count())
+        counted = pq.read_table(made)
+        raw = counted[column].combine_chunks()
+        counts = counted["count"].to_numpy()
+        places = order(raw, counts)
+        ids = RawIds(raw.take(pa.array(places)), counts[places])
+        numbers = np.arange(first_id, first_id + len(ids), dtype=np.int32)
+        table = pa.table({column: ids.raw, f"{column}_id": numbers})
+        pq.write_table(table, self._vocabulary(column))
+        shutil.rmtree(made)
+        return ids
+
+
+def _kcore(job: RatingsJob, rows: _Rows) -> int:
+    """Drops what `kcore.kcore` drops; returns the number of passes that dropped something."""
+    assert job.min_user_count is not None
+    assert job.min_item_count is not None
+    passes = 0
+    while rows.num_rows:
+        before, table = rows.num_rows, rows.table().drop(RATING)
+        for column, minimum in ((ITEM, job.min_item_count), (USER, job.min_user_count)):
+            if minimum > 1:
+                often = table.groupBy(column).count().where(f"`count` >= {minimum}").select(column)
+                table = table.join(often, column, "left_semi")
+        rows.replace("kcore", table)
+        if rows.num_rows == before:
+            break
+        passes += 1
+        if job.kcore == "once":
+            break
+    return passes
+
+
+def _ordered(rows: _Rows, times: list[str]) -> Any:
+    """Returns the rows in dense ids, users one after the other, each in the order of its times."""
+    table = rows.table()
+    for column in (USER, ITEM):
+        table = table.join(rows.vocabulary(column), column)
+    order = [f"{USER}_id", *times, ROW]
+    table = table.select(*order, f"{ITEM}_id")
+    return table.repartitionByRange(order[0]).sortWithinPartitions(*order)
+
+
+def _load_items(rows: _Rows, users: RawIds) -> npt.NDArray[np.int32]:
+    """Returns the items of all rows, which must be ordered by user."""
+    items = np.empty(rows.num_rows, np.int32)
+    counts = np.zeros(len(users), np.int64)
+    place, last = 0, 0
+    for part in sorted(rows.folder.glob("*.parquet")):
+        with pq.ParquetFile(part) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[f"{USER}_id", f"{ITEM}_id"]):
+                ids = batch[f"{USER}_id"].to_numpy()
+                if ids[0] < last or (np.diff(ids) < 0).any():
+                    raise AssertionError(f"{part}: users are not in the order of their ids")
+                last = int(ids[-1])
+                counts += np.bincount(ids, minlength=len(counts))
+                items[place : place + len(ids)] = batch[f"{ITEM}_id"].to_numpy()
+                place += len(ids)
+    if not np.array_equal(counts, users.counts):
+        raise AssertionError(f"{rows.folder}: users have other rows than were counted")
+    return items

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw ids to numbers: chunk dictionaries grow together, dense ids come at the end."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recsys.data.sequences import RawIds
+from recsys.data.sequences_fingerprint import order_raw_ids
+
+Int32Array = npt.NDArray[np.int32]
+
+_MIN_PENDING = 2**20
+
+
+class IdColumn:
+    """A column of raw ids that arrives in chunks; holds 4 bytes a row, and each id once."""
+
+    def __init__(self) -> None:
+        self._values = pa.array([], pa.string())
+        self._codes: list[Int32Array] = []
+        self._pending: list[pa.DictionaryArray] = []
+        self._pending_values = 0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Takes the next rows, dictionary-encoded."""
+        for chunk in column.chunks:
+            self._pending.append(chunk)
+            self._pending_values += len(chunk.dictionary)
+        # Merging costs as much as all ids so far: waiting until as many are pending keeps the
+        # whole linear.
+        if self._pending_values > max(len(self._values), _MIN_PENDING):
+            self._merge()
+
+    def _merge(self) -> None:
+        known = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), self._values)
+        # The dictionary begins with the known values, so that earlier codes stay valid.
+        merged = pa.chunked_array([known, *self._pending]).unify_dictionaries()
+        self._values = merged.chunk(0).dictionary
+        self._codes += [c.indices.to_numpy().astype(np.int32) for c in merged.chunks[1:]]
+        self._pending, self._pending_values = [], 0
+
+    def finish(self) -> tuple[Int32Array, pa.Array]:
+        """Returns the codes of all rows and the raw ids that they number; empties the column."""
+        self._merge()
+        codes = np.concatenate([*self._codes, np.empty(0, np.int32)])
+        self._codes = []
+        return codes, self._values
+
+
+def dense_users(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
+    """Numbers the users that occur from 0, by raw id.
+
+    Args:
+        codes: [n] places in `raw`.
+        raw: raw ids.
+
+    Returns:
+        [n] dense ids, and what they stand for.
+    """
+    counts, present = _count(codes, raw)
+    order = order_raw_ids(raw.take(pa.array(present)))
+    return _renumber(codes, raw, counts, present[order], first_id=0)
+
+
+def dense_items(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
+    """Numbers the items that occur from 1, by count descending, then by raw id.
+
+    Args:
+        codes: [n] places in `raw`.
+        raw: raw ids.
+
+    Returns:
+        [n] dense ids, and what they stand for.
+    """
+    counts, present = _count(codes, raw)
+    order = order_items(raw.take(pa.array(present)), counts[present])
+    return _renumber(codes, raw, counts, present[order], first_id=1)
+
+
+def order_items(raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the places of items in id order: by count descending, then by raw id."""
+    by_raw = order_raw_ids(raw)
+    return by_raw[np.argsort(-counts[by_raw], kind="stable")]
+
+
+def _count(codes: Int32Array, raw: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    counts = np.bincount(codes, minlength=len(raw))
+    return counts, np.flatnonzero(counts)
+
+
+def _renumber(
+    codes: Int32Array,
+    raw: pa.Array,
+    counts: npt.NDArray[np.int64],
+    ordered: npt.NDArray[np.int64],
+    *,
+    first_id: int,
+) -> tuple[Int32Array, RawIds]:
+    dense = np.zeros(len(raw), np.int32)
+    dense[ordered] = np.arange(first_id, first_id + len(ordered), dtype=np.int32)
+    return dense[codes], RawIds(raw.take(pa.array(ordered)), counts[ordered])

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ratings file of a run: where it is, and which format it has."""
+
+import re
+
+import numpy as np
+
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.text_chunks import read_chunks
+from preproc.ratings.format import AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, RatingsFormat, show
+from preproc.ratings.job import RatingsJob
+
+RATINGS_FILE = "a ratings file"
+"""What a file should be, for messages about text that is not."""
+
+SAMPLE_ROWS = 100
+UTF8_MARK = b"\xef\xbb\xbf"
+
+_ASIN = re.compile(rb"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
+
+
+def find_file(job: RatingsJob) -> InputFile:
+    """Returns the ratings file of a run.
+
+    Raises:
+        PreprocError: it is missing, ambiguous, empty, or packed in a way that is not supported.
+    """
+    path = job.input
+    if not path.exists():
+        raise PreprocError(f"--input {path}: no such file or folder; give a ratings file")
+    if path.is_dir():
+        names = [n + suffix for n in job.source.file_names for suffix in ("", ".gz")]
+        found = [path / n for n in names if (path / n).is_file()]
+        if len(found) != 1:
+            what = ", ".join(f.name for f in found) or "none of " + ", ".join(job.source.file_names)
+            what = what if job.source.file_names else "a folder"
+            raise PreprocError(
+                f"--input {path}: must name one ratings file, found {what}; give the path of the "
+                "file itself"
+            )
+        path = found[0]
+    if not path.is_file():
+        raise PreprocError(f"--input {path}: is not a regular file; give a plain or gzip file")
+    if path.stat().st_size == 0:
+        raise PreprocError(f"{path}: is empty; get the file again")
+    return InputFile.open(path)
+
+
+def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:
+    """Returns the format of a file by its first rows, and their mean length in bytes.
+
+    Raises:
+        PreprocError: no row is good, or the order of columns cannot be told.
+    """
+    chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
+    rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
+    length = float(chunk.starts[len(rows)]) / len(rows)
+    if rows[0].startswith(UTF8_MARK):
+        raise PreprocError(
+            f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
+        )
+    candidates = [f for f in job.source.formats if job.format in ("auto", f.name)]
+    for candidate in candidates:
+        if rows[0] in candidate.headers:
+            return _check_columns(job, file, candidate), length
+    good = [sum(map(f.is_good, rows)) for f in candidates]
+    best = candidates[int(np.argmax(good))]
+    if not max(good):
+        reason, text = best.diagnose(rows[0])
+        formats = ", ".join(dict.fromkeys(f.name for f in candidates))
+        raise PreprocError(
+            f"{file.path}: none of the first {len(rows)} rows fits a format of "
+            f"{job.source.name} ({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} "
+            f"({reason}). Give another file, or name its --format"
+        )
+    if best.needs_header:
+        raise PreprocError(
+            f"{file.path}: line 1 must be the header {best.headers[0].decode()}, found "
+            f"{show(rows[0])}; the head of the file is missing: get the file again, or add the "
+            "header"
+        )
+    if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
+        best = _order_of_columns(job, file, [r for r in rows if best.is_good(r)])
+    elif job.columns != "auto":
+        raise PreprocError(f"--columns is for csv files; {file.path} is of format {best.name}")
+    return best, length
+
+
+def _check_columns(job: RatingsJob, file: InputFile, found: RatingsFormat) -> RatingsFormat:
+    order = ",".join(found.columns[:2])
+    if job.columns not in ("auto", order):
+        raise PreprocError(
+            f"--columns {job.columns}: the header of {file.path} says {order}; leave the flag out"
+        )
+    return found
+
+
+def _order_of_columns(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
+    """Tells users from items in rows without header: items are ASINs or ISBNs."""
+    orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
+    if job.columns != "auto":
+        return orders[job.columns]
+    fields = [row.split(b",") for row in rows]
+    first, second = (all(_ASIN.fullmatch(f[i]) for f in fields) for i in (0, 1))
+    if first == second:
+        what = "both" if first else "neither"
+        raise PreprocError(
+            f"{file.path}: which column holds the items cannot be told from the first rows "
+            f"({what} look like ASINs: {show(rows[0])}); say it with --columns user,item or "
+            "--columns item,user"
+        )
+    return orders["item,user" if first else "user,item"]

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a ratings file to columns: the grammar judges each row first, then Arrow reads the good.
+
+No CSV or JSON reader is trusted to find malformed rows: each accepts some of them silently.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from preproc.files.text_chunks import BoolArray, Chunk
+from preproc.ratings.format import (
+    JSON_KEYS,
+    RATING_LIMIT,
+    TIMESTAMP_LIMIT,
+    TOKEN_ID,
+    Column,
+    RatingsFormat,
+)
+
+_IDS = pa.dictionary(pa.int32(), pa.string())
+_COLUMN_TYPES: dict[Column, pa.DataType] = {
+    "user": _IDS,
+    "item": _IDS,
+    "rating": pa.float64(),
+    "timestamp": pa.int64(),
+}
+_JSON_SCHEMA = pa.schema(
+    [
+        (key, pa.string() if column in ("user", "item") else _COLUMN_TYPES[column])
+        for key, column in JSON_KEYS.items()
+    ]
+)
+_JSON_BLOCK_BYTES = 4 * 2**20  # longer than any line that is let through
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interactions:
+    """The good rows of a chunk, in file order.
+
+    Attributes:
+        users: chunked dictionary of raw ids.
+        items: chunked dictionary of raw ids.
+        ratings: float64, None where the format has none.
+        timestamps: int64, None where the format has none.
+    """
+
+    users: pa.ChunkedArray
+    items: pa.ChunkedArray
+    ratings: npt.NDArray[np.float64] | None
+    timestamps: npt.NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+def parse_chunk(
+    chunk: Chunk, layout: RatingsFormat, *, skip_header: bool
+) -> tuple[Interactions, npt.NDArray[np.int64]]:
+    """Returns the good rows of a chunk, and the places of its bad lines.
+
+    Args:
+        chunk: the lines.
+        layout: how they are written.
+        skip_header: the first line is a header: neither good nor bad.
+    """
+    good = chunk.matches(layout.grammar())
+    bad = ~good
+    if skip_header:
+        good[0] = bad[0] = False
+    if layout.is_json:
+        table, refused = _sound_objects(chunk, np.flatnonzero(good))
+        bad[refused] = True
+        table = table.rename_columns(list(JSON_KEYS.values()))
+    else:
+        table = _read_fields(chunk.text_of(good), layout)
+
+    def numbers(column: Column) -> npt.NDArray[np.generic] | None:
+        return table.column(column).to_numpy() if column in table.column_names else None
+
+    users, items = (table.column(c) for c in ("user", "item"))
+    if layout.is_json:
+        users, items = users.dictionary_encode(), items.dictionary_encode()
+    return (
+        Interactions(users, items, numbers("rating"), numbers("timestamp")),  # type: ignore[arg-type]
+        np.flatnonzero(bad),
+    )
+
+
+def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
+    types = {c: _COLUMN_TYPES[c] for c in layout.columns}
+    if not text:
+        return pa.table({c: pa.array([], t) for c, t in types.items()})
+    # Arrow knows separators of one byte; with "::" every second field is empty, and not read.
+    names: list[str] = []
+    for column in layout.columns:
+        names += [column, *(f"{column}{i}" for i in range(1, len(layout.separator)))]
+    names = names[: len(names) - len(layout.separator) + 1]
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pyarrow.csv.ReadOptions(column_names=names),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter=layout.separator[0],
+            quote_char=False,
+            double_quote=False,
+            escape_char=False,
+            ignore_empty_lines=False,
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(layout.columns),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _read_json(text: bytes) -> pa.Table:
+    if not text:
+        return _JSON_SCHEMA.empty_table()
+    return pyarrow.json.read_json(
+        pa.BufferReader(text),
+        read_options=pyarrow.json.ReadOptions(block_size=_JSON_BLOCK_BYTES),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=_JSON_SCHEMA, unexpected_field_behavior="ignore"
+        ),
+    )
+
+
+def _sound_objects(
+    chunk: Chunk, places: npt.NDArray[np.int64]
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Returns the rows of the lines that hold a good one, and the places of the others.
+
+    Arrow refuses a text as a whole, so it is halved until the lines at fault are found: the verdict
+    on a line does not depend on its neighbours.
+    """
+    tables, refused = [_JSON_SCHEMA.empty_table()], []
+    pending = [places]
+    while pending:
+        part = pending.pop()
+        chosen = np.zeros(chunk.num_lines, np.bool_)
+        chosen[part] = True
+        table = _read_objects(chunk.text_of(chosen), len(part))
+        if table is not None:
+            is_sound = _is_sound(table)
+            tables.append(table if is_sound.all() else table.filter(pa.array(is_sound)))
+            refused += part[~is_sound].tolist()
+        elif len(part) == 1:
+            refused.append(int(part[0]))
+        else:
+            pending += [part[len(part) // 2 :], part[: len(part) // 2]]  # the first half next
+    return pa.concat_tables(tables), np.array(refused, np.int64)
+
+
+def _read_objects(text: bytes, num_lines: int) -> pa.Table | None:
+    """Returns one row a line, None if that cannot be had."""
+    try:
+        table = _read_json(text)
+    except pa.ArrowInvalid:
+        return None
+    return table if len(table) == num_lines else None  # two objects may stand in one line
+
+
+def _is_sound(table: pa.Table) -> BoolArray:
+    """Returns which objects have all fields, and good values in them."""
+    sound = np.ones(len(table), np.bool_)
+    for key, column in JSON_KEYS.items():
+        values = table.column(key)
+        if column in ("user", "item"):
+            checked = pc.match_substring_regex(values, rf"\A{TOKEN_ID}\z")
+        elif column == "rating":
+            checked = pc.and_(pc.greater_equal(values, 0), pc.less(values, RATING_LIMIT))
+        else:
+            checked = pc.and_(
+                pc.greater(values, -TIMESTAMP_LIMIT), pc.less(values, TIMESTAMP_LIMIT)
+            )
+        sound &= np.array(pc.fill_null(checked, False))
+    return sound

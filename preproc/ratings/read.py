@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a ratings file into columns of numbers, and refuses or sets aside its bad rows."""
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.input_file import InputFile
+from preproc.files.progress import ProgressReporter
+from preproc.files.quarantine import BadRow, check_bad_rows
+from preproc.files.text_chunks import Chunk, read_chunks
+from preproc.ratings.format import RatingsFormat
+from preproc.ratings.ids import IdColumn
+from preproc.ratings.input import RATINGS_FILE
+from preproc.ratings.job import RatingsJob
+from preproc.ratings.parse import Interactions, parse_chunk
+
+CHUNK_BYTES = 16 * 2**20
+MAX_QUARANTINED_ROWS = 1_000_000
+
+
+class RatingsSink(Protocol):
+    """Takes the rows of a file as they are read.
+
+    Attributes:
+        num_rows: good rows.
+        bad: rows that were set aside.
+    """
+
+    num_rows: int
+    bad: list[BadRow]
+
+    def add(self, rows: Interactions, min_rating: float) -> None:
+        """Takes the next rows; those below `min_rating` are to be dropped."""
+
+
+@dataclasses.dataclass(slots=True)
+class Ratings:
+    """The rows of a file that reach --min_rating, in file order.
+
+    Attributes:
+        users: raw ids.
+        items: raw ids.
+        num_rows: good rows, those below --min_rating included.
+        below_min_rating: good rows that were dropped.
+        bad: rows that were set aside.
+    """
+
+    users: IdColumn = dataclasses.field(default_factory=IdColumn)
+    items: IdColumn = dataclasses.field(default_factory=IdColumn)
+    num_rows: int = 0
+    below_min_rating: int = 0
+    bad: list[BadRow] = dataclasses.field(default_factory=list)
+    _timestamps: list[npt.NDArray[np.int64]] = dataclasses.field(default_factory=list)
+
+    def add(self, rows: Interactions, min_rating: float) -> None:
+        """Takes the next rows."""
+        users, items, timestamps = rows.users, rows.items, rows.timestamps
+        self.num_rows += len(rows)
+        if rows.ratings is not None and min_rating > 0:
+            enough = rows.ratings >= min_rating
+            self.below_min_rating += len(rows) - int(enough.sum())
+            users, items = (c.filter(pa.array(enough)) for c in (users, items))
+            timestamps = None if timestamps is None else timestamps[enough]
+        self.users.add(users)
+        self.items.add(items)
+        if timestamps is not None:
+            self._timestamps.append(timestamps)
+
+    def take_timestamps(self) -> npt.NDArray[np.int64] | None:
+        """Returns the times of all rows, None if there are none, and forgets them."""
+        if not self._timestamps:
+            return None
+        timestamps = np.concatenate(self._timestamps)
+        self._timestamps = []
+        return timestamps
+
+
+def read_ratings(
+    job: RatingsJob,
+    file: InputFile,
+    layout: RatingsFormat,
+    reporter: ProgressReporter,
+    chunk_bytes: int,
+    ratings: RatingsSink,
+) -> None:
+    """Reads a whole file into `ratings`.
+
+    Raises:
+        PreprocError: the file cannot be read, or holds no good row.
+        TooManyBadRowsError: rows break the grammar, and the settings do not allow it.
+    """
+    done = 0
+    with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
+        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE):
+            has_header = chunk.offset == 0 and chunk.row(0) in layout.headers
+            rows, bad = parse_chunk(chunk, layout, skip_header=has_header)
+            if len(bad):
+                _set_aside(job, file, layout, chunk, bad, ratings.bad)
+            ratings.add(rows, job.min_rating)
+            done = chunk.offset + len(chunk.text)
+    if ratings.bad:
+        lines = ratings.num_rows + len(ratings.bad)
+        check_bad_rows(len(ratings.bad), lines, job.max_bad_fraction, ratings.bad)
+    if not ratings.num_rows:
+        raise PreprocError(f"{file.path}: holds no valid row; get the file again")
+
+
+def _set_aside(
+    job: RatingsJob,
+    file: InputFile,
+    layout: RatingsFormat,
+    chunk: Chunk,
+    places: npt.NDArray[np.int64],
+    bad: list[BadRow],
+) -> None:
+    """Keeps bad rows for the quarantine, or refuses the first one."""
+    name = file.path.name
+    if job.bad_rows == "refuse":
+        reason, text = layout.diagnose(chunk.row(places[0]))
+        raise TooManyBadRowsError(
+            f"{file.path}, line {chunk.first_line + places[0]}, byte "
+            f"{chunk.offset + chunk.starts[places[0]]}: {text} ({reason}). Repair the row, or "
+            "leave such rows out with --bad_rows quarantine"
+        )
+    for place in places.tolist():
+        row = chunk.row(place)
+        bad.append(
+            BadRow(
+                name,
+                chunk.offset + int(chunk.starts[place]),
+                chunk.first_line + place,
+                layout.diagnose(row)[0],
+                row,
+            )
+        )
+        if len(bad) > MAX_QUARANTINED_ROWS:
+            raise TooManyBadRowsError(
+                f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
+                f"{chunk.first_line + place} ({bad[-1].reason}); this is not a file of format "
+                f"{layout.name}: get it again, or name its --format"
+            )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a cluster gives no executor: Spark itself waits for ever and says nothing.
+
+A standalone master is asked for its workers through the driver's own connection, with the message
+that its web page uses. YARN and Kubernetes have their own tools, which the message names.
+"""
+
+import dataclasses
+from typing import Any
+
+from preproc.criteo.job import format_bytes
+from preproc.spark.settings import parse_spark_size
+
+_DEFAULT_EXECUTOR_MEMORY = "1g"
+_MESSAGES = "org.apache.spark.deploy.DeployMessages$"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Worker:
+    """What one worker of a standalone cluster has, and what is free of it (bytes)."""
+
+    cores: int
+    memory: int
+    free_cores: int
+    free_memory: int
+
+
+def explain(context: Any) -> str:
+    """Returns why no executor works, as far as it can be found out.
+
+    Args:
+        context: the SparkContext, connected.
+    """
+    master = context.master
+    conf = context.getConf()
+    memory = conf.get("spark.executor.memory", _DEFAULT_EXECUTOR_MEMORY)
+    asked_memory = parse_spark_size("spark.executor.memory", memory)
+    asked_cores = int(conf.get("spark.executor.cores", "1"))
+    if master.startswith("yarn"):
+        return (
+            "YARN gave no container; see `yarn application -status "
+            f"{context.applicationId}`, and ask for less than the queue's largest container"
+        )
+    if master.startswith("k8s://"):
+        return "no executor pod started; see `kubectl get pods` and `kubectl describe pod`"
+    if not master.startswith("spark://"):
+        return "no task started"
+    try:
+        workers = standalone_workers(context, master)
+    except Exception as error:  # noqa: BLE001  (Spark's inner interface; the report must not fail)
+        return f"the workers of {master} could not be asked ({type(error).__name__})"
+    return explain_workers(workers, asked_cores, asked_memory)
+
+
+def explain_workers(workers: list[Worker], cores: int, memory: int) -> str:
+    """Returns why none of some workers takes an executor of `cores` and `memory` bytes."""
+    asked = f"an executor needs {cores} core(s) and {format_bytes(memory)}"
+    if not workers:
+        return f"{asked}; no worker is registered. Start workers, or check --master"
+    large = max(workers, key=lambda w: (w.memory, w.cores))
+    if all(w.memory < memory or w.cores < cores for w in workers):
+        return (
+            f"{asked}; the largest of {len(workers)} worker(s) has {large.cores} core(s) and "
+            f"{format_bytes(large.memory)}. Lower --executor_memory or --executor_cores, or give "
+            "the workers more"
+        )
+    if all(w.free_memory < memory or w.free_cores < cores for w in workers):
+        return (
+            f"{asked}; the workers have it, but other applications use it. Wait for them, or ask "
+            "for less"
+        )
+    return (
+        f"{asked}, and a worker has it free, but no executor stays alive; see the logs of the "
+        "workers (can they reach the driver? spark.driver.host)"
+    )
+
+
+def standalone_workers(context: Any, master: str) -> list[Worker]:
+    """Asks a standalone master which workers are alive."""
+    jvm = context._jvm
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+
+    def java_class(name: str) -> Any:
+        return jvm.java.lang.Class.forName(name, True, loader)
+
+    request = java_class(_MESSAGES + "RequestMasterState$").getField("MODULE$").get(None)
+    answer = jvm.scala.reflect.ClassTag.apply(java_class(_MESSAGES + "MasterStateResponse"))
+    rpc = jvm.org.apache.spark.SparkEnv.get().rpcEnv()
+    address = jvm.org.apache.spark.rpc.RpcAddress.fromSparkURL(master.split(",")[0])
+    state = rpc.setupEndpointRef(address, "Master").askSync(request, answer)
+    return [
+        Worker(w.cores(), w.memory() << 20, w.coresFree(), w.memoryFree() << 20)
+        for w in state.workers()
+        if w.isAlive()
+    ]

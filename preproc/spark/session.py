@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that imports Spark: finds Java, starts a session or takes the one that is there."""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from preproc.files.errors import PreprocError
+from preproc.spark.runner import SparkRunner, cause, within
+from preproc.spark.settings import SparkSettings
+
+LEAST_JAVA = 17
+_STOP_S, _TERMINATE_S = 4, 2
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
+
+_DEFAULTS = {
+    "spark.app.name": "criteo",
+    "spark.ui.showConsoleProgress": "false",  # the project's own reporter shows it
+    "spark.locality.wait": "0s",  # storage is shared: no executor is nearer than another
+}
+
+
+@contextlib.contextmanager
+def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
+    """Connects to Spark; a session that this process has already is used and left as it is.
+
+    Raises:
+        PreprocError: Spark or Java is not installed, or the cluster cannot be reached in time.
+    """
+    pyspark = _import_pyspark()
+    if pyspark.SparkContext._active_spark_context is not None:
+        session = pyspark.sql.SparkSession.builder.getOrCreate()
+        yield SparkRunner(session, settings.spark_start_timeout)
+        return
+    logging.getLogger().addFilter(_is_no_interrupt)
+    try:
+        session = _start(pyspark, settings)
+        try:
+            yield SparkRunner(session, settings.spark_start_timeout)
+        finally:
+            _stop(pyspark, session)
+    finally:
+        logging.getLogger().removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Drops the traceback that py4j logs where Ctrl-C hits the main thread in a call to Java."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
+
+
+def _stop(pyspark: Any, session: Any) -> None:
+    """Stops a session; where that hangs (a lost cluster, Ctrl-C in a call), ends Java itself."""
+    if not within(session.stop, _STOP_S):
+        _kill_gateway(pyspark)
+
+
+def _import_pyspark() -> Any:
+    try:
+        import pyspark
+        import pyspark.sql
+    except ImportError as error:
+        raise PreprocError(
+            f"--engine spark needs PySpark ({error}); `make spark` builds .venv-spark with it, or "
+            'pip install "recsys-recipes[spark]"'
+        ) from error
+    return pyspark
+
+
+def _start(pyspark: Any, settings: SparkSettings) -> Any:
+    """Starts a session; Spark itself would wait for ever for a cluster that does not answer."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
+    if submitted and settings.master is not None:
+        raise PreprocError("--master: spark-submit has chosen it already; leave the flag out")
+    if not submitted:
+        find_java()
+        _set_environment()
+    sessions: list[Any] = []
+    errors: list[Exception] = []
+
+    def create() -> None:
+        try:
+            builder = pyspark.sql.SparkSession.builder
+            for key, value in configuration(pyspark, settings, submitted=submitted).items():
+                builder = builder.config(key, value)
+            sessions.append(builder.getOrCreate())
+        except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
+            errors.append(error)
+
+    # Not in the main thread: Spark would take over Ctrl-C there, and could not be given up.
+    thread = threading.Thread(target=create, daemon=True)
+    thread.start()
+    try:
+        _join(pyspark, thread, settings.spark_start_timeout)
+    except BaseException:
+        _kill_gateway(pyspark)
+        raise
+    where = settings.master or "the configured master"
+    if errors:
+        raise PreprocError(f"Spark at {where} did not start: {cause(str(errors[0]))}") from errors[
+            0
+        ]
+    if not sessions:
+        _kill_gateway(pyspark)
+        raise PreprocError(
+            f"Spark at {where} did not answer within --spark_start_timeout "
+            f"{settings.spark_start_timeout:g} s; check the address, and whether the cluster has "
+            "room for another application"
+        )
+    return sessions[0]
+
+
+def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:
+    """Waits for a session to start; seconds count once Java runs and talks to the cluster."""
+    deadline = None
+    while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+        thread.join(0.1)
+        if deadline is None and pyspark.SparkContext._gateway is not None:
+            deadline = time.monotonic() + seconds
+
+
+def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
+    """Returns what to set: our defaults where nobody else chose, then what the flags say."""
+    defaults = dict(_DEFAULTS)
+    defaults["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
+    defaults["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_LOGGING}"
+    if settings.master is not None and settings.master.startswith("local["):
+        defaults |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
+            "spark.driver.host": "localhost",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    if submitted:
+        defaults["spark.log.level"] = "ERROR"  # its Java runs already, with options of its own
+        pyspark.SparkContext._ensure_initialized()
+        chosen = pyspark.SparkConf()
+        defaults = {k: v for k, v in defaults.items() if not chosen.contains(k)}
+    asked = {
+        "spark.master": settings.master,
+        "spark.executor.cores": settings.executor_cores,
+        "spark.executor.memory": settings.executor_memory,
+    }
+    flags = {key: str(value) for key, value in asked.items() if value is not None}
+    return defaults | flags | dict(settings.spark_conf)
+
+
+def _set_environment() -> None:
+    """Makes workers on this machine use this interpreter and these modules."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(_REPOSITORY) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_REPOSITORY), *filter(None, paths)])
+
+
+def find_java() -> None:
+    """Makes sure that Spark will find a Java that is new enough.
+
+    Raises:
+        PreprocError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    found = java_version(java) if java else None
+    if found is None or found < LEAST_JAVA:
+        what = f"{java} is Java {found}" if found else "none works here"
+        raise PreprocError(
+            f"Spark needs Java {LEAST_JAVA} or later, but {what}; install one (Debian: "
+            "openjdk-17-jre-headless) and set JAVA_HOME"
+        )
+
+
+def java_version(java: str) -> int | None:
+    """Returns the main version of a Java, None where it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    match = re.search(r'version "(?:1\.)?([0-9]+)', done.stderr)
+    return int(match[1]) if match else None
+
+
+def _kill_gateway(pyspark: Any) -> None:
+    """Ends the Java that this process has started; executors and their Pythons end with it."""
+    process = getattr(pyspark.SparkContext._gateway, "proc", None)
+    if process is None:  # spark-submit's
+        return
+    process.terminate()  # it removes its temporary folders
+    try:
+        process.wait(_TERMINATE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()

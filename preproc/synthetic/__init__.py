@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated click logs and ratings."""

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes Criteo-format click logs of any size, with labels from a planted model.
+
+    python -m preproc.generate_criteo --output DIR --rows 4000000 --days 4
+
+writes DIR/day_0 ... day_3 and DIR/planted.json, which holds the best AUC and log loss that any
+model can reach on these rows: those of the true click probabilities. Columns, missing rates and
+cardinalities follow the Kaggle log. The bytes depend on the seed and the sizes (and on NumPy's
+`power`, `exp` and `log` on the machine), not on the number of threads.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from absl import flags
+from tqdm import tqdm
+
+from preproc.criteo.rules import NUM_CATEGORICAL
+from preproc.synthetic.model import BestReachable, PlantedModel, best_reachable
+from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
+
+__all__ = ["GeneratorConfig", "best_reachable", "generate", "main"]
+
+CHUNK_ROWS = 32_768
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GeneratorConfig:
+    """What to write; the fields are the flags of the same name."""
+
+    output: Path
+    rows: int
+    days: int = 0
+    seed: int = 0
+    gzip: bool = False
+    threads: int = 2
+    cardinalities: tuple[int, ...] = KAGGLE_CARDINALITIES
+    click_rate: float = 0.256
+    best_auc: float = 0.80
+    write_probabilities: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot be carried out."""
+        if self.rows < max(self.days, 1):
+            raise ValueError(f"--rows must be at least 1 a day, got {self.rows}")
+        if self.days < 0 or self.threads < 1:
+            raise ValueError("--days must not be negative, and --threads must be at least 1")
+        if len(self.cardinalities) != NUM_CATEGORICAL or not all(
+            1 <= c < 2**32 for c in self.cardinalities
+        ):
+            raise ValueError(f"--cardinalities must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
+        if not 0 < self.click_rate < 1 or not 0.5 < self.best_auc < 1:
+            raise ValueError("--click_rate must lie in (0, 1) and --best_auc in (0.5, 1)")
+
+    @property
+    def is_single_file(self) -> bool:
+        """Whether one train.txt is written and no days."""
+        return self.days == 0
+
+    def data_files(self) -> list[Path]:
+        """Returns the files to write, in row order."""
+        suffix = ".gz" if self.gzip else ""
+        if not self.is_single_file:
+            return [self.output / f"day_{d}{suffix}" for d in range(self.days)]
+        is_folder = self.output.is_dir() or not self.output.suffix
+        return [self.output / f"train.txt{suffix}" if is_folder else self.output]
+
+    def planted_file(self) -> Path:
+        """Returns the name of the file with the best reachable figures."""
+        if self.is_single_file:
+            return Path(f"{self.data_files()[0]}.planted.json")
+        return self.output / "planted.json"
+
+    def probabilities_file(self) -> Path:
+        """Returns the name of the file of true probabilities: float32, one per row, in order."""
+        return self.planted_file().with_suffix(".probabilities.f32")
+
+    def rows_of_file(self) -> list[int]:
+        """Returns the rows of each file: as equal as can be, the first ones larger."""
+        parts = max(self.days, 1)
+        return [self.rows // parts + (d < self.rows % parts) for d in range(parts)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """The place of one chunk: what a worker is told."""
+
+    file: int
+    chunk: int
+    rows: int
+
+
+def make_job(config: GeneratorConfig, model: PlantedModel, job: Job) -> Chunk:
+    """Makes one chunk from nothing but its place: seed, file and number."""
+    seeds = np.random.SeedSequence(config.seed, spawn_key=(2, job.file, job.chunk))
+    chunk = make_chunk(model, np.random.Philox(seeds), job.rows, config.cardinalities)
+    if not config.gzip:
+        return chunk
+    text = gzip.compress(chunk.text, compresslevel=1, mtime=0)
+    return dataclasses.replace(chunk, text=text)
+
+
+def named_ranges(config: GeneratorConfig) -> dict[str, tuple[int, int]]:
+    """Returns the half-open row ranges whose best figures are reported."""
+    total = config.rows
+    if config.is_single_file:
+        return {
+            "all": (0, total),
+            "last_20_percent": (total * 4 // 5, total),
+            "last_10_percent": (total * 9 // 10, total),
+        }
+    stops = np.cumsum(config.rows_of_file()).tolist()
+    ranges = {
+        f"day_{d}": (start, stop)
+        for d, (start, stop) in enumerate(zip([0, *stops[:-1]], stops, strict=True))
+    }
+    start, stop = ranges[f"day_{config.days - 1}"]
+    half = start + (stop - start) // 2
+    return {
+        "all": (0, total),
+        **ranges,
+        "last_day_first_half": (start, half),
+        "last_day_second_half": (half, stop),
+    }
+
+
+def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, object]:
+    """Writes the data set and returns what planted.json holds.
+
+    Everything is written under temporary names and renamed at the end.
+
+    Raises:
+        FileExistsError: data is there already and `overwrite` is not set.
+    """
+    finals = [*config.data_files(), config.planted_file()]
+    if config.write_probabilities:
+        finals.append(config.probabilities_file())
+    folder = finals[0].parent
+    old = {p for p in [*finals, config.probabilities_file()] if p.exists()}
+    if not config.is_single_file:
+        # Days of a former, longer run would silently become part of this data set.
+        old |= {p for p in folder.glob("day_*") if p.suffix != ".tmp"}
+    if old and not config.overwrite:
+        raise FileExistsError(
+            f"{min(old)} exists; choose another --output or give --overwrite to replace it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = {path: path.with_name(path.name + ".tmp") for path in finals}
+    try:
+        planted = _write(config, temporary, progress=progress)
+        temporary[config.planted_file()].write_text(json.dumps(planted, indent=1) + "\n")
+        for path in old:
+            path.unlink()
+        for path in finals:
+            temporary[path].replace(path)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+    return planted
+
+
+def _write(
+    config: GeneratorConfig, temporary: dict[Path, Path], *, progress: bool
+) -> dict[str, object]:
+    model = calibrated_model(
+        config.seed, config.cardinalities, click_rate=config.click_rate, best_auc=config.best_auc
+    )
+    ranges = named_ranges(config)
+    scores: dict[str, BestReachable] = {}
+    results: dict[str, dict[str, float | int | None]] = {}
+    row = 0
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(
+            tqdm(
+                total=config.rows,
+                unit=" rows",
+                unit_scale=True,
+                disable=not progress,
+                mininterval=0.2 if sys.stderr.isatty() else 10,
+            )
+        )
+        files: list[BinaryIO] = []
+        truth = (
+            stack.enter_context(temporary[config.probabilities_file()].open("wb"))
+            if config.write_probabilities
+            else None
+        )
+        for job, chunk in _make_chunks(config, model):
+            if job.file == len(files):
+                path = temporary[config.data_files()[job.file]]
+                files.append(stack.enter_context(path.open("wb")))
+            files[job.file].write(chunk.text)
+            if truth is not None:
+                truth.write(chunk.probabilities.astype("<f4").tobytes())
+            for name, (start, stop) in ranges.items():
+                first, last = max(start - row, 0), min(stop - row, job.rows)
+                if first < last:
+                    score = scores.setdefault(name, BestReachable())
+                    score.add(chunk.probabilities[first:last], chunk.labels[first:last])
+                if name in scores and stop <= row + job.rows:
+                    results[name] = scores.pop(name).result()
+            row += job.rows
+            bar.update(job.rows)
+    return {
+        "format": 1,
+        "files": [path.name for path in config.data_files()],
+        "rows_of_file": config.rows_of_file(),
+        "seed": config.seed,
+        "cardinalities": config.cardinalities,
+        "best_reachable": {
+            name: {"first_row": start, **results[name]}
+            for name, (start, _) in ranges.items()
+            if name in results
+        },
+        "probabilities": config.probabilities_file().name if config.write_probabilities else None,
+    }
+
+
+def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple[Job, Chunk]]:
+    """Makes chunks in threads (NumPy releases the lock) and yields them in order."""
+    jobs = (
+        Job(file, chunk, min(CHUNK_ROWS, rows - chunk * CHUNK_ROWS))
+        for file, rows in enumerate(config.rows_of_file())
+        for chunk in range(-(-rows // CHUNK_ROWS))
+    )
+    waiting: collections.deque[tuple[Job, concurrent.futures.Future[Chunk]]] = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(config.threads) as pool:
+        for job in jobs:
+            waiting.append((job, pool.submit(make_job, config, model, job)))
+            if len(waiting) > config.threads:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+
+
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of this command."""
+
+    def define(kind: str, name: str, default: object, text: str) -> None:
+        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=flag_values)
+
+    define("bool", "help", False, "show this text")
+    define("string", "output", None, "folder for day_0 ..., or with --days 0 a file (or folder)")
+    define("integer", "rows", None, "rows in total, over all days")
+    define("integer", "days", 0, "write this many day files; 0 writes one train.txt")
+    define("integer", "seed", 0, "seed of the rows and of the planted model")
+    define("bool", "gzip", False, "compress: day_0.gz ... (several gzip members a file)")
+    define("integer", "threads", os.cpu_count() or 1, "threads; the bytes do not depend on it")
+    define(
+        "list", "cardinalities", list(map(str, KAGGLE_CARDINALITIES)), "distinct ids, 26 numbers"
+    )
+    define("float", "click_rate", 0.256, "share of clicks")
+    define("float", "best_auc", 0.80, "AUC of the true probabilities")
+    define("bool", "write_probabilities", False, "write each row's true probability (float32) too")
+    define("bool", "overwrite", False, "replace data that is there already")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+    define_flags(values)
+    try:
+        extra = values(argv)[1:]
+        if values.help:
+            print(__doc__, values.get_help(), sep="\n")
+            return 0
+        if extra or values.output is None or values.rows is None:
+            raise ValueError(
+                f"--output and --rows are needed, and no other arguments {extra or ''}"
+            )
+        given = values.flag_values_dict()
+        given |= {
+            "output": Path(values.output),
+            "cardinalities": tuple(map(int, values.cardinalities)),
+        }
+        del given["help"]
+        planted = generate(GeneratorConfig(**given), progress=True)
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"generate_criteo: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(planted["best_reachable"], indent=1))
+    return 0

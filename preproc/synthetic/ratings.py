@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes ratings of any size in any format that is read here, with order that can be learnt.
+
+    python -m preproc.generate_ratings --output ratings.csv --users 1000 --items 500 \
+        --interactions 50000
+
+Items are ranked; popularity falls with the rank by a power law. With the probability --continuation
+the next item of a user is the successor of the last one (the next rank), otherwise it is drawn by
+popularity: a model that knows the successors has HR@1 of about --continuation, one that only knows
+popularity has little. Raw ids do not show the rank. A user may meet an item again. Rows stand in no
+order where the format has timestamps; those of a user are all different.
+
+The bytes depend on the flags alone. Memory is bounded, except for 24 bytes a user and an item.
+"""
+
+import dataclasses
+import gzip
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from absl import flags
+
+from preproc.files.workspace import atomic_file
+from preproc.ratings.format import (
+    AMAZON_CSV,
+    AMAZON_ITEM_FIRST_CSV,
+    AMAZON_JSON,
+    JSON_KEYS,
+    MOVIELENS_CSV,
+    MOVIELENS_DAT,
+    MOVIELENS_UDATA,
+    TEXT,
+    RatingsFormat,
+)
+
+FORMATS: dict[str, RatingsFormat] = {
+    "movielens_csv": MOVIELENS_CSV,
+    "movielens_dat": MOVIELENS_DAT,
+    "movielens_udata": MOVIELENS_UDATA,
+    "amazon_csv": AMAZON_CSV,
+    "amazon_item_first_csv": AMAZON_ITEM_FIRST_CSV,
+    "amazon_json": AMAZON_JSON,
+    "text": TEXT,
+}
+
+MIN_LENGTH = 5
+_BLOCK_ROWS = 2**18
+_FIRST_TIME, _START_SPAN, _MOST_SECONDS = 1_000_000_000, 400_000_000, 600
+_RATING_SHARES = (0.05, 0.10, 0.25, 0.35, 0.25)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RatingsConfig:
+    """What to write; the fields are the flags of the same name."""
+
+    output: Path
+    users: int
+    items: int
+    interactions: int
+    format: str = "movielens_csv"
+    seed: int = 0
+    popularity: float = 1.0
+    continuation: float = 0.5
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot be carried out."""
+        if self.format not in FORMATS:
+            raise ValueError(f"--format must be one of {', '.join(FORMATS)}; got {self.format!r}")
+        if self.users < 1 or not 2 <= self.items < 2**31:
+            raise ValueError("--users must be at least 1, and --items in [2, 2**31)")
+        if self.interactions < MIN_LENGTH * self.users:
+            raise ValueError(
+                f"--interactions must be at least {MIN_LENGTH} for each user "
+                f"({MIN_LENGTH * self.users}), got {self.interactions}"
+            )
+        if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
+            raise ValueError("--continuation must lie in [0, 1] and --popularity in [0, 10]")
+        if self.seed < 0:
+            raise ValueError(f"--seed must not be negative, got {self.seed}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """The interactions of some users, theirs in a row and in time order.
+
+    Attributes:
+        users: [n] from 0.
+        items: [n] from 1, raw ids.
+        ratings: [n] from 1 to 5.
+        timestamps: [n] seconds, ascending for each user.
+    """
+
+    users: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+    ratings: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+
+
+def blocks(config: RatingsConfig) -> Iterator[Block]:
+    """Yields all interactions, some users at a time."""
+    rng = np.random.default_rng([config.seed, 0])
+    weights = rng.lognormal(sigma=1.0, size=config.users)
+    lengths = MIN_LENGTH + rng.multinomial(
+        config.interactions - MIN_LENGTH * config.users, weights / weights.sum()
+    )
+    raw_of_rank = rng.permutation(config.items) + 1
+    popularity = np.arange(1, config.items + 1, dtype=np.float64) ** -config.popularity
+    cumulative = np.cumsum(popularity)
+    ends = np.cumsum(lengths)
+    first, number = 0, 1
+    while first < config.users:
+        done = ends[first - 1] if first else 0
+        last = max(int(np.searchsorted(ends, done + _BLOCK_ROWS, side="right")), first + 1)
+        rng = np.random.default_rng([config.seed, number])
+        yield _block(
+            config, rng, np.arange(first, last), lengths[first:last], cumulative, raw_of_rank
+        )
+        first, number = last, number + 1
+
+
+def _block(
+    config: RatingsConfig,
+    rng: np.random.Generator,
+    users: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    cumulative: npt.NDArray[np.float64],
+    raw_of_rank: npt.NDArray[np.int64],
+) -> Block:
+    rows = np.arange(lengths.sum())
+    starts = np.cumsum(lengths) - lengths
+    is_draw = rng.random(len(rows)) >= config.continuation
+    is_draw[starts] = True
+    drawn = np.searchsorted(cumulative, rng.random(len(rows)) * cumulative[-1], side="right")
+    last_draw = np.maximum.accumulate(np.where(is_draw, rows, 0))
+    ranks = (np.minimum(drawn[last_draw], config.items - 1) + rows - last_draw) % config.items
+    seconds = np.cumsum(rng.integers(1, _MOST_SECONDS, len(rows)))
+    begin = _FIRST_TIME + rng.integers(0, _START_SPAN, len(users))
+    return Block(
+        users=np.repeat(users, lengths),
+        items=raw_of_rank[ranks],
+        ratings=rng.choice(5, len(rows), p=_RATING_SHARES) + 1,
+        timestamps=seconds + np.repeat(begin - seconds[starts], lengths),
+    )
+
+
+def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int64]) -> bytes:
+    """Returns the rows of a block as text.
+
+    Args:
+        block: the rows.
+        layout: how to write them.
+        order: in which order.
+    """
+    is_amazon = layout in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, AMAZON_JSON)
+
+    def text(values: npt.NDArray[np.int64]) -> pa.Array:
+        return pc.cast(pa.array(values[order]), pa.string())
+
+    users, items, ratings = text(block.users + 1), text(block.items), text(block.ratings)
+    if is_amazon:
+        users = pc.binary_join_element_wise("A", pc.utf8_lpad(users, 13, "0"), "")
+        items = pc.binary_join_element_wise("B", pc.utf8_lpad(items, 9, "0"), "")
+    if is_amazon or layout is MOVIELENS_CSV:
+        ratings = pc.binary_join_element_wise(ratings, ".0", "")
+    columns = {
+        "user": users,
+        "item": items,
+        "rating": ratings,
+        "timestamp": text(block.timestamps),
+    }
+    if layout.is_json:
+        parts: list[Any] = []
+        for key, column in JSON_KEYS.items():
+            quote = '"' if column in ("user", "item") else ""
+            parts += [f'{", " if parts else "{"}"{key}": {quote}', columns[column], quote]
+        lines = pc.binary_join_element_wise(*parts, "}\n", "")
+    else:
+        fields = [columns[c] for c in layout.columns]
+        lines = pc.binary_join_element_wise(*fields, layout.separator)
+        lines = pc.binary_join_element_wise(lines, "\n", "")
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")
+    return cast(bytes, joined[0].as_buffer().to_pybytes())
+
+
+def generate(config: RatingsConfig) -> None:
+    """Writes the file; it has its name only when it is complete.
+
+    Raises:
+        FileExistsError: it is there already and `overwrite` is not set.
+    """
+    if config.output.exists() and not config.overwrite:
+        raise FileExistsError(
+            f"{config.output} exists; choose another --output or give --overwrite to replace it"
+        )
+    layout = FORMATS[config.format]
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(config.output) as fd, os.fdopen(os.dup(fd), "wb") as raw:
+        if config.output.suffix == ".gz":
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+                _write(config, layout, packed)
+        else:
+            _write(config, layout, raw)
+
+
+def _write(
+    config: RatingsConfig, layout: RatingsFormat, file: IO[bytes] | io.BufferedIOBase
+) -> None:
+    if layout.needs_header:
+        file.write(layout.headers[0] + b"\n")
+    for number, block in enumerate(blocks(config)):
+        order = np.arange(len(block.users))
+        if layout.has_timestamps:
+            order = np.random.default_rng([config.seed, number, 1]).permutation(order)
+        file.write(format_block(block, layout, order))
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+
+    def define(kind: str, name: str, default: object, text: str) -> None:
+        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=values)
+
+    define("bool", "help", False, "Show this text.")
+    define("string", "output", None, "The file to write; packed if its name ends in .gz.")
+    define("integer", "users", None, "How many.")
+    define("integer", "items", None, "Size of the catalogue; rare ones may stay away.")
+    define("integer", "interactions", None, f"Rows, at least {MIN_LENGTH} for each user.")
+    define("string", "format", "movielens_csv", f"One of {', '.join(FORMATS)}.")
+    define("integer", "seed", 0, "Seed of everything.")
+    define("float", "popularity", 1.0, "Exponent of the power law; 0 makes all items alike.")
+    define("float", "continuation", 0.5, "Probability that the successor of an item follows it.")
+    define("bool", "overwrite", False, "Replace a file that is there already.")
+    return values
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    values = define_flags()
+    try:
+        extra = values(argv)[1:]
+        if values.help:
+            print(__doc__, values.get_help(), sep="\n")
+            return 0
+        needed = ("output", "users", "items", "interactions")
+        if extra or any(values[name].value is None for name in needed):
+            raise ValueError(
+                f"--{', --'.join(needed)} are needed, and no other arguments {extra or ''}"
+            )
+        given = values.flag_values_dict()
+        del given["help"]
+        generate(RatingsConfig(**(given | {"output": Path(values.output)})))
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    print(values.output)
+    return 0

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of rows of a click log in memory: what every reader yields and every writer takes."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClickColumns:
+    """Columns of n rows.
+
+    Attributes:
+        label: [n] bool, True = clicked.
+        numerical: [n, M] float16 or float32, transformed values.
+        categorical: F arrays of [n] signed integers; ids in [0, cardinality).
+    """
+
+    label: npt.NDArray[np.bool_]
+    numerical: npt.NDArray[np.float16] | npt.NDArray[np.float32]
+    categorical: tuple[npt.NDArray[np.signedinteger], ...]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, rows: slice) -> "ClickColumns":
+        return ClickColumns(
+            self.label[rows], self.numerical[rows], tuple(c[rows] for c in self.categorical)
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence["ClickColumns"]) -> "ClickColumns":
+        """Joins runs of rows of the same dataset, in order."""
+        return ClickColumns(
+            np.concatenate([p.label for p in parts]),
+            np.concatenate([p.numerical for p in parts]),
+            tuple(
+                np.concatenate(columns)
+                for columns in zip(*(p.categorical for p in parts), strict=True)
+            ),
+        )
+
+    def check_shape(self, spec: FeatureSpec) -> None:
+        """Refuses columns that differ in length, or do not belong to the spec.
+
+        Raises:
+            ValueError: which column; a writer would otherwise put values into other rows.
+        """
+        rows, expected = len(self.label), (len(self.label), len(spec.numerical))
+        if self.numerical.shape != expected:
+            raise ValueError(f"numerical has shape {self.numerical.shape}, expected {expected}")
+        if len(self.categorical) != len(spec.categorical):
+            raise ValueError(
+                f"{len(self.categorical)} categorical columns, the feature spec has "
+                f"{len(spec.categorical)}"
+            )
+        for feature, ids in zip(spec.categorical, self.categorical, strict=True):
+            if ids.shape != (rows,):
+                raise ValueError(f"{feature.name} has shape {ids.shape}, expected {(rows,)}")
+
+    def check_ids(self, spec: FeatureSpec, source: object, first_row: int) -> None:
+        """Refuses ids outside their feature's table.
+
+        Args:
+            spec: says the cardinalities.
+            source: what to name in the message (usually the file or folder).
+            first_row: number of the first row of this run in its split.
+
+        Raises:
+            DatasetError: naming the feature, row and value.
+        """
+        for feature, ids in zip(spec.categorical, self.categorical, strict=True):
+            check_ids_of(feature, ids, source, first_row)
+
+
+def check_ids_of(
+    feature: CategoricalFeature,
+    ids: npt.NDArray[np.signedinteger],
+    source: object,
+    first_row: int,
+) -> None:
+    """Refuses ids outside a feature's table; see `ClickColumns.check_ids`."""
+    if len(ids) == 0 or (int(ids.max()) < feature.cardinality and int(ids.min()) >= 0):
+        return
+    row = int(np.flatnonzero((ids < 0) | (ids >= feature.cardinality))[0])
+    raise DatasetError(
+        f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
+        f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
+        "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
+        "--hash_indices maps ids into their tables)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawColumns:
+    """Columns of n rows as a file holds them, unchecked.
+
+    Attributes:
+        label: [n] of any numeric dtype.
+        numerical: [n, M] float16 or float32.
+        categorical: F arrays of [n] integers.
+    """
+
+    label: npt.NDArray[Any]
+    numerical: npt.NDArray[Any]
+    categorical: tuple[npt.NDArray[Any], ...]
+
+
+def check_label(
+    values: npt.NDArray[Any], name: str, source: object, first_row: int
+) -> npt.NDArray[np.bool_]:
+    """Returns a label column as bool.
+
+    Args:
+        values: [n] of any numeric dtype.
+        name: of the label.
+        source: the file, for the message.
+        first_row: number of the first row of this run in its split.
+
+    Raises:
+        DatasetError: a label is neither 0 nor 1.
+    """
+    if values.dtype == np.uint8 and values.max(initial=0) <= 1:
+        return values.view(np.bool_)  # the hot path of split binary: no copy
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DatasetError(
+            f"{source}: {name}, row {first_row + row}: value {values[row]} is neither 0 nor 1; "
+            "the feature spec does not belong to this file, or the file is damaged "
+            "(python -m dataspec.verify checks a dataset)"
+        )
+    return np.asarray(values != 0, np.bool_)

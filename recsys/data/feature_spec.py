@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feature spec: names, dtypes, cardinalities and channels of a click-log dataset.
+
+Two files carry it and both are written: `feature_spec.yaml` (the later NVIDIA DLRM layout) and
+`model_size.json` (the earlier one: name -> highest id). docs/dataset_format.md has the details.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from recsys.data import spec_document
+from recsys.data.errors import DatasetError
+from recsys.data.spec_document import SplitFiles
+
+NumericalDtype = Literal["float16", "float32"]
+
+SPEC_FILE = "feature_spec.yaml"
+MODEL_SIZE_FILE = "model_size.json"
+
+FIRST_CATEGORICAL_COLUMN = 14
+"""Raw columns are named _c0 (label), _c1.._c13 (numerical), _c14.. (categorical)."""
+
+
+def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
+    """Returns the dtype of ids: the smallest with cardinality < iinfo.max, strictly.
+
+    Raises:
+        DatasetError: the ids do not fit int32.
+    """
+    for dtype in (np.int8, np.int16, np.int32):
+        if cardinality < np.iinfo(dtype).max:
+            return np.dtype(dtype)
+    raise DatasetError(f"a cardinality of {cardinality} does not fit int32 ids; use hashing")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CategoricalFeature:
+    """One categorical feature: ids in [0, cardinality), 0 = missing, rare or unknown."""
+
+    name: str
+    cardinality: int
+
+    @property
+    def dtype(self) -> np.dtype[np.signedinteger]:
+        """Storage dtype of the ids."""
+        return index_dtype(self.cardinality)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureSpec:
+    """The columns of a dataset, in canonical order.
+
+    Attributes:
+        categorical: features in table order.
+        numerical: names of the numerical features, in the order of the columns of numerical.bin.
+        label: name of the label.
+        numerical_dtype: storage dtype of the numerical features in split binary.
+        files: split -> its files, where a spec names them; other splits use the standard names.
+    """
+
+    categorical: tuple[CategoricalFeature, ...]
+    numerical: tuple[str, ...]
+    label: str = "label"
+    numerical_dtype: NumericalDtype = "float16"
+    files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuses names used twice, empty tables and tables too large for int32 ids."""
+        names = [self.label, *self.numerical, *(f.name for f in self.categorical)]
+        if len(set(names)) != len(names):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise DatasetError(f"feature names must differ, used more than once: {twice}")
+        for feature in self.categorical:
+            if feature.cardinality < 1:
+                raise DatasetError(
+                    f"feature {feature.name}: cardinality must be at least 1, "
+                    f"got {feature.cardinality}"
+                )
+            if feature.cardinality >= np.iinfo(np.int32).max:
+                raise DatasetError(
+                    f"feature {feature.name}: a cardinality of {feature.cardinality} does not fit "
+                    "int32 ids; prepare the dataset with a higher --frequency_limit or a "
+                    "--category_modulus"
+                )
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        """Rows of each embedding table."""
+        return tuple(f.cardinality for f in self.categorical)
+
+    def with_features(self, features: Sequence[int]) -> "FeatureSpec":
+        """Returns the spec with some of the categorical features, by their numbers."""
+        return dataclasses.replace(self, categorical=tuple(self.categorical[i] for i in features))
+
+    @classmethod
+    def criteo(
+        cls,
+        cardinalities: Sequence[int],
+        num_numerical: int = 13,
+        numerical_dtype: NumericalDtype = "float16",
+        numerical_prefix: str = "num_",
+    ) -> "FeatureSpec":
+        """Returns a spec with the project's names: label, num_0.., cat_0..."""
+        return cls(
+            categorical=tuple(
+                CategoricalFeature(f"cat_{i}", int(c)) for i, c in enumerate(cardinalities)
+            ),
+            numerical=tuple(f"{numerical_prefix}{i}" for i in range(num_numerical)),
+            numerical_dtype=numerical_dtype,
+        )
+
+    def save(self, root: Path, *, wide: bool = False) -> None:
+        """Writes feature_spec.yaml and model_size.json into `root`, each by rename.
+
+        Args:
+            root: the dataset folder.
+            wide: declare the dtypes of the wide flavour.
+        """
+        _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
+        sizes = {
+            f"_c{FIRST_CATEGORICAL_COLUMN + i}": f.cardinality - 1
+            for i, f in enumerate(self.categorical)
+        }
+        _write(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
+
+    def _to_dict(self, wide: bool) -> dict[str, Any]:
+        features: dict[str, dict[str, Any]] = {self.label: {"dtype": "float32" if wide else "bool"}}
+        numerical = "float32" if wide else self.numerical_dtype
+        features |= {name: {"dtype": numerical} for name in self.numerical}
+        features |= {
+            f.name: {"dtype": "int32" if wide else f.dtype.name, "cardinality": f.cardinality}
+            for f in self.categorical
+        }
+
+        def chunk(split: str, names: list[str], file: str) -> dict[str, Any]:
+            return {"type": "split_binary", "features": names, "files": [f"{split}/{file}"]}
+
+        # NVIDIA's reader refuses mappings other than train and test; validation/ is found by name.
+        sources = {
+            split: [
+                *([chunk(split, list(self.numerical), "numerical.bin")] if self.numerical else []),
+                chunk(split, [self.label], "label.bin"),
+                *(chunk(split, [f.name], f"cat_{i}.bin") for i, f in enumerate(self.categorical)),
+            ]
+            for split in ("train", "test")
+        }
+        return {
+            "feature_spec": features,
+            "source_spec": sources,
+            "channel_spec": {
+                "categorical": [f.name for f in self.categorical],
+                "numerical": list(self.numerical),
+                "label": [self.label],
+            },
+            "metadata": {},
+        }
+
+    @classmethod
+    def load(cls, root: Path, num_numerical: int = 13) -> "FeatureSpec":
+        """Reads the spec of a dataset folder: feature_spec.yaml, else model_size.json.
+
+        Args:
+            root: the dataset folder.
+            num_numerical: numerical features, which model_size.json does not tell.
+
+        Raises:
+            DatasetError: neither file is there, or one is malformed.
+        """
+        if (root / SPEC_FILE).is_file():
+            return cls.load_yaml(root / SPEC_FILE)
+        if (root / MODEL_SIZE_FILE).is_file():
+            return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
+        raise DatasetError(
+            f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
+            "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs; for a dataset "
+            f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, '
+            "...}, or give --num_embeddings_per_feature)"
+        )
+
+    @classmethod
+    def load_model_size(cls, path: Path, num_numerical: int = 13) -> "FeatureSpec":
+        """Reads the earlier spec: {"_c14": highest id, ...}, in table order.
+
+        Raises:
+            DatasetError: not such a mapping.
+        """
+        sizes = spec_document.read_json(path)
+        if not isinstance(sizes, dict) or not all(
+            isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in sizes.values()
+        ):
+            raise DatasetError(
+                f'{path}: expected {{"_c14": highest id, ...}} with integers >= 0, got '
+                f"{spec_document.show(sizes)}"
+            )
+        try:
+            return cls.criteo([v + 1 for v in sizes.values()], num_numerical)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from error
+
+    @classmethod
+    def load_yaml(cls, path: Path) -> "FeatureSpec":
+        """Reads feature_spec.yaml.
+
+        Raises:
+            DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
+        """
+        document = spec_document.read_yaml(path)
+        try:
+            return cls._from_dict(document)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
+
+    @classmethod
+    def _from_dict(cls, document: dict[str, Any]) -> "FeatureSpec":
+        features = spec_document.mapping(document, "feature_spec")
+        channels = spec_document.mapping(document, "channel_spec")
+        label = spec_document.channel_names(channels, "label", features)
+        if len(label) != 1:
+            raise DatasetError(f"channel_spec.label must name one feature, got {label}")
+        numerical = spec_document.channel_names(channels, "numerical", features)
+        dtype = spec_document.numerical_dtype(features, numerical)
+        categorical = spec_document.channel_names(channels, "categorical", features)
+        sources = (
+            spec_document.mapping(document, "source_spec") if "source_spec" in document else {}
+        )
+        return cls(
+            categorical=tuple(
+                CategoricalFeature(n, spec_document.cardinality(features, n)) for n in categorical
+            ),
+            numerical=tuple(numerical),
+            label=label[0],
+            numerical_dtype="float16" if dtype == "float16" else "float32",
+            files={
+                str(split): spec_document.split_files(
+                    str(split), chunks, label[0], numerical, categorical
+                )
+                for split, chunks in sources.items()
+            },
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of a dataset: what it is, how it was made, and a checksum of every file.
+
+It is written last; a dataset folder without it is not finished (or was made by other software).
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from recsys.data import spec_document
+from recsys.data.errors import DatasetError
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = "recsys-recipes dataset"
+FORMAT_VERSION = 1
+
+_BLOCK_BYTES = 1 << 22
+
+
+def file_checksum(path: Path) -> str:
+    """Returns the XXH3-128 of a file in hex (tens of GB/s, so reading sets the pace)."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns one checksum over names and checksums of all files: equal datasets, equal value."""
+    digest = xxhash.xxh3_128()
+    for name in sorted(files):
+        digest.update(f"{name}\0{files[name]['xxh3_128']}\n".encode())
+    return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Contents of manifest.json.
+
+    Attributes:
+        kind: `criteo`, `synthetic`, `sequences`.
+        engine: name and version of what made it.
+        semantics: the resolved rules (thresholds, transforms, splits).
+        source_files: name, bytes, rows and rejected rows of each input file.
+        rows: split -> rows.
+        positives: split -> clicks.
+        rejected: reason -> rows left out.
+        cardinalities: rows of each embedding table.
+        files: path relative to the dataset -> {"bytes", "xxh3_128"}.
+        fingerprint: one checksum over all of `files`.
+        statistics: figures of `sequences`; empty, and not written, for other kinds.
+    """
+
+    kind: str
+    engine: dict[str, Any]
+    semantics: dict[str, Any]
+    source_files: list[dict[str, Any]]
+    rows: dict[str, int]
+    positives: dict[str, int]
+    rejected: dict[str, int]
+    cardinalities: list[int]
+    files: dict[str, dict[str, Any]]
+    fingerprint: str
+    statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @staticmethod
+    def describe_files(root: Path) -> dict[str, dict[str, Any]]:
+        """Returns size and checksum of every file below `root` but the manifest itself."""
+        return {
+            path.relative_to(root).as_posix(): {
+                "bytes": path.stat().st_size,
+                "xxh3_128": file_checksum(path),
+            }
+            for path in _data_files(root)
+        }
+
+    def save(self, root: Path) -> None:
+        """Writes manifest.json into `root` by rename."""
+        document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
+        if not self.statistics:
+            del document["statistics"]
+        temporary = root / (MANIFEST_FILE + ".tmp")
+        temporary.write_text(json.dumps(document, indent=1) + "\n")
+        temporary.replace(root / MANIFEST_FILE)
+
+    @classmethod
+    def load(cls, root: Path) -> "Manifest":
+        """Reads manifest.json of a dataset folder.
+
+        Raises:
+            DatasetError: it is missing, damaged, or of a later format version.
+        """
+        path = root / MANIFEST_FILE
+        if not path.is_file():
+            raise DatasetError(
+                f"{path} is missing: the dataset is not finished, or was made by other software; "
+                "prepare it again to have one"
+            )
+        document = spec_document.read_json(path)
+        if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+            raise DatasetError(
+                f"{path}: not a manifest of this project (key format is not "
+                f"{FORMAT!r}); remove it if other software made the dataset"
+            )
+        version = document.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            raise DatasetError(
+                f"{path}: format version {version}, this code reads {FORMAT_VERSION}; "
+                "update the code or prepare the dataset again"
+            )
+        names = {f.name for f in dataclasses.fields(cls)}
+        wrong = sorted((names ^ document.keys()) - {"statistics"})
+        if wrong:
+            raise DatasetError(
+                f"{path}: missing or unknown keys: {', '.join(map(str, wrong))}; prepare the "
+                "dataset again"
+            )
+        for key, check in _CHECKS.items():
+            if key in document and not check(document[key]):
+                raise DatasetError(
+                    f"{path}: {key} is malformed: {spec_document.show(document[key])}; prepare the "
+                    "dataset again"
+                )
+        return cls(**document)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_count(v) for v in value.values())
+
+
+def _is_files(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        spec_document.is_inside(name)
+        and isinstance(entry, dict)
+        and _is_count(entry.get("bytes"))
+        and isinstance(entry.get("xxh3_128"), str)
+        for name, entry in value.items()
+    )
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda v: isinstance(v, str),
+    "engine": lambda v: isinstance(v, dict),
+    "semantics": lambda v: isinstance(v, dict),
+    "source_files": lambda v: isinstance(v, list) and all(isinstance(f, dict) for f in v),
+    "rows": _is_counts,
+    "positives": _is_counts,
+    "rejected": _is_counts,
+    "cardinalities": lambda v: isinstance(v, list) and all(_is_count(c) for c in v),
+    "files": _is_files,
+    "fingerprint": lambda v: isinstance(v, str),
+    "statistics": lambda v: isinstance(v, dict),
+}
+
+
+def _data_files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path != root / MANIFEST_FILE:
+            yield path

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet: one folder per split, parts of fixed row counts, columns named by the feature spec."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recsys.data.click_columns import ClickColumns, RawColumns, check_label
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet_schema import (
+    arrow_schema,
+    check_schema,
+    column_names,
+    spec_of,
+    spec_of_plain,
+)
+from recsys.data.split_layout import SPLIT_FOLDERS
+
+FOLDER = "parquet"
+METADATA_FILE = "_metadata"
+ROW_GROUP_ROWS = 262_144
+"""Eight batches of 32,768: long enough for sequential reads, short enough to stream."""
+PART_ROWS = 4 * ROW_GROUP_ROWS
+
+_MAX_ROWS_AT_ONCE = 1 << 20
+"""Row groups of other software can hold a whole split; larger ones are decoded in pieces."""
+_STREAM_BUFFER_BYTES = 1 << 20
+
+_DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
+"""What Arrow raises for damaged files; a ValueError comes from names that are not UTF-8."""
+
+
+def part_name(index: int) -> str:
+    """Returns the file name of a part."""
+    return f"part_{index:05d}.parquet"
+
+
+def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
+    """Writes one part file, by rename, holding one row group in memory at a time.
+
+    Args:
+        path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
+        spec: the columns.
+        groups: runs of rows, at most PART_ROWS in all; each becomes row groups of at most
+            ROW_GROUP_ROWS rows. numerical is stored as float32.
+
+    Raises:
+        DatasetError: an id is outside its table.
+    """
+    schema = arrow_schema(spec)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with (
+            temporary.open("wb") as file,
+            pq.ParquetWriter(file, schema, compression="snappy") as writer,
+        ):
+            first_row = 0
+            for group in groups:
+                group.check_shape(spec)
+                group.check_ids(spec, "rows to write", first_row)
+                first_row += len(group)
+                numerical = group.numerical.astype(np.float32, copy=False)
+                arrays = [pa.array(group.label.astype(np.int32))]
+                arrays += [pa.array(np.ascontiguousarray(c)) for c in numerical.T]
+                arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
+                table = pa.Table.from_arrays(arrays, schema=schema)
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_metadata_file(folder: Path) -> None:
+    """Writes `_metadata` beside the parts of a split, by rename: the row groups of all of them.
+
+    Dask, and with it NVTabular and merlin, then plan their reads without opening each part.
+    """
+    paths = sorted(folder.glob("*.parquet"), key=_by_number)
+    footers = [pq.read_metadata(path) for path in paths]
+    for path, footer in zip(paths, footers, strict=True):
+        footer.set_file_path(path.name)
+    schema = pq.read_schema(paths[0])
+    temporary = folder / (METADATA_FILE + ".tmp")
+    pq.write_metadata(schema, temporary, metadata_collector=footers)
+    temporary.replace(folder / METADATA_FILE)
+
+
+class ParquetReader:
+    """Reads one split row group by row group.
+
+    Args:
+        root: the dataset folder (with `parquet/<split>/` or `<split>/*.parquet`).
+        split: `train`, `validation` or `test`.
+        spec: the columns; None reads feature_spec.yaml, or the schema of the files.
+        cardinalities: ids of each categorical feature, for files of other software that come
+            without a spec: their integer columns are categorical, floating ones numerical, and
+            `label` (else the first column) is the label.
+
+    Attributes:
+        num_rows: rows of the split.
+        group_rows: rows of each row group, in order.
+
+    Raises:
+        DatasetError: no part is there, or a part is damaged or lacks a column.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        split: str,
+        spec: FeatureSpec | None = None,
+        cardinalities: Sequence[int] = (),
+    ) -> None:
+        self.folder = _find_folder(root, split)
+        self._paths = sorted(self.folder.glob("*.parquet"), key=_by_number)
+        # Footers are read once; files are opened again per group, so that handles stay few.
+        footers = [_read_footer(p) for p in self._paths]
+        metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
+        if spec is None and cardinalities:
+            spec = spec_of_plain(self._paths[0], schemas[0], cardinalities)
+        self.spec = spec if spec is not None else spec_of(root, self._paths[0], schemas[0])
+        self._columns = column_names(self.spec)
+        for path, schema in zip(self._paths, schemas, strict=True):
+            check_schema(path, schema, self.spec)
+        self._groups = [
+            (path, group)
+            for path, m in zip(self._paths, metadata, strict=True)
+            for group in range(m.num_row_groups)
+        ]
+        self.group_rows = [
+            m.row_group(g).num_rows for m in metadata for g in range(m.num_row_groups)
+        ]
+        self._first_rows = list(itertools.accumulate(self.group_rows, initial=0))
+        self.num_rows = self._first_rows[-1]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The part files, in the order of their rows."""
+        return list(self._paths)
+
+    def path_of_group(self, index: int) -> Path:
+        """Returns the part file that holds a row group."""
+        return self._groups[index][0]
+
+    def read_group(self, index: int, *, check_ids: bool = True) -> ClickColumns:
+        """Returns the rows of one row group; may be called from threads.
+
+        Args:
+            index: of the row group.
+            check_ids: refuse ids outside their tables.
+
+        Raises:
+            DatasetError: the part is damaged, a value is null, a label is neither 0 nor 1, or an
+                id is outside its table.
+        """
+        raw = self.read_group_unchecked(index)
+        return self._check(raw, self.path_of_group(index), self._first_rows[index], check_ids)
+
+    def read_group_unchecked(self, index: int) -> RawColumns:
+        """Returns the rows of one row group as the file holds them, numerical as float32.
+
+        Raises:
+            DatasetError: the part is damaged, or a value is null.
+        """
+        return self._columns_of(pa.concat_tables(self._tables(index)), index)
+
+    def groups(self, start: int = 0, *, check_ids: bool = True) -> Iterator[ClickColumns]:
+        """Yields the rows from `start` on, a row group at a time, or a piece of a large one.
+
+        What is held at a time does not depend on the size of the row groups.
+
+        Args:
+            start: row of the split to begin with.
+            check_ids: refuse ids outside their tables.
+
+        Raises:
+            DatasetError: as `read_group`.
+        """
+        for index, rows in enumerate(self.group_rows):
+            row = self._first_rows[index]
+            if row + rows <= start:
+                continue
+            for table in self._tables(index):
+                skipped = min(max(start - row, 0), len(table))
+                if skipped < len(table):
+                    raw = self._columns_of(table.slice(skipped), index)
+                    yield self._check(raw, self.path_of_group(index), row + skipped, check_ids)
+                row += len(table)
+
+    def _tables(self, index: int) -> Iterator[pa.Table]:
+        """Yields a row group in one piece, or in several if it is large."""
+        path, group = self._groups[index]
+        large = self.group_rows[index] > _MAX_ROWS_AT_ONCE
+        # Without these, Arrow reads all columns of the row group before it decodes the first row.
+        bounded = {"buffer_size": _STREAM_BUFFER_BYTES, "pre_buffer": False} if large else {}
+        try:
+            with pq.ParquetFile(path, **bounded) as file:
+                if not large:
+                    yield file.read_row_group(group, columns=self._columns)
+                    return
+                for batch in file.iter_batches(
+                    ROW_GROUP_ROWS, row_groups=[group], columns=self._columns
+                ):
+                    yield pa.Table.from_batches([batch])
+        except _DAMAGE as error:
+            raise DatasetError(
+                f"{path}: row group {group} is not readable: {error}; the part is damaged or was "
+                "cut: prepare the dataset again"
+            ) from error
+
+    def _columns_of(self, table: pa.Table, index: int) -> RawColumns:
+        """Returns a table of a row group as arrays, ids as signed integers."""
+        path, group = self._groups[index]
+        nulls = [n for n in table.column_names if table.column(n).null_count]
+        if nulls:
+            raise DatasetError(
+                f"{path}: row group {group} has missing values in {nulls}; prepared data has "
+                "none: fill them in, or prepare the dataset again"
+            )
+        numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
+        return RawColumns(
+            table.column(self.spec.label).to_numpy(),
+            np.stack(numerical, axis=1).astype(np.float32, copy=False)
+            if numerical
+            else np.empty((len(table), 0), np.float32),
+            tuple(_signed(table.column(f.name), path, f.name) for f in self.spec.categorical),
+        )
+
+    def _check(self, raw: RawColumns, path: Path, first_row: int, check_ids: bool) -> ClickColumns:
+        label = check_label(raw.label, self.spec.label, path, first_row)
+        columns = ClickColumns(label, raw.numerical, raw.categorical)
+        if check_ids:
+            columns.check_ids(self.spec, path, first_row)
+        return columns
+
+
+def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.signedinteger]:
+    if pa.types.is_unsigned_integer(column.type):
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise DatasetError(
+                f"{path}: feature {name}: {error}; ids must lie below 2^63: prepare the dataset "
+                "again with a --category_modulus"
+            ) from error
+    ids: npt.NDArray[np.signedinteger] = column.to_numpy()
+    return ids
+
+
+def _find_folder(root: Path, split: str) -> Path:
+    for base in (root / FOLDER, root):
+        for name in SPLIT_FOLDERS[split]:
+            if any((base / name).glob("*.parquet")):
+                return base / name
+    raise DatasetError(
+        f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
+        f"and {split}/*.parquet); prepare the dataset with --format parquet"
+    )
+
+
+def _by_number(path: Path) -> tuple[list[int | str], str]:
+    """Sorts part.2 before part.10, as Dask does, which numbers its parts without zeros."""
+    pieces = re.split("([0-9]+)", path.name)
+    return [int(p) if i % 2 else p for i, p in enumerate(pieces)], path.name
+
+
+def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
+    try:
+        metadata = pq.read_metadata(path)
+        return metadata, metadata.schema.to_arrow_schema()
+    except _DAMAGE as error:
+        raise DatasetError(
+            f"{path}: not readable as parquet: {error}; the part is damaged or was cut: prepare "
+            "the dataset again"
+        ) from error

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads at an offset: safe from many threads, and clear about files that end early."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.errors import DatasetError
+
+
+def open_for_reading(path: Path) -> int:
+    """Returns a descriptor.
+
+    Raises:
+        DatasetError: the file cannot be opened.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DatasetError(
+            f"{path}: {error.strerror or error}; make it readable, or prepare the dataset again"
+        ) from error
+
+
+def close_all(fds: dict[str, int]) -> None:
+    """Closes descriptors and forgets them."""
+    while fds:
+        os.close(fds.popitem()[1])
+
+
+def read_array(
+    fd: int, path: Path, dtype: np.dtype[np.generic], offset: int, count: int
+) -> npt.NDArray[Any]:
+    """Returns `count` values that start at byte `offset`.
+
+    Args:
+        fd: from `open_for_reading`.
+        path: of the file, for the message.
+        dtype: of a value.
+        offset: bytes before the first value.
+        count: values to read.
+
+    Raises:
+        DatasetError: the file ends before that; it shrank since its size was taken.
+    """
+    values = np.empty(count, dtype)
+    view = values.view(np.uint8).data if count else memoryview(b"")
+    while view:
+        done = os.preadv(fd, [view], offset)
+        if done == 0:
+            raise DatasetError(
+                f"{path}: ends at byte {offset}, {len(view)} bytes before the rows asked for; the "
+                "file was cut while it was being read: prepare the dataset again"
+            )
+        view, offset = view[done:], offset + done
+    return values

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of feature_spec.yaml and model_size.json, read strictly into plain values.
+
+Values from a file enter a message through `show`, so that a hostile file (deep nesting, YAML
+aliases that multiply) costs one short line.
+"""
+
+import dataclasses
+import json
+import reprlib
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from recsys.data.errors import DatasetError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+
+ID_DTYPES = ("int8", "int16", "int32")
+
+
+def show(value: object) -> str:
+    """Returns a value as code, shortened."""
+    return _SHORT.repr(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """Where the columns of one split lie, relative to the dataset folder (split binary)."""
+
+    label: str
+    numerical: str
+    categorical: tuple[str, ...]
+
+    def moved(self, old: str, new: str) -> "SplitFiles | None":
+        """Returns the same files below another folder; None if one is not below `old`."""
+        names = [self.label, *([self.numerical] if self.numerical else []), *self.categorical]
+        if any(Path(n).parts[:1] != (old,) for n in names):
+            return None
+
+        def move(name: str) -> str:
+            return Path(new, *Path(name).parts[1:]).as_posix() if name else ""
+
+        return SplitFiles(
+            move(self.label), move(self.numerical), tuple(map(move, self.categorical))
+        )
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A SafeLoader that refuses a key written twice (YAML itself keeps the last one)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    line = key_node.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line}: key {key_node.value!r} is there twice")
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads a YAML file whose top is a mapping.
+
+    Raises:
+        DatasetError: it is not readable, or not such a file.
+    """
+    try:
+        document = yaml.load(path.read_text(), _StrictLoader)  # a SafeLoader
+    except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{path}: not readable as YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise DatasetError(
+            f"{path}: expected a mapping at the top, got {show(document)}; write the spec "
+            "as docs/dataset_format.md shows it"
+        )
+    return document
+
+
+def read_json(path: Path) -> object:
+    """Reads a JSON file.
+
+    Raises:
+        DatasetError: it is not readable, or a key stands twice.
+    """
+    try:
+        return json.loads(path.read_text(), object_pairs_hook=_unique_keys)
+    except (ValueError, OSError, RecursionError) as error:
+        raise DatasetError(
+            f"{path}: not readable as JSON: {error}; restore the file, or prepare the dataset again"
+        ) from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        keys = [k for k, _ in pairs]
+        twice = next(k for k in keys if keys.count(k) > 1)
+        raise ValueError(f"key {twice!r} is there twice")
+    return unique
+
+
+def mapping(document: object, key: str) -> dict[str, Any]:
+    """Returns the mapping at a key of a document."""
+    value = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(value, dict):
+        raise DatasetError(f"key {key!r} must be a mapping, got {show(value)}")
+    return value
+
+
+def channel_names(channels: dict[str, Any], channel: str, features: dict[str, Any]) -> list[str]:
+    """Returns the features of a channel, in order."""
+    names = channels.get(channel)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise DatasetError(f"channel_spec.{channel} must be a list of names, got {show(names)}")
+    unknown = [n for n in names if n not in features]
+    if unknown:
+        raise DatasetError(
+            f"channel_spec.{channel} names unknown features: {show(unknown)}; describe "
+            "them under feature_spec"
+        )
+    return names
+
+
+def cardinality(features: dict[str, Any], name: str) -> int:
+    """Returns the cardinality of a categorical feature, after a look at its dtype."""
+    feature = mapping(features, name)
+    value = feature.get("cardinality")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DatasetError(
+            f"feature_spec.{name}.cardinality must be an integer, got {show(value)} "
+            "(`auto` is resolved when the dataset is prepared)"
+        )
+    if feature.get("dtype", "int32") not in ID_DTYPES:
+        raise DatasetError(
+            f"feature_spec.{name}.dtype must be one of {', '.join(ID_DTYPES)}, got "
+            f"{show(feature['dtype'])}"
+        )
+    return value
+
+
+def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
+    """Returns the dtype that all numerical features share."""
+    dtypes = sorted({show(mapping(features, n).get("dtype", "float16")) for n in names})
+    if len(dtypes) > 1:
+        raise DatasetError(f"numerical features must share one dtype, got {', '.join(dtypes)}")
+    dtype = dtypes[0].strip("'") if dtypes else "float16"
+    if dtype not in ("float16", "float32"):
+        raise DatasetError(f"numerical dtype must be float16 or float32, got {dtype}")
+    return dtype
+
+
+def declared_dtypes(path: Path) -> dict[str, str]:
+    """Returns feature -> dtype, as far as a feature_spec.yaml declares them.
+
+    Raises:
+        DatasetError: the file is malformed.
+    """
+    features = mapping(read_yaml(path), "feature_spec")
+    dtypes = {str(n): f.get("dtype") for n, f in features.items() if isinstance(f, dict)}
+    return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
+
+
+def split_files(
+    split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
+) -> SplitFiles:
+    """Reads one mapping of source_spec: which file holds which feature."""
+    where = f"source_spec.{split}"
+    file_of: dict[tuple[str, ...], str] = {}
+    for chunk in chunks if isinstance(chunks, list) else [chunks]:
+        features, file = _chunk(where, chunk)
+        if features in file_of or file in file_of.values():
+            raise DatasetError(f"{where}: {file} or its features stand in two chunks")
+        file_of[features] = file
+    wanted = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
+    missing = [names for names in wanted if names not in file_of]
+    if missing:
+        raise DatasetError(
+            f"{where}: no chunk holds exactly the features {show(list(missing[0]))}; the "
+            "label and each categorical feature need a chunk of their own, the numerical ones "
+            "share one, in the order of channel_spec"
+        )
+    return SplitFiles(
+        label=file_of[(label,)],
+        numerical=file_of.get(tuple(numerical), ""),
+        categorical=tuple(file_of[(n,)] for n in categorical),
+    )
+
+
+def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
+    if not isinstance(chunk, dict) or not {"type", "features", "files"} <= chunk.keys():
+        raise DatasetError(f"{where}: each chunk needs type, features and files, got {show(chunk)}")
+    if chunk["type"] != "split_binary":
+        raise DatasetError(f"{where}: type must be split_binary, got {show(chunk['type'])}")
+    files, features = chunk["files"], chunk["features"]
+    if not isinstance(files, list) or len(files) != 1 or not isinstance(features, list):
+        raise DatasetError(f"{where}: each chunk has a list of features and exactly one file")
+    file = files[0]
+    if not isinstance(file, str) or not is_inside(file):
+        raise DatasetError(f"{where}: {show(file)} must be a path inside the dataset folder")
+    return tuple(map(str, features)), file
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path stays below the folder it is relative to."""
+    path = Path(name)
+    return (
+        bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    )

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split binary: one file per feature, rows in the same order in all of them.
+
+Two flavours share the file names and are told apart by their sizes (docs/dataset_format.md):
+`narrow` (NVIDIA DLRM: bool label, float16 numerical, int8/16/32 ids) and `wide` (TorchRec with
+NVTabular: float32, float32, int32; 4 bytes everywhere).
+"""
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.click_columns import ClickColumns, RawColumns, check_label
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.positioned_io import close_all, open_for_reading, read_array
+from recsys.data.positioned_write import write_at
+from recsys.data.split_layout import (
+    LABEL_FILE,
+    NUMERICAL_FILE,
+    Flavour,
+    categorical_file,
+    resolve_layout,
+    storage_dtypes,
+)
+
+Access = Literal["pread", "memmap"]
+
+
+class SplitBinaryWriter:
+    """Writes one split; rows may come in any order and from many threads.
+
+    The files are made under their final names, so `split_dir` belongs in a staging folder that is
+    renamed when everything is written.
+
+    Args:
+        split_dir: folder to make.
+        spec: the columns.
+        num_rows: rows of the split; the files are given their full size at once.
+        flavour: `narrow` or `wide`.
+    """
+
+    def __init__(
+        self, split_dir: Path, spec: FeatureSpec, num_rows: int, flavour: Flavour = "narrow"
+    ) -> None:
+        split_dir.mkdir(parents=True, exist_ok=True)
+        self._spec = spec
+        self._num_rows = num_rows
+        self._dtypes = storage_dtypes(spec, flavour)
+        self._row_bytes = {name: dtype.itemsize for name, dtype in self._dtypes.items()}
+        if spec.numerical:
+            self._row_bytes[NUMERICAL_FILE] *= len(spec.numerical)
+        self._fds: dict[str, int] = {}
+        try:
+            for name, row_bytes in self._row_bytes.items():
+                fd = os.open(split_dir / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._fds[name] = fd
+                os.ftruncate(fd, row_bytes * num_rows)
+        except OSError:
+            self.close()
+            raise
+
+    def file_descriptors(self) -> tuple[int, int, list[int]]:
+        """Returns (label, numerical, categorical) descriptors, for code that pwrites itself.
+
+        numerical is -1 where the spec has no numerical features.
+        """
+        return (
+            self._fds[LABEL_FILE],
+            self._fds.get(NUMERICAL_FILE, -1),
+            [self._fds[categorical_file(i)] for i in range(len(self._spec.categorical))],
+        )
+
+    def write(self, start_row: int, columns: ClickColumns) -> None:
+        """Writes rows [start_row, start_row + len(columns)), casting to the storage dtypes.
+
+        Raises:
+            DatasetError: an id is outside its table, or a numerical value is not finite in the
+                storage dtype.
+        """
+        columns.check_shape(self._spec)
+        columns.check_ids(self._spec, "rows to write", start_row)
+        if start_row < 0 or start_row + len(columns) > self._num_rows:
+            raise ValueError(f"rows {start_row}+{len(columns)} exceed {self._num_rows}")
+        self._pwrite(LABEL_FILE, start_row, columns.label)
+        if self._spec.numerical:
+            self._pwrite(NUMERICAL_FILE, start_row, self._narrow(columns.numerical, start_row))
+        names = [categorical_file(i) for i in range(len(self._spec.categorical))]
+        for name, ids in zip(names, columns.categorical, strict=True):
+            self._pwrite(name, start_row, ids)
+
+    def _narrow(self, values: npt.NDArray[Any], start_row: int) -> npt.NDArray[Any]:
+        # float16 comes from the float32 value, never straight from float64: see the format.
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32).astype(self._dtypes[NUMERICAL_FILE])
+        if not np.isfinite(narrow).all():
+            row, feature = (int(i) for i in np.argwhere(~np.isfinite(narrow))[0])
+            raise DatasetError(
+                f"rows to write: feature {self._spec.numerical[feature]}, row {start_row + row}: "
+                f"{values[row, feature]} is not finite in {narrow.dtype.name}; scale or "
+                "clip it, or use numerical_dtype float32"
+            )
+        return narrow
+
+    def _pwrite(self, name: str, start_row: int, values: npt.NDArray[Any]) -> None:
+        stored = values.astype(self._dtypes[name], copy=False)
+        write_at(self._fds[name], stored, start_row * self._row_bytes[name])
+
+    def close(self) -> None:
+        """Flushes everything to disk and closes the files."""
+        while self._fds:
+            _, fd = self._fds.popitem()
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def __enter__(self) -> "SplitBinaryWriter":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SplitBinaryReader:
+    """Reads rows of one split, in either flavour; `read` may be called from several threads.
+
+    Args:
+        root: the dataset folder.
+        split: `train`, `validation` or `test`.
+        spec: the columns; None reads the spec of the folder.
+        access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (a
+            file that shrinks while it is mapped kills the process: that is how mappings are).
+
+    Attributes:
+        num_rows: rows of the split.
+        flavour: `narrow` or `wide`.
+        paths: standard name (label.bin, numerical.bin, cat_0.bin, ...) -> file.
+        dtypes: standard name -> dtype of a value in the file.
+
+    Raises:
+        DatasetError: a file is missing, or the sizes fit neither flavour, or both.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        split: str,
+        spec: FeatureSpec | None = None,
+        access: Access = "pread",
+    ) -> None:
+        self.spec = spec if spec is not None else FeatureSpec.load(root)
+        layout = resolve_layout(root, split, self.spec)
+        self.flavour, self.num_rows = layout.flavour, layout.num_rows
+        self.paths, self.dtypes = layout.paths, layout.dtypes
+        self.folder = self.paths[LABEL_FILE].parent
+        self._widths = dict.fromkeys(self.paths, 1) | {NUMERICAL_FILE: len(self.spec.numerical)}
+        self._fds: dict[str, int] = {}
+        weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open
+        self._maps: dict[str, npt.NDArray[Any]] = {}
+        try:
+            for name, path in self.paths.items():
+                if access == "pread":
+                    self._fds[name] = open_for_reading(path)
+                else:
+                    self._maps[name] = self._map(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _map(self, name: str) -> npt.NDArray[Any]:
+        shape = (self.num_rows * self._widths[name],)
+        if not self.num_rows:
+            return np.empty(shape, self.dtypes[name])  # an empty file cannot be mapped
+        try:
+            return np.memmap(self.paths[name], dtype=self.dtypes[name], mode="r", shape=shape)
+        except (OSError, ValueError) as error:
+            raise DatasetError(
+                f"{self.paths[name]}: cannot be mapped: {error}; make it readable, or use "
+                "--dataset_type split, which reads without mapping"
+            ) from error
+
+    def read(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop).
+
+        Raises:
+            DatasetError: a file ends early (it changed since it was opened), or a label is
+                neither 0 nor 1. Ids are checked by `ClickColumns.check_ids`.
+        """
+        dense = self.read_dense(start, stop)
+        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        return ClickColumns(dense.label, dense.numerical, ids)
+
+    def read_dense(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop) without the categorical features; see `read`."""
+        raw = self._read_dense(start, stop)
+        label = check_label(raw.label, self.spec.label, self.paths[LABEL_FILE], start)
+        return ClickColumns(label, raw.numerical, ())
+
+    def read_ids(
+        self, features: Sequence[int], start: int, stop: int
+    ) -> tuple[npt.NDArray[np.signedinteger], ...]:
+        """Returns the ids of some features of rows [start, stop), touching no other file.
+
+        Args:
+            features: by their numbers in the spec.
+            start: first row.
+            stop: row after the last.
+
+        Raises:
+            DatasetError: a file ends early.
+        """
+        return tuple(self._read(categorical_file(i), start, stop) for i in features)
+
+    def read_unchecked(self, start: int, stop: int) -> RawColumns:
+        """Returns rows [start, stop) as the files hold them."""
+        dense = self._read_dense(start, stop)
+        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        return RawColumns(dense.label, dense.numerical, ids)
+
+    def _read_dense(self, start: int, stop: int) -> RawColumns:
+        width = len(self.spec.numerical)
+        return RawColumns(
+            self._read(LABEL_FILE, start, stop),
+            self._read(NUMERICAL_FILE, start, stop).reshape(stop - start, width)
+            if width
+            else np.empty((stop - start, 0), self.spec.numerical_dtype),
+            (),
+        )
+
+    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        if not 0 <= start <= stop <= self.num_rows:
+            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        width = self._widths[name]
+        if name in self._maps:
+            return self._maps[name][start * width : stop * width]
+        if name not in self._fds:
+            raise ValueError(f"the reader of {self.folder} is closed")
+        dtype = self.dtypes[name]
+        offset = start * width * dtype.itemsize
+        return read_array(self._fds[name], self.paths[name], dtype, offset, (stop - start) * width)
+
+    def advise_sequential(self) -> None:
+        """Tells the kernel that the rows will be read in order, so that it reads ahead."""
+        for fd in self._fds.values():
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        for values in self._maps.values():
+            base: object = values.base
+            if isinstance(base, mmap.mmap):
+                base.madvise(mmap.MADV_SEQUENTIAL)
+
+    def close(self) -> None:
+        """Closes the files."""
+        close_all(self._fds)
+        self._maps.clear()

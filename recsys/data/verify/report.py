@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of `verify` and the text they become."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.verify.statistics import SplitStatistics
+
+
+@dataclasses.dataclass(slots=True)
+class Findings:
+    """What verify says, in order.
+
+    Attributes:
+        facts: (name, text) lines at the top of the report.
+        warnings: worth a look; training works.
+        problems: the dataset breaks its contract.
+    """
+
+    facts: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def fact(self, name: str, text: str) -> None:
+        """Adds a line."""
+        self.facts.append((name, text))
+
+
+def format_bytes(count: float) -> str:
+    """Returns a size such as `373.1 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns aligned lines: the first column to the left, numbers to the right."""
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def format_statistics(
+    spec: FeatureSpec,
+    splits: Mapping[str, SplitStatistics],
+    rows: Mapping[str, int],
+    formats: Mapping[str, str],
+) -> list[str]:
+    """Returns the tables of splits, categorical and numerical features.
+
+    Args:
+        spec: the columns.
+        splits: split -> figures over the rows that were read.
+        rows: split -> rows that it has.
+        formats: split -> formats it was found in.
+    """
+    lines = format_table(
+        [
+            ("split", "rows", "read", "clicks", "base rate", "formats"),
+            *(
+                (
+                    split,
+                    f"{rows[split]:,}",
+                    f"{s.num_rows:,}",
+                    f"{s.positives:,}",
+                    f"{s.base_rate:.4f}",
+                    formats[split],
+                )
+                for split, s in splits.items()
+            ),
+        ]
+    )
+    if spec.categorical:
+        header = ("categorical", "cardinality", "highest id", *(f"id 0 in {s}" for s in splits))
+        lines += ["", *format_table([header, *_categorical_rows(spec, splits)])]
+    if spec.numerical:
+        header = ("numerical", "min", "mean", "max")
+        lines += ["", *format_table([header, *_numerical_rows(spec, splits)])]
+    return lines
+
+
+def highest_ids(splits: Mapping[str, SplitStatistics]) -> list[int]:
+    """Returns the highest id of each feature over all splits."""
+    maxima = np.stack([s.id_max for s in splits.values()])
+    return [int(i) for i in maxima.max(axis=0)]
+
+
+def _categorical_rows(
+    spec: FeatureSpec, splits: Mapping[str, SplitStatistics]
+) -> list[tuple[str, ...]]:
+    return [
+        (
+            feature.name,
+            f"{feature.cardinality:,}",
+            f"{highest:,}" if highest >= 0 else "-",
+            *(f"{s.id_zeros[i] / max(s.num_rows, 1):.2%}" for s in splits.values()),
+        )
+        for i, (feature, highest) in enumerate(
+            zip(spec.categorical, highest_ids(splits), strict=True)
+        )
+    ]
+
+
+def _numerical_rows(
+    spec: FeatureSpec, splits: Mapping[str, SplitStatistics]
+) -> list[tuple[str, ...]]:
+    total = max(sum(s.num_rows for s in splits.values()), 1)
+    low = np.min([s.numerical_min for s in splits.values()], axis=0)
+    high = np.max([s.numerical_max for s in splits.values()], axis=0)
+    mean = sum(s.numerical_mean * (s.num_rows / total) for s in splits.values())
+    figures = zip(spec.numerical, low, np.asarray(mean), high, strict=True)
+    return [(name, f"{a:.4g}", f"{b:.4g}", f"{c:.4g}") for name, a, b, c in figures]

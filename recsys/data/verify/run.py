@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a dataset before training: python -m dataspec.verify DIR [--quick].
+
+Exit status: 0 no problems, 1 problems (all of them are listed), 2 wrong usage.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.manifest import Manifest
+from recsys.data.parquet import ParquetReader
+from recsys.data.sequences import FOLDER
+from recsys.data.split_layout import SPLIT_FOLDERS
+from recsys.data.verify.files import check_files, check_spec, load_manifest, load_spec
+from recsys.data.verify.report import Findings
+from recsys.data.verify.sequences import SEQUENCES_KIND, check_sequences
+from recsys.data.verify.splits import check_splits
+
+_CLICK_KINDS = ("criteo", "synthetic")
+
+
+def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple[Findings, str]:
+    """Checks a dataset.
+
+    Args:
+        root: the dataset folder.
+        quick: compare sizes instead of checksums, and read a sample of the rows.
+        num_numerical: numerical features, where only model_size.json describes the dataset.
+
+    Returns:
+        The findings, and the report as text.
+    """
+    start = time.monotonic()
+    findings = Findings()
+    findings.fact("dataset", str(root))
+    manifest = load_manifest(root, findings)
+    if manifest is not None:
+        check_files(root, manifest, quick, findings)
+    tables: list[str] = []
+    if (manifest.kind == SEQUENCES_KIND) if manifest else (root / FOLDER).is_dir():
+        check_sequences(root, manifest, findings)
+    elif manifest is None or manifest.kind in _CLICK_KINDS:
+        tables = _check_clicks(root, manifest, quick, num_numerical, findings)
+    else:
+        findings.problems.append(f"{root}: kind {manifest.kind} is unknown; update the code")
+    return findings, _format(findings, tables, time.monotonic() - start)
+
+
+def _check_clicks(
+    root: Path, manifest: Manifest | None, quick: bool, num_numerical: int, findings: Findings
+) -> list[str]:
+    has_spec_file = (root / SPEC_FILE).is_file() or (root / MODEL_SIZE_FILE).is_file()
+    spec = None if has_spec_file else _spec_of_parquet(root)
+    spec = spec or load_spec(root, num_numerical, findings)
+    if spec is None:
+        return []
+    findings.fact(
+        "features",
+        f"{len(spec.numerical)} numerical, {len(spec.categorical)} categorical with "
+        f"{sum(spec.table_sizes):,} ids in all",
+    )
+    declared = check_spec(root, spec, manifest, findings)
+    return check_splits(root, spec, manifest, declared, quick, findings)
+
+
+def _spec_of_parquet(root: Path) -> FeatureSpec | None:
+    """Returns the spec that parquet files carry in their schema, None without such files."""
+    for split in SPLIT_FOLDERS:
+        try:
+            return ParquetReader(root, split).spec
+        except DatasetError:
+            continue
+    return None
+
+
+def _format(findings: Findings, tables: list[str], seconds: float) -> str:
+    width = max(len(name) for name, _ in findings.facts)
+    lines = [f"{name.ljust(width)}  {text}" for name, text in findings.facts]
+    lines += ["", *tables] if tables else []
+    lines += [""] if findings.warnings or findings.problems else []
+    lines += [f"warning: {w}" for w in findings.warnings]
+    lines += [f"problem: {p}" for p in findings.problems]
+    counts = f"{_count(findings.problems, 'problem')}, {_count(findings.warnings, 'warning')}"
+    verdict = "FAILED" if findings.problems else "OK"
+    return "\n".join([*lines, "", f"{verdict}: {counts} ({seconds:.1f} s)"])
+
+
+def _count(items: list[str], noun: str) -> str:
+    return f"{len(items) or 'no'} {noun}{'' if len(items) == 1 else 's'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dataspec.verify",
+        description="Checks a dataset before training: files, spec, rows of every split.",
+        epilog="Exit status: 0 no problems, 1 problems (each is listed), 2 wrong usage.",
+    )
+    parser.add_argument("dataset", metavar="DIR", type=Path, help="the dataset folder")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="compare sizes instead of checksums, and read a sample of the rows",
+    )
+    parser.add_argument(
+        "--num_numerical",
+        type=int,
+        default=13,
+        help="numerical features, where only model_size.json describes the dataset (default 13)",
+    )
+    arguments = parser.parse_args(argv)
+    if not arguments.dataset.is_dir():
+        parser.error(f"{arguments.dataset} is not a folder")
+    if arguments.num_numerical < 0:
+        parser.error(f"--num_numerical must not be negative, got {arguments.num_numerical}")
+    findings, report = verify(
+        arguments.dataset, quick=arguments.quick, num_numerical=arguments.num_numerical
+    )
+    sys.stdout.write(report + "\n")
+    return 1 if findings.problems else 0

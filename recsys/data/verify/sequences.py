@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences against their maps, their manifest and the rules of their ids."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.sequences import (
+    ITEM_MAP_FILE,
+    USER_MAP_FILE,
+    RawIds,
+    Sequences,
+    read_item_map,
+    read_sequences,
+    read_user_map,
+)
+from recsys.data.sequences_fingerprint import order_raw_ids, split_fingerprint
+from recsys.data.verify.report import Findings
+
+SEQUENCES_KIND = "sequences"
+_AGAIN = "copy it again, or prepare the dataset again"
+
+
+def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -> None:
+    """Reads a dataset of sequences as a whole, and checks what the format page promises."""
+    try:
+        sequences, users, items = read_sequences(root), read_user_map(root), read_item_map(root)
+    except DatasetError as error:
+        findings.problems.append(str(error))
+        return
+    if len(users) != sequences.num_users:
+        findings.problems.append(
+            f"{root / USER_MAP_FILE}: has {len(users):,} users, the sequences "
+            f"{sequences.num_users:,}; {_AGAIN}"
+        )
+        return
+    _report(sequences, findings)
+    counts = np.bincount(sequences.items, minlength=len(items) + 1)[1:]
+    _check_map(root / USER_MAP_FILE, users, sequences.lengths, findings)
+    _check_map(root / ITEM_MAP_FILE, items, counts, findings)
+    if not np.array_equal(order_raw_ids(users.raw), np.arange(len(users))):
+        findings.problems.append(f"{root / USER_MAP_FILE}: not in the order of raw ids; {_AGAIN}")
+    by_raw = order_raw_ids(items.raw)
+    by_count = by_raw[np.argsort(-items.counts[by_raw], kind="stable")]
+    if not np.array_equal(by_count, np.arange(len(items))):
+        findings.problems.append(
+            f"{root / ITEM_MAP_FILE}: not in the order of count descending, then raw id; {_AGAIN}"
+        )
+    if manifest is not None:
+        _check_manifest(root / MANIFEST_FILE, manifest, sequences, users, items, findings)
+
+
+def _report(sequences: Sequences, findings: Findings) -> None:
+    total, users = len(sequences.items), sequences.num_users
+    findings.fact(
+        "sequences",
+        f"{users:,} users, {sequences.num_items:,} items, {total:,} interactions",
+    )
+    if users:
+        lengths = sequences.lengths
+        findings.fact(
+            "lengths",
+            f"{lengths.min():,} to {lengths.max():,}, mean {total / users:.1f}, median "
+            f"{np.median(lengths):.0f}",
+        )
+
+
+def _check_map(path: Path, ids: RawIds, counts: npt.NDArray[np.int64], findings: Findings) -> None:
+    wrong = np.flatnonzero(ids.counts != counts)
+    if len(wrong):
+        findings.problems.append(
+            f"{path}: row {wrong[0]} has the count {ids.counts[wrong[0]]}, the sequences hold "
+            f"{counts[wrong[0]]}; {_AGAIN}"
+        )
+    if pc.count_distinct(ids.raw).as_py() != len(ids):
+        repeated = pc.value_counts(ids.raw)
+        first = repeated.filter(pa.array(repeated.field("counts").to_numpy() > 1))[0]
+        findings.problems.append(
+            f"{path}: the raw id {first['values'].as_py()!r} is there twice; {_AGAIN}"
+        )
+
+
+def _check_manifest(
+    path: Path,
+    manifest: Manifest,
+    sequences: Sequences,
+    users: RawIds,
+    items: RawIds,
+    findings: Findings,
+) -> None:
+    num_users = sequences.num_users
+    interactions = len(sequences.items)
+    expected = {
+        "users": num_users,
+        "items": sequences.num_items,
+        "interactions": interactions,
+        "split_fingerprint": split_fingerprint(sequences, users, items),
+    }
+    for name, value in expected.items():
+        found = manifest.statistics.get(name)
+        if found != value:
+            findings.problems.append(
+                f"{path}: statistics say {name} {found}, the files {value}; {_AGAIN}"
+            )
+    rows = {"train": interactions - 2 * num_users, "validation": num_users, "test": num_users}
+    if manifest.rows != rows:
+        findings.problems.append(f"{path}: rows are {manifest.rows}, should be {rows}; {_AGAIN}")
+    if manifest.cardinalities != [sequences.num_items + 1]:
+        findings.problems.append(
+            f"{path}: cardinalities are {manifest.cardinalities}, should be "
+            f"[{sequences.num_items + 1}]; {_AGAIN}"
+        )
+    findings.fact("split", f"leave one out, fingerprint {expected['split_fingerprint']}")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a split in blocks, unchecked, whatever its format: what `verify` looks at."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from recsys.data.click_columns import RawColumns
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import FOLDER, ParquetReader
+from recsys.data.records import SPLIT_FILES, BinaryRecordsReader
+from recsys.data.split_binary import SplitBinaryReader
+from recsys.data.split_layout import LABEL_FILE, NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
+
+BLOCK_ROWS = 1 << 17
+"""20 MB of Criteo rows at the widest: memory stays bounded, reads stay long."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A run of rows.
+
+    Attributes:
+        first_row: its number in the split.
+        num_rows: how many.
+        read: reads them; raises DatasetError.
+        path_of: name of a column -> the file that holds it.
+    """
+
+    first_row: int
+    num_rows: int
+    read: Callable[[], RawColumns]
+    path_of: Callable[[str], Path]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowSource:
+    """One split in one format.
+
+    Attributes:
+        name: of the format, for the report.
+        spec: the columns.
+        num_rows: rows of the split.
+        blocks: the rows, in order.
+        close: closes its files.
+        reader: of split binary, for what only its layout tells.
+    """
+
+    name: str
+    spec: FeatureSpec
+    num_rows: int
+    blocks: tuple[Block, ...]
+    close: Callable[[], None]
+    reader: SplitBinaryReader | None = None
+
+
+def open_sources(
+    root: Path, split: str, spec: FeatureSpec
+) -> tuple[list[RowSource], list[DatasetError]]:
+    """Opens a split in every format that is there.
+
+    Returns:
+        What could be opened, and why the rest could not.
+    """
+    sources, problems = [], []
+    for is_present, open_one in (
+        (_has_split_binary, _open_split_binary),
+        (_has_parquet, _open_parquet),
+        (_has_records, _open_records),
+    ):
+        if is_present(root, split, spec):
+            try:
+                sources.append(open_one(root, split, spec))
+            except DatasetError as error:
+                problems.append(error)
+    return sources, problems
+
+
+def split_folders(root: Path, split: str) -> list[Path]:
+    """Returns the folders in which a split may lie, as split binary or parquet."""
+    names = SPLIT_FOLDERS[split]
+    return [base / n for base in (root, root / "split", root / FOLDER) for n in names]
+
+
+def _has_split_binary(root: Path, split: str, spec: FeatureSpec) -> bool:
+    if split in spec.files and (root / spec.files[split].label).is_file():
+        return True
+    return any(any(folder.glob("*.bin")) for folder in split_folders(root, split))
+
+
+def _has_parquet(root: Path, split: str, spec: FeatureSpec) -> bool:
+    del spec
+    return any(any(folder.glob("*.parquet")) for folder in split_folders(root, split))
+
+
+def _has_records(root: Path, split: str, spec: FeatureSpec) -> bool:
+    del spec
+    return any((root / name).is_file() for name in SPLIT_FILES[split])
+
+
+def _open_split_binary(root: Path, split: str, spec: FeatureSpec) -> RowSource:
+    reader = SplitBinaryReader(root, split, spec)
+    names = {spec.label: LABEL_FILE} | dict.fromkeys(spec.numerical, NUMERICAL_FILE)
+    names |= {f.name: categorical_file(i) for i, f in enumerate(spec.categorical)}
+    return RowSource(
+        name=f"split binary ({reader.flavour})",
+        spec=spec,
+        num_rows=reader.num_rows,
+        blocks=_blocks(reader.num_rows, reader.read_unchecked, lambda c: reader.paths[names[c]]),
+        close=reader.close,
+        reader=reader,
+    )
+
+
+def _open_records(root: Path, split: str, spec: FeatureSpec) -> RowSource:
+    reader = BinaryRecordsReader(root, split, spec)
+    return RowSource(
+        name="binary records",
+        spec=spec,
+        num_rows=reader.num_rows,
+        blocks=_blocks(reader.num_rows, reader.read_unchecked, lambda _: reader.path),
+        close=reader.close,
+    )
+
+
+def _open_parquet(root: Path, split: str, spec: FeatureSpec) -> RowSource:
+    reader = ParquetReader(root, split, spec)
+    blocks, first_row = [], 0
+    for index, rows in enumerate(reader.group_rows):
+        path = reader.path_of_group(index)
+        blocks.append(
+            Block(
+                first_row,
+                rows,
+                lambda index=index: reader.read_group_unchecked(index),  # type: ignore[misc]
+                lambda _, path=path: path,  # type: ignore[misc]
+            )
+        )
+        first_row += rows
+    return RowSource(
+        name="parquet",
+        spec=spec,
+        num_rows=reader.num_rows,
+        blocks=tuple(blocks),
+        close=lambda: None,  # it opens a part for each row group anew
+    )
+
+
+def _blocks(
+    num_rows: int, read: Callable[[int, int], RawColumns], path_of: Callable[[str], Path]
+) -> tuple[Block, ...]:
+    def block(start: int) -> Block:
+        stop = min(start + BLOCK_ROWS, num_rows)
+        return Block(start, stop - start, lambda: read(start, stop), path_of)
+
+    return tuple(block(start) for start in range(0, num_rows, BLOCK_ROWS))

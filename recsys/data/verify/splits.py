@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of every split, in every format, against the spec, the manifest and each other."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tqdm
+
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import Manifest
+from recsys.data.split_layout import NUMERICAL_FILE, SPLIT_FOLDERS, categorical_file
+from recsys.data.verify.report import Findings, format_statistics, highest_ids
+from recsys.data.verify.source import RowSource, open_sources
+from recsys.data.verify.statistics import SplitStatistics, compare
+
+QUICK_BLOCKS = 16
+"""Blocks of a split that --quick reads, evenly spread."""
+
+_BASE_RATE_CHANGE, _BASE_RATE_SIGMAS = 0.2, 5.0
+"""Base rates differ strongly: by a fifth, and by more than chance makes likely."""
+
+_CONSTANT_ROWS = 1000
+"""A numerical feature that never changes over so many rows is worth a warning."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Split:
+    """A split as one format shows it: the first that could be read to its end."""
+
+    statistics: SplitStatistics
+    num_rows: int
+    formats: list[str]
+
+
+def check_splits(
+    root: Path,
+    spec: FeatureSpec,
+    manifest: Manifest | None,
+    declared: Mapping[str, str],
+    quick: bool,
+    findings: Findings,
+) -> list[str]:
+    """Checks all rows (with `quick`, a sample of blocks).
+
+    Args:
+        root: the dataset folder.
+        spec: the columns.
+        manifest: of the dataset, None where there is none.
+        declared: feature -> dtype, as feature_spec.yaml says.
+        quick: read a sample.
+        findings: takes warnings and problems.
+
+    Returns:
+        Lines of the report.
+    """
+    splits: dict[str, _Split] = {}
+    for split in SPLIT_FOLDERS:
+        sources, errors = open_sources(root, split, spec)
+        findings.problems += [str(e) for e in errors]
+        for source in sources:
+            _check_layout(split, source, declared, findings)
+            _check_rows(root, split, source, manifest, splits.get(split), findings)
+            statistics = _read(split, source, quick, findings)
+            source.close()
+            is_whole = statistics.num_rows == source.num_rows
+            if split not in splits:
+                splits[split] = _Split(statistics, source.num_rows, [source.name])
+            else:
+                one = splits[split]
+                if is_whole and one.statistics.num_rows == statistics.num_rows:
+                    findings.problems += compare(
+                        f"{root}: {split}",
+                        (one.formats[0], one.statistics),
+                        (source.name, statistics),
+                    )
+                one.formats.append(source.name)
+            if is_whole and manifest is not None:
+                _check_positives(root, split, source.name, statistics, manifest, findings)
+        if not sources and not errors:
+            _miss_split(root, split, manifest, findings)
+    if not splits:
+        findings.problems.append(
+            f"{root}: no split could be read, as split binary, parquet or binary records; is this "
+            "the folder of a prepared dataset?"
+        )
+        return []
+    _warn(spec, splits, findings)
+    return format_statistics(
+        spec,
+        {split: s.statistics for split, s in splits.items()},
+        {split: s.num_rows for split, s in splits.items()},
+        {split: ", ".join(s.formats) for split, s in splits.items()},
+    )
+
+
+def _read(split: str, source: RowSource, quick: bool, findings: Findings) -> SplitStatistics:
+    statistics = SplitStatistics(source.spec)
+    blocks = source.blocks
+    if quick and len(blocks) > QUICK_BLOCKS:
+        chosen = np.linspace(0, len(blocks) - 1, QUICK_BLOCKS).round().astype(int)
+        blocks = tuple(blocks[i] for i in chosen)
+    total = sum(b.num_rows for b in blocks)
+    title = f"{split}, {source.name}"
+    with tqdm.tqdm(total=total, unit="row", unit_scale=True, desc=title, disable=None) as bar:
+        for block in blocks:
+            try:
+                statistics.add(block, block.read())
+            except (DatasetError, OSError) as error:
+                findings.problems.append(str(error))
+            bar.update(block.num_rows)
+    findings.problems += statistics.problems()
+    return statistics
+
+
+def _check_rows(
+    root: Path,
+    split: str,
+    source: RowSource,
+    manifest: Manifest | None,
+    earlier: _Split | None,
+    findings: Findings,
+) -> None:
+    if manifest is not None and source.num_rows != manifest.rows.get(split):
+        findings.problems.append(
+            f"{root}: {split}: {source.num_rows:,} rows as {source.name}, the manifest says "
+            f"{manifest.rows.get(split, 0):,}; files were added or lost: prepare the dataset again"
+        )
+    if earlier is not None and earlier.num_rows != source.num_rows:
+        findings.problems.append(
+            f"{root}: {split}: {earlier.num_rows:,} rows as {earlier.formats[0]}, "
+            f"{source.num_rows:,} as {source.name}; prepare the dataset again"
+        )
+
+
+def _check_positives(
+    root: Path,
+    split: str,
+    name: str,
+    statistics: SplitStatistics,
+    manifest: Manifest,
+    findings: Findings,
+) -> None:
+    expected = manifest.positives.get(split)
+    if expected is not None and statistics.positives != expected:
+        findings.problems.append(
+            f"{root}: {split}: {statistics.positives:,} clicks as {name}, the manifest says "
+            f"{expected:,}; the labels changed: prepare the dataset again"
+        )
+
+
+def _miss_split(root: Path, split: str, manifest: Manifest | None, findings: Findings) -> None:
+    if manifest is not None and manifest.rows.get(split):
+        findings.problems.append(
+            f"{root}: the {split} split is missing, the manifest says {manifest.rows[split]:,} "
+            "rows; copy it again, or prepare the dataset again"
+        )
+    elif split != "validation":
+        findings.warnings.append(f"{root}: there is no {split} split")
+
+
+def _check_layout(
+    split: str, source: RowSource, declared: Mapping[str, str], findings: Findings
+) -> None:
+    """Holds dtypes of split-binary files against the spec, and looks for files it lacks."""
+    reader = source.reader
+    if reader is None:
+        return
+    for path in sorted(set(reader.folder.glob("*.bin")) - set(reader.paths.values())):
+        findings.problems.append(
+            f"{path}: belongs to no feature of the spec; the spec has too few features, or the "
+            "file is a leftover: give the right spec, or remove it"
+        )
+    if reader.flavour == "wide" or not reader.num_rows:
+        return
+    columns = [(f.name, categorical_file(i)) for i, f in enumerate(source.spec.categorical)]
+    columns += [(name, NUMERICAL_FILE) for name in source.spec.numerical[:1]]
+    ruled = {f.name: f.dtype.name for f in source.spec.categorical}
+    for name, file in columns:
+        stored = reader.dtypes[file].name
+        if stored != declared.get(name, stored):
+            findings.problems.append(
+                f"{reader.paths[file]}: feature {name} is stored as {stored}, feature_spec.yaml "
+                f"declares {declared[name]}; this project reads it, others would not: correct the "
+                "spec"
+            )
+        elif stored != ruled.get(name, stored):
+            findings.warnings.append(
+                f"{reader.paths[file]}: feature {name} is stored as {stored}, where the rule says "
+                f"{ruled[name]}; this project reads it, NVIDIA's loader would not ({split})"
+            )
+
+
+def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -> None:
+    statistics = {s: v.statistics for s, v in splits.items() if v.statistics.num_rows}
+    for split, s in statistics.items():
+        if s.positives in (0, s.num_rows):
+            findings.warnings.append(
+                f"{split}: base rate {s.base_rate:.0f}: every label is the same, so nothing can "
+                "be learned and the AUC is undefined"
+            )
+    if "train" in statistics:
+        for split in (s for s in statistics if s != "train"):
+            _compare_base_rates(split, statistics["train"], statistics[split], findings)
+    if not statistics:
+        findings.warnings.append("no split has rows")
+        return
+    is_sampled = any(s.num_rows < splits[n].num_rows for n, s in statistics.items())
+    for feature, highest in zip(spec.categorical, highest_ids(statistics), strict=True):
+        if 2 * (highest + 1) < feature.cardinality and not is_sampled:
+            findings.warnings.append(
+                f"feature {feature.name}: the highest id is {highest:,}, its table has "
+                f"{feature.cardinality:,} rows: more than half of it is never used"
+            )
+    if sum(s.num_rows for s in statistics.values()) >= _CONSTANT_ROWS:
+        for i, name in enumerate(spec.numerical):
+            low = min(s.numerical_min[i] for s in statistics.values())
+            if low == max(s.numerical_max[i] for s in statistics.values()):
+                findings.warnings.append(f"feature {name}: is {low:g} in every row")
+
+
+def _compare_base_rates(
+    split: str, train: SplitStatistics, other: SplitStatistics, findings: Findings
+) -> None:
+    difference = abs(train.base_rate - other.base_rate)
+    pooled = (train.positives + other.positives) / (train.num_rows + other.num_rows)
+    deviation = math.sqrt(pooled * (1 - pooled) * (1 / train.num_rows + 1 / other.num_rows))
+    is_large = difference > _BASE_RATE_CHANGE * max(train.base_rate, other.base_rate)
+    if is_large and difference > _BASE_RATE_SIGMAS * deviation:
+        findings.warnings.append(
+            f"base rate {train.base_rate:.4f} in train, {other.base_rate:.4f} in {split}: they "
+            "differ strongly; were the splits sampled differently?"
+        )

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on a Triton server, over HTTP or gRPC: what it takes is checked before it is sent."""
+
+import dataclasses
+import importlib
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from recsys.serve.requests import Arrays, BadRequestError, check_arrays
+from recsys.serve.signature import Signature, TensorSignature, dtype_of_wire
+
+Protocol = Literal["http", "grpc"]
+
+
+class EndpointError(RuntimeError):
+    """A server cannot be reached, has no such model, or refuses a request.
+
+    Attributes:
+        status: HTTP code or name of the gRPC code; empty where no answer came.
+    """
+
+    def __init__(self, message: str, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerTimes:
+    """What a server spent on a model so far; differences of two say what happened between.
+
+    Attributes:
+        requests: that were answered.
+        rows: of them.
+        executions: of the model; fewer than requests where the server put requests together.
+        queue_s: seconds that requests waited, summed.
+        compute_s: seconds that the model worked on them, its inputs and outputs included.
+    """
+
+    requests: int
+    rows: int
+    executions: int
+    queue_s: float
+    compute_s: float
+
+    def since(self, earlier: "ServerTimes") -> "ServerTimes":
+        """Returns what came after an earlier reading."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(earlier), strict=True)
+        return ServerTimes(*(now - then for now, then in pairs))
+
+
+class Endpoint:
+    """A model on a server; for one thread, a context manager that closes the connection.
+
+    Args:
+        url: host:port.
+        model: its name.
+        version: of it; empty takes what the server serves.
+        protocol: `http` or `grpc`.
+        timeout_s: of one request, in seconds.
+
+    Attributes:
+        signature: what the server says the model takes and gives.
+        max_batch_size: most rows of a request; None where the model sets no limit.
+
+    Raises:
+        EndpointError: the server cannot be reached or has no such model.
+        ModuleNotFoundError: tritonclient is not installed; says how to.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        version: str = "",
+        protocol: Protocol = "grpc",
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.url, self.model, self.version = url, model, version
+        self.protocol, self.timeout_s = protocol, timeout_s
+        self._library = _library(protocol)
+        self._refused: type[Exception] = importlib.import_module(
+            "tritonclient.utils"
+        ).InferenceServerException
+        self._broken: tuple[type[Exception], ...] = (OSError, EOFError)
+        if protocol == "http":
+            responses = importlib.import_module("geventhttpclient.response")
+            self._broken += (responses.HTTPParseError,)
+            limits = {"connection_timeout": timeout_s, "network_timeout": timeout_s}
+            self._as_json: Mapping[str, Any] = {}
+            self._timeout: Mapping[str, Any] = {}
+        else:
+            limits, self._as_json = {}, {"as_json": True}
+            self._timeout = {"client_timeout": timeout_s}
+        self._client = self._library.InferenceServerClient(url, **limits)
+        try:
+            metadata = self._ask("get_model_metadata")
+            config = self._ask("get_model_config")
+        except BaseException:
+            self.close()
+            raise
+        config = config.get("config", config)  # gRPC wraps it
+        self.max_batch_size = int(config.get("max_batch_size", 0)) or None
+        optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
+        self.signature = Signature(
+            inputs=tuple(_tensor(t, t["name"] in optional) for t in metadata["inputs"]),
+            outputs=tuple(_tensor(t, False) for t in metadata["outputs"]),
+        )
+
+    def again(self) -> "Endpoint":
+        """Returns another connection to the same model, for another thread."""
+        return Endpoint(self.url, self.model, self.version, self.protocol, self.timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; an open one holds up a server that is told to stop."""
+        self._client.close()
+
+    def _ask(self, method: str) -> Any:
+        return self._call(getattr(self._client, method), self.model, self.version, **self._as_json)
+
+    def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except self._refused as error:
+            reason: Any = error
+            # gRPC says StatusCode.INVALID_ARGUMENT, HTTP 400.
+            status = str(reason.status() or "").removeprefix("StatusCode.")
+            text = f"{self.model} at {self.url}: {reason.message()}"
+            raise EndpointError(text, status) from error
+        except self._broken as error:  # of the HTTP client alone
+            raise EndpointError(f"{self.model} at {self.url}: no answer: {error}") from error
+
+    def check(self, arrays: Arrays) -> None:
+        """Refuses arrays that the server would refuse.
+
+        Raises:
+            BadRequestError: says which array is wrong, and what would be right.
+        """
+        check_arrays(self.signature, arrays)
+        rows = len(next(iter(arrays.values())))
+        if self.max_batch_size is not None and rows > self.max_batch_size:
+            raise BadRequestError(
+                f"{rows} rows are more than the {self.max_batch_size} that {self.model} takes in "
+                "one request; send them in parts, or deploy with a larger --max_batch_size"
+            )
+
+    def predict(self, arrays: Arrays) -> dict[str, Any]:
+        """Sends rows and returns the outputs by name.
+
+        Args:
+            arrays: name -> [B, ...], of the types of the signature.
+
+        Raises:
+            BadRequestError: the arrays do not fit the signature; nothing was sent.
+            EndpointError: the server refuses them, or does not answer.
+        """
+        self.check(arrays)
+        return self.send(arrays)
+
+    def send(self, arrays: Arrays) -> dict[str, Any]:
+        """Sends rows as they are, unchecked.
+
+        Raises:
+            EndpointError: the server refuses them, or does not answer.
+        """
+        to_wire = importlib.import_module("tritonclient.utils").np_to_triton_dtype
+        inputs = []
+        for name, array in arrays.items():
+            tensor = self._library.InferInput(name, list(array.shape), to_wire(array.dtype))
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        answer = self._call(
+            self._client.infer,
+            self.model,
+            inputs,
+            model_version=self.version,
+            **self._timeout,
+        )
+        return {t.name: answer.as_numpy(t.name) for t in self.signature.outputs}
+
+    def times(self) -> ServerTimes:
+        """Returns what the server spent on the model so far, over its versions.
+
+        Raises:
+            EndpointError: the server does not answer.
+        """
+        found = self._ask("get_inference_statistics")["model_stats"]
+        parts = [version.get("inference_stats", {}) for version in found]
+
+        def nanoseconds(*names: str) -> float:
+            return sum(float(part.get(n, {}).get("ns", 0)) for part in parts for n in names)
+
+        return ServerTimes(
+            requests=sum(int(part.get("success", {}).get("count", 0)) for part in parts),
+            rows=sum(int(version.get("inference_count", 0)) for version in found),
+            executions=sum(int(version.get("execution_count", 0)) for version in found),
+            queue_s=nanoseconds("queue") / 1e9,
+            compute_s=nanoseconds("compute_input", "compute_infer", "compute_output") / 1e9,
+        )
+
+
+def predict_in_order(
+    endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
+) -> Iterator[dict[str, Any]]:
+    """Yields the answers to requests in their order, some of them under way at a time.
+
+    Args:
+        endpoint: of the model; each thread opens a connection of its own to it.
+        requests: read as answers are taken.
+        concurrency: most requests under way.
+
+    Raises:
+        BadRequestError: see `Endpoint.predict`.
+        EndpointError: see `Endpoint.predict`.
+    """
+    own = threading.local()
+    opened: list[Endpoint] = []
+
+    def connect() -> None:
+        own.endpoint = endpoint.again()
+        opened.append(own.endpoint)
+
+    def answer(request: Arrays) -> dict[str, Any]:
+        found: dict[str, Any] = own.endpoint.predict(request)
+        return found
+
+    with ThreadPoolExecutor(concurrency, initializer=connect) as pool:
+        under_way: list[Future[dict[str, Any]]] = []
+        try:
+            for request in requests:
+                if len(under_way) == concurrency:
+                    yield under_way.pop(0).result()
+                under_way.append(pool.submit(answer, request))
+            while under_way:
+                yield under_way.pop(0).result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            for connection in opened:
+                connection.close()
+
+
+def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
+    """Reads a request: an object with a list of rows for each input.
+
+    Args:
+        signature: of the model; numbers become its types where nothing is lost.
+        text: JSON.
+        where: it comes from, for messages.
+
+    Raises:
+        BadRequestError: it is no such object, or a value does not fit its input.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise BadRequestError(f"{where}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        names = ", ".join(f'"{tensor.name}": [...]' for tensor in signature.inputs)
+        raise BadRequestError(f"{where}: expected an object {{{names}}}, got {text[:60]}")
+    arrays: dict[str, Any] = {}
+    known = {tensor.name: tensor for tensor in signature.inputs}
+    for name, rows in values.items():
+        if name not in known:
+            raise BadRequestError(f"{where}: unknown input {name!r}; known: {', '.join(known)}")
+        try:
+            given = np.asarray(rows)
+            array = np.asarray(rows, dtype=known[name].numpy_dtype)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise BadRequestError(f"{where}: input {name!r}: {error}") from error
+        if array.dtype == np.int64 and not np.array_equal(given, array):
+            raise BadRequestError(f"{where}: input {name!r}: expected whole numbers")
+        arrays[name] = array
+    return arrays
+
+
+def _tensor(metadata: Mapping[str, Any], optional: bool) -> TensorSignature:
+    shape = tuple(int(n) for n in metadata["shape"][1:])  # the first one is the batch
+    return TensorSignature(
+        name=metadata["name"],
+        dtype=dtype_of_wire(metadata["datatype"]),
+        shape=shape,
+        optional=optional,
+    )
+
+
+def _library(protocol: Protocol) -> Any:
+    try:
+        return importlib.import_module(f"tritonclient.{protocol}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{error.name} is not installed, which talking to a server over {protocol} needs: "
+            "pip install 'recsys-recipes[triton]', or use .venv-triton of `make triton-env`"
+        ) from error

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.pbtxt: written from a signature and settings, and checked before a server sees it."""
+
+import dataclasses
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from recsys.serve.deployment import ArtifactFormat, Backend
+from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
+from recsys.serve.signature import Signature, TensorSignature
+
+CONFIG_FILE = "config.pbtxt"
+
+Device = Literal["cpu", "gpu"]
+
+_PLATFORMS: dict[ArtifactFormat, str] = {
+    "torchscript": "pytorch_libtorch",
+    "aoti": "torch_aoti",
+    "onnx": "onnxruntime_onnx",
+}
+_BACKENDS: dict[Backend, str] = {"python": "python", "pytorch": "pytorch", "onnx": "onnxruntime"}
+_THREADS: dict[Backend, str] = {
+    "python": THREADS_PARAMETER,
+    "pytorch": "INTRA_OP_THREAD_COUNT",
+    "onnx": "intra_op_thread_count",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class ConfigError(ValueError):
+    """Settings, or a config.pbtxt, that Triton would refuse."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServingSettings:
+    """How a model is served.
+
+    Attributes:
+        backend: that runs it.
+        format: of the network.
+        device: of the instances.
+        max_batch_size: most rows of one execution; 0 turns batching off.
+        dynamic_batching: let the server put requests together.
+        max_queue_delay_us: how long a request may wait for others, in microseconds.
+        preferred_batch_sizes: rows that the server tries to reach.
+        instances: copies of the model that work at the same time.
+        threads: CPU threads of each; None leaves it to the server's environment.
+        warmup: run a batch of this many rows before the model is called ready; 0 runs none.
+        cache: keep responses, where the server has a cache.
+    """
+
+    backend: Backend = "python"
+    format: ArtifactFormat = "eager"
+    device: Device = "cpu"
+    max_batch_size: int = 4096
+    dynamic_batching: bool = True
+    max_queue_delay_us: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    instances: int = 1
+    threads: int | None = None
+    warmup: int = 0
+    cache: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what Triton would refuse, or quietly ignore."""
+        allowed = {
+            "python": ("eager", "torchscript", "aoti", "onnx"),
+            "pytorch": ("torchscript", "aoti"),
+            "onnx": ("onnx",),
+        }[self.backend]
+        if self.format not in allowed:
+            raise ConfigError(
+                f"--format {self.format}: --backend {self.backend} runs {' and '.join(allowed)}"
+            )
+        for name in ("max_batch_size", "max_queue_delay_us", "warmup"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name} must be 0 or more, got {getattr(self, name)}")
+        if self.instances < 1 or (self.threads is not None and self.threads < 1):
+            raise ConfigError("--instances and --threads must be 1 or more")
+        sizes = self.preferred_batch_sizes
+        if any(not 1 <= size <= self.max_batch_size for size in sizes):
+            raise ConfigError(
+                f"--preferred_batch_sizes {','.join(map(str, sizes))} must lie in [1, "
+                f"--max_batch_size {self.max_batch_size}]"
+            )
+        if self.warmup > max(self.max_batch_size, 1):
+            raise ConfigError(
+                f"--warmup {self.warmup} is more than --max_batch_size {self.max_batch_size}"
+            )
+        if (sizes or self.max_queue_delay_us) and not self.batches_dynamically:
+            raise ConfigError(
+                "--preferred_batch_sizes and --max_queue_delay_us need dynamic batching"
+            )
+
+    @property
+    def batches_dynamically(self) -> bool:
+        """Whether the server puts requests together."""
+        return self.dynamic_batching and self.max_batch_size > 0
+
+
+def check_name(name: str) -> None:
+    """Refuses a model name that is no plain folder name.
+
+    Raises:
+        ConfigError: says what a name may hold.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--name {name!r}: expected letters, digits, '.', '_' and '-', beginning with a letter "
+            "or digit"
+        )
+
+
+def config_text(name: str, signature: Signature, settings: ServingSettings) -> str:
+    """Returns the config.pbtxt of a model.
+
+    Args:
+        name: of the model, and of its folder.
+        signature: of the network; the PyTorch backend gets its positional names.
+        settings: how it is served.
+
+    Raises:
+        ConfigError: the name or the settings are refused.
+    """
+    check_name(name)
+    if settings.backend == "pytorch":
+        signature = signature.positional()
+    batched = settings.max_batch_size > 0
+    lines = [f"name: {_quoted(name)}", f"backend: {_quoted(_BACKENDS[settings.backend])}"]
+    if settings.backend != "python":
+        lines.append(f"platform: {_quoted(_PLATFORMS[settings.format])}")
+    lines.append(f"max_batch_size: {settings.max_batch_size}")
+    for tensor in signature.inputs:
+        lines += _tensor("input", tensor, batched)
+    for tensor in signature.outputs:
+        lines += _tensor("output", tensor, batched)
+    kind = "KIND_GPU" if settings.device == "gpu" else "KIND_CPU"
+    lines.append(f"instance_group [ {{ count: {settings.instances} kind: {kind} }} ]")
+    if settings.batches_dynamically:
+        sizes = "".join(f" preferred_batch_size: {n}" for n in settings.preferred_batch_sizes)
+        delay = settings.max_queue_delay_us
+        lines.append(f"dynamic_batching {{{sizes} max_queue_delay_microseconds: {delay} }}")
+    if settings.threads is not None:
+        lines.append(_parameter(_THREADS[settings.backend], settings.threads))
+    if settings.cache:
+        lines.append("response_cache { enable: true }")
+    if settings.warmup and settings.backend == "python":
+        lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
+    elif settings.warmup:
+        lines += _warmup(signature, settings.warmup, batched)
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _dims(tensor: TensorSignature, batched: bool) -> str:
+    shape = tensor.shape if batched else (-1, *tensor.shape)
+    return "[ " + ", ".join(map(str, shape)) + " ]"
+
+
+def _tensor(role: str, tensor: TensorSignature, batched: bool) -> list[str]:
+    fields = [
+        f"  name: {_quoted(tensor.name)}",
+        f"  data_type: {tensor.config_dtype}",
+        f"  dims: {_dims(tensor, batched)}",
+    ]
+    if tensor.optional:
+        fields.append("  optional: true")
+    if tensor.ragged and batched:
+        fields.append("  allow_ragged_batch: true")
+    return [f"{role} {{", *fields, "}"]
+
+
+def _parameter(name: str, number: int) -> str:
+    value = f"value {{ string_value: {_quoted(str(number))} }}"
+    return f"parameters {{ key: {_quoted(name)} {value} }}"
+
+
+def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
+    lines = ["model_warmup {", '  name: "zeros"', f"  batch_size: {rows if batched else 0}"]
+    for tensor in signature.inputs:
+        shape = [1 if n == -1 else n for n in tensor.shape]
+        if not batched:
+            shape.insert(0, rows)
+        dims = ", ".join(map(str, shape))
+        fields = f"data_type: {tensor.config_dtype} dims: [ {dims} ] zero_data: true"
+        lines.append(f"  inputs {{ key: {_quoted(tensor.name)} value {{ {fields} }} }}")
+    return [*lines, "}"]
+
+
+def parse_config(text: str, where: str) -> Any:
+    """Parses a config.pbtxt with Triton's own schema, where tritonclient is installed.
+
+    Returns:
+        A ModelConfig message; None without tritonclient.
+
+    Raises:
+        ConfigError: it is not valid; names line and column.
+    """
+    try:
+        schema = importlib.import_module("tritonclient.grpc.model_config_pb2")
+        text_format = importlib.import_module("google.protobuf.text_format")
+    except ModuleNotFoundError:
+        return None
+    try:
+        return text_format.Parse(text, schema.ModelConfig())
+    except text_format.ParseError as error:
+        raise ConfigError(f"{where}: not a model configuration of Triton: {error}") from error
+
+
+def check_config(text: str, name: str, settings: ServingSettings) -> None:
+    """Refuses a config.pbtxt that a server would refuse, so that none is ever installed.
+
+    Args:
+        text: of config.pbtxt.
+        name: of the model's folder.
+        settings: that it was written from.
+
+    Raises:
+        ConfigError: says what is wrong.
+    """
+    message = parse_config(text, CONFIG_FILE)
+    if message is not None and message.name != name:
+        raise ConfigError(f"{CONFIG_FILE}: is of model {message.name!r}, its folder is {name!r}")
+    if settings.backend == "pytorch" and settings.format == "aoti" and settings.max_batch_size:
+        raise ConfigError(
+            "--format aoti with --backend pytorch needs --max_batch_size 0: the server's PyTorch "
+            "backend does not split the outputs of such packages among requests"
+        )
+
+
+_SHARED_BY_VERSIONS = re.compile(
+    r'^(backend|platform): "[^"]*"$|^(?:input|output) \{\n(?:  [^\n]*\n)+\}$', re.MULTILINE
+)
+
+
+def check_same_tensors(file: Path, new: str) -> None:
+    """Refuses to put a version under a configuration that its older versions cannot run with.
+
+    Args:
+        file: the model's config.pbtxt as it is.
+        new: text of the new one.
+
+    Raises:
+        ConfigError: backend, inputs or outputs differ.
+    """
+    was = [match[0] for match in _SHARED_BY_VERSIONS.finditer(file.read_text())]
+    now = [match[0] for match in _SHARED_BY_VERSIONS.finditer(new)]
+    differing = [text for text in now if text not in was] or [t for t in was if t not in now]
+    if differing:
+        raise ConfigError(
+            f"{file}: the new version differs from the others in {' '.join(differing[0].split())}; "
+            "all versions of a model share one configuration. Deploy it as another model with "
+            "--name"
+        )

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deploys a checkpoint: export, check against the checkpoint, configure, install."""
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.config_pbtxt import (
+    ConfigError,
+    ServingSettings,
+    check_config,
+    check_same_tensors,
+    config_text,
+)
+from recsys.serve.deployment import ArtifactFormat, Deployment, OutOfRange, Quantize
+from recsys.serve.formats import export_network, write_weights
+from recsys.serve.parity import Parity, default_tolerance, verify
+from recsys.serve.repository import ModelRepository
+from recsys.serve.served import ServedModel
+
+logger = logging.getLogger(__name__)
+
+_EXAMPLE_ROWS = 8
+MODEL_FILE = "model.py"
+_BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeploySettings:
+    """What is deployed, and where.
+
+    Attributes:
+        repository: folder of the model repository.
+        name: of the model; None takes the kind of the model.
+        version: its number; None takes the one after the latest.
+        serving: how the model is served.
+        out_of_range: what an id outside its table gets.
+        quantize: of the embedding tables.
+        precision: of the matrix products.
+        verify: rows that are compared with the checkpoint.
+        tolerance: of that comparison; None takes that of the format.
+    """
+
+    repository: Path
+    name: str | None = None
+    version: int | None = None
+    serving: ServingSettings = dataclasses.field(default_factory=ServingSettings)
+    out_of_range: OutOfRange = "error"
+    quantize: Quantize = "none"
+    precision: str = "float32"
+    verify: int = 1024
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.verify < 1:
+            raise ConfigError(f"--verify must be 1 or more, got {self.verify}")
+        if self.precision == "float16" and (
+            self.serving.device != "gpu" or self.serving.format != "eager"
+        ):
+            raise ConfigError(
+                "--fp16 is for --device gpu --backend python --format eager: CPUs have no fast "
+                "float16, and exported networks keep the types of the checkpoint"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deployed:
+    """What was deployed.
+
+    Attributes:
+        folder: of the version.
+        parity: with the checkpoint.
+        measured: what `measure` gave.
+    """
+
+    folder: Path
+    parity: Parity
+    measured: object
+
+
+def deploy(
+    export: CheckpointExport,
+    settings: DeploySettings,
+    measure: Callable[[ServedModel], object] = lambda _: None,
+) -> Deployed:
+    """Adds a version of a model to a repository; if anything fails, nothing changes there.
+
+    Args:
+        export: the checkpoint.
+        settings: what is deployed, and where.
+        measure: looks at the version before it is installed.
+
+    Raises:
+        ValueError: the settings, the checkpoint or the repository are refused, or the exported
+            model differs from the checkpoint.
+    """
+    serving = settings.serving
+    name = settings.name or export.kind
+    fixed_shapes = serving.format != "eager"
+    signature = export.signature(fixed_shapes=fixed_shapes)
+    config = config_text(name, signature, serving)
+    check_config(config, name, serving)
+    repository = ModelRepository(settings.repository)
+    device = _export_device(serving)
+    with repository.staged_version(name, settings.version) as staged:
+        existing = repository.config_file(name)
+        if existing.is_file():
+            check_same_tensors(existing, config)
+        deployment = Deployment(
+            kind=export.kind,
+            checkpoint=export.path.name,
+            step=export.step,
+            signature=signature,
+            format=serving.format,
+            out_of_range=settings.out_of_range,
+            quantize=settings.quantize,
+            precision=settings.precision,
+            model=export.model_values(),
+        )
+        deployment.save(staged.folder)
+        export.write_files(staged.folder)
+        logger.info("Writing %s as %s", export.path, serving.format)
+        _write_network(export, settings, staged.folder, device)
+        if serving.backend == "python":
+            shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)
+        served = export.served_class.open(staged.folder, device)
+        tolerance = settings.tolerance
+        if tolerance is None:
+            tolerance = default_tolerance(settings.quantize, settings.precision)
+        logger.info("Comparing %d rows with the checkpoint", settings.verify)
+        parity = verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
+        measured = measure(served)
+        others = {}
+        if serving.device == "gpu" and serving.format not in _BOUND_TO_DEVICE:
+            on_cpu = dataclasses.replace(serving, device="cpu")
+            others["cpu"] = config_text(name, signature, on_cpu)
+        return Deployed(staged.install(config, others), parity, measured)
+
+
+def _export_device(serving: ServingSettings) -> torch.device:
+    if serving.device == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if serving.format in _BOUND_TO_DEVICE:
+        raise ConfigError(
+            f"--device gpu --format {serving.format}: such a file is bound to the device it was "
+            "made on, and this machine has no CUDA device; deploy on one that has, or use --format "
+            "eager or onnx"
+        )
+    return torch.device("cpu")
+
+
+def _write_network(
+    export: CheckpointExport, settings: DeploySettings, folder: Path, device: torch.device
+) -> None:
+    serving = settings.serving
+    weights = export.weights(settings.quantize)
+    if serving.format == "eager":
+        write_weights(folder, weights)
+        return
+    signature = export.signature(fixed_shapes=True)
+    example = export.example_requests(_EXAMPLE_ROWS, fixed_shapes=True)[0]
+    export_network(
+        serving.format,
+        export.portable_network(weights, settings.out_of_range).to(device),
+        tuple(torch.from_numpy(example[tensor.name]).to(device) for tensor in signature.inputs),
+        signature,
+        folder,
+        constants_apart=serving.backend == "python",
+    )

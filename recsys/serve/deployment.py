@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a version folder says about itself: `deployment.json`, beside the weights."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from recsys.serve.signature import Signature
+
+DEPLOYMENT_FILE = "deployment.json"
+WEIGHTS_FILE = "weights.safetensors"
+FORMAT = "recsys-recipes deployment"
+FORMAT_VERSION = 1
+
+Backend = Literal["python", "pytorch", "onnx"]
+ArtifactFormat = Literal["eager", "torchscript", "aoti", "onnx"]
+OutOfRange = Literal["error", "zero"]
+Quantize = Literal["none", "int8"]
+
+ARTIFACT_FILES: dict[ArtifactFormat, str] = {
+    "eager": WEIGHTS_FILE,
+    "torchscript": "model.pt",
+    "aoti": "model.pt2",
+    "onnx": "model.onnx",
+}
+"""The file that each format is served from."""
+
+
+class DeploymentError(ValueError):
+    """A deployed version is missing, damaged or of another kind."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """A version of a model.
+
+    Attributes:
+        kind: `dlrm` or `bert4rec`.
+        checkpoint: name of the checkpoint's folder it was made from.
+        step: training steps of the checkpoint; None where it does not say.
+        signature: what the model takes and gives.
+        format: of the network.
+        out_of_range: what an id outside its table gets: an error, or row 0.
+        quantize: of the embedding tables.
+        precision: of the matrix products, `float32` or `float16`.
+        model: whatever else the model needs to be put together again, as plain values.
+    """
+
+    kind: str
+    checkpoint: str
+    step: int | None
+    signature: Signature
+    format: ArtifactFormat
+    out_of_range: OutOfRange
+    quantize: Quantize
+    precision: str
+    model: dict[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Writes deployment.json into a folder."""
+        values: dict[str, Any] = {"format_name": FORMAT, "format_version": FORMAT_VERSION}
+        values |= {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["signature"] = self.signature.to_dict()
+        (folder / DEPLOYMENT_FILE).write_text(json.dumps(values, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Deployment":
+        """Reads the deployment.json of a version folder.
+
+        Raises:
+            DeploymentError: it is missing, damaged or of a later version.
+        """
+        file = folder / DEPLOYMENT_FILE
+        try:
+            values = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise DeploymentError(
+                f"{file}: not readable: {error}; deploy the checkpoint again"
+            ) from error
+        if not isinstance(values, dict) or values.pop("format_name", None) != FORMAT:
+            raise DeploymentError(f"{file}: not a deployment of this project")
+        version = values.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            raise DeploymentError(
+                f"{file}: format version {version}, this code reads {FORMAT_VERSION}"
+            )
+        names = {field.name for field in dataclasses.fields(cls)}
+        if values.keys() != names:
+            raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
+        values["signature"] = Signature.from_dict(values["signature"])
+        return cls(**values)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats a network is deployed in: how each is written, and how it is run.
+
+Batch is the first dimension of every tensor and may have any size; everything else is fixed.
+"""
+
+import contextlib
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from recsys.serve.deployment import (
+    ARTIFACT_FILES,
+    WEIGHTS_FILE,
+    ArtifactFormat,
+    Deployment,
+    DeploymentError,
+)
+from recsys.serve.signature import Signature
+
+Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""Maps the inputs of a network to its outputs, in the order of its signature."""
+
+
+def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes weights so that every process that reads them shares one copy in memory."""
+    file = folder / WEIGHTS_FILE
+    safetensors.torch.save_file(weights, file)
+    file.chmod(0o644)  # safetensors lets its owner alone read it; a server is another user
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Maps the weights of a version into memory; pages are read when they are needed.
+
+    Raises:
+        DeploymentError: the file is missing or damaged.
+    """
+    file = folder / WEIGHTS_FILE
+    try:
+        return safetensors.torch.load_file(file)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DeploymentError(f"{file}: {error}; deploy the checkpoint again") from error
+
+
+def export_network(
+    artifact_format: ArtifactFormat,
+    network: nn.Module,
+    examples: tuple[Tensor, ...],
+    signature: Signature,
+    folder: Path,
+    *,
+    constants_apart: bool,
+) -> None:
+    """Writes a network in a format other than `eager`.
+
+    Args:
+        artifact_format: of the file.
+        network: plain PyTorch, in evaluation mode.
+        examples: inputs of two rows or more.
+        signature: of the network.
+        folder: of the version.
+        constants_apart: with `aoti`, leave the weights out of the package, in a file that several
+            processes share; NVIDIA's own PyTorch backend cannot read them there.
+
+    Raises:
+        DeploymentError: a package of an optional format is not installed; names it.
+    """
+    path = folder / ARTIFACT_FILES[artifact_format]
+    if artifact_format == "torchscript":
+        with torch.inference_mode(), _without_deprecations():
+            torch.jit.save(torch.jit.trace(network, examples, check_trace=False), path)  # type: ignore[no-untyped-call]
+        return
+    batch = torch.export.Dim("batch", min=1)
+    dynamic = tuple({0: batch} for _ in examples)
+    if artifact_format == "onnx":
+        _optional("onnx", "onnxscript")
+        with torch.no_grad(), _without_deprecations():
+            program = torch.onnx.export(
+                network,
+                examples,
+                dynamo=True,
+                dynamic_shapes=dynamic,
+                input_names=[tensor.name for tensor in signature.inputs],
+                output_names=[tensor.name for tensor in signature.outputs],
+                verbose=False,
+            )
+        assert program is not None
+        program.save(path, external_data=True)
+        return
+    with torch.no_grad(), _without_deprecations():
+        exported = torch.export.export(network, examples, dynamic_shapes=dynamic)
+        torch._inductor.aoti_compile_and_package(
+            exported,
+            package_path=str(path),
+            inductor_configs={"aot_inductor.package_constants_in_so": not constants_apart},
+        )
+    if constants_apart:
+        _write_constants(path, folder, {**exported.state_dict, **exported.constants})
+
+
+def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:
+    """Writes those of the values that a package asks for."""
+    wanted = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name in wanted:
+        value = values[name].contiguous()
+        # One layer may have two names; in the file each has bytes of its own.
+        found[name] = value.clone() if value.data_ptr() in places else value
+        places.add(value.data_ptr())
+    write_weights(folder, found)
+
+
+def open_artifact(
+    folder: Path, deployment: Deployment, device: torch.device, build: Callable[[], nn.Module]
+) -> Runner:
+    """Opens the network of a version.
+
+    Args:
+        folder: of the version.
+        deployment: of the version.
+        device: to run on.
+        build: puts an `eager` network together from its weights.
+
+    Raises:
+        DeploymentError: the file is missing or damaged.
+    """
+    path = folder / ARTIFACT_FILES[deployment.format]
+    if not path.is_file():
+        raise DeploymentError(f"{path} is missing; deploy the checkpoint again")
+    if deployment.format == "onnx":
+        return _onnx_runner(path, deployment.signature, device)
+    if deployment.format == "aoti":
+        return _aoti_runner(path, folder, device)
+    if deployment.format == "torchscript":
+        with _without_deprecations():
+            network = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+    else:
+        network = build().to(device)
+
+    def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        with autocast_of(deployment, device):
+            found: Sequence[Tensor] = network(*inputs)
+        return found
+
+    return run
+
+
+def autocast_of(
+    deployment: Deployment, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Returns the context in which an eager network runs."""
+    if deployment.precision == "float16":
+        return torch.autocast(device.type, torch.float16)
+    return contextlib.nullcontext()
+
+
+def _aoti_runner(path: Path, folder: Path, device: torch.device) -> Runner:
+    package = torch._inductor.aoti_load_package(str(path))
+    if (folder / WEIGHTS_FILE).is_file():
+        constants = {name: value.to(device) for name, value in read_weights(folder).items()}
+        package.load_constants(constants, check_full_update=True, user_managed=True)
+
+    def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = package(*inputs)
+        return found
+
+    return run
+
+
+def _onnx_runner(path: Path, signature: Signature, device: torch.device) -> Runner:
+    (runtime,) = _optional("onnxruntime")
+    options = runtime.SessionOptions()
+    # As PyTorch: one pool of threads, of a size that the server chose.
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
+    session = runtime.InferenceSession(str(path), options, providers=[provider])
+    inputs = [tensor.name for tensor in signature.inputs]
+    outputs = [tensor.name for tensor in signature.outputs]
+
+    def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        fed = {name: t.cpu().numpy() for name, t in zip(inputs, tensors, strict=True)}
+        return [torch.from_numpy(found) for found in session.run(outputs, fed)]
+
+    return run
+
+
+def _optional(*names: str) -> list[ModuleType]:
+    try:
+        return [importlib.import_module(name) for name in names]
+    except ModuleNotFoundError as error:
+        raise DeploymentError(
+            f"{error.name} is not installed, which ONNX needs: pip install 'recsys-recipes[onnx]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[Any]:
+    """Keeps exporters from warning of themselves: NVIDIA's backends still ask for these formats."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # lists packages that are not needed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
+        yield

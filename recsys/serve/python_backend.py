@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every `model.py` of a deployed version does inside Triton's Python backend.
+
+A model.py names the class that opens the version; the rest is here, in the installed package, so
+that the server's environment needs this project and a repository holds no code of its own.
+"""
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from recsys.serve.requests import Arrays, BadRequestError
+from recsys.serve.served import ServedModel
+
+THREADS_PARAMETER = "threads"
+WARMUP_PARAMETER = "warmup_rows"
+"""Keys of `parameters` in config.pbtxt."""
+
+
+class PythonBackendModel:
+    """A `TritonPythonModel` but for its name.
+
+    Attributes:
+        served_class: of the model; set by the subclass.
+    """
+
+    served_class: ClassVar[type[ServedModel]]
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Loads the version; called by the server.
+
+        Raises:
+            ValueError: the version is damaged; the server prints the message.
+        """
+        # Part of the server's process, importable nowhere else.
+        self._server: Any = importlib.import_module("triton_python_backend_utils")
+        parameters = {
+            name: int(value["string_value"])
+            for name, value in json.loads(args["model_config"]).get("parameters", {}).items()
+            if name in (THREADS_PARAMETER, WARMUP_PARAMETER)
+        }
+        if THREADS_PARAMETER in parameters:
+            torch.set_num_threads(parameters[THREADS_PARAMETER])
+        on_gpu = args["model_instance_kind"] == "GPU"
+        device = torch.device(f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self._served = self.served_class.open(folder, device)
+        signature = self._served.deployment.signature
+        self._inputs = [tensor.name for tensor in signature.inputs]
+        self._outputs = [tensor.name for tensor in signature.outputs]
+        if WARMUP_PARAMETER in parameters:
+            self._served.predict([self._served.warmup_request(parameters[WARMUP_PARAMETER])])
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answers the requests of one execution; a bad one gets an error, the others an answer."""
+        responses: list[Any] = [None] * len(requests)
+        good: list[tuple[int, Arrays]] = []
+        for i, request in enumerate(requests):
+            try:
+                arrays = self._arrays(request)
+                self._served.check(arrays)
+            except BadRequestError as error:
+                responses[i] = self._refusal(str(error))
+            else:
+                good.append((i, arrays))
+        answers = self._served.predict([arrays for _, arrays in good]) if good else []
+        for (i, _), answer in zip(good, answers, strict=True):
+            responses[i] = self._server.InferenceResponse(
+                output_tensors=[self._server.Tensor(name, answer[name]) for name in self._outputs]
+            )
+        return responses
+
+    def _arrays(self, request: Any) -> Arrays:
+        found = {}
+        for name in self._inputs:
+            tensor = self._server.get_input_tensor_by_name(request, name)
+            if tensor is not None:
+                found[name] = tensor.as_numpy()
+        return found
+
+    def _refusal(self, message: str) -> Any:
+        error = self._server.TritonError(message, self._server.TritonError.INVALID_ARG)
+        return self._server.InferenceResponse(output_tensors=[], error=error)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request must be before a model sees it; the same checks in the server and the client."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.serve.signature import Signature, TensorSignature
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+class BadRequestError(ValueError):
+    """A request that no model can answer; says what is wrong with which value."""
+
+
+def check_arrays(signature: Signature, arrays: Arrays) -> None:
+    """Refuses arrays that do not have the names, types and shapes of a signature.
+
+    Args:
+        signature: of the model.
+        arrays: name -> [B, ...].
+
+    Raises:
+        BadRequestError: names the tensor, what came and what was expected.
+    """
+    known = {tensor.name for tensor in signature.inputs}
+    unknown = sorted(arrays.keys() - known)
+    if unknown:
+        raise BadRequestError(
+            f"unknown input {unknown[0]!r}; the model takes {', '.join(sorted(known))}"
+        )
+    rows: dict[str, int] = {}
+    for tensor in signature.inputs:
+        if tensor.name in arrays:
+            _check_array(tensor, arrays[tensor.name])
+            rows[tensor.name] = len(arrays[tensor.name])
+        elif not tensor.optional:
+            raise BadRequestError(f"input {tensor.name!r} is missing")
+    if len(set(rows.values())) > 1:
+        found = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise BadRequestError(f"inputs differ in their number of rows: {found}")
+    if not all(rows.values()):
+        raise BadRequestError("the request holds no row; leave it out, or send at least one")
+
+
+def _check_array(tensor: TensorSignature, array: Array) -> None:
+    if array.dtype != tensor.numpy_dtype:
+        raise BadRequestError(
+            f"input {tensor.name!r}: expected {tensor.dtype}, got {array.dtype}; values are not "
+            "converted"
+        )
+    fits = array.ndim == 1 + len(tensor.shape) and all(
+        want in (-1, got) for want, got in zip(tensor.shape, array.shape[1:], strict=True)
+    )
+    if not fits:
+        expected = ", ".join(["rows", *("any" if n == -1 else str(n) for n in tensor.shape)])
+        raise BadRequestError(
+            f"input {tensor.name!r}: expected shape [{expected}], got {list(array.shape)}"
+        )
+    if tensor.dtype == "float32" and not np.isfinite(array).all():
+        row, *place = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise BadRequestError(
+            f"input {tensor.name!r}, row {row}, feature {place[0] if place else 0}: "
+            f"{array[(row, *place)]} is no finite number"
+        )
+
+
+def check_ids(name: str, ids: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+    """Refuses ids outside [0, end).
+
+    Args:
+        name: of the input.
+        ids: [B, F].
+        ends: [F], or a single one for all.
+
+    Raises:
+        BadRequestError: names row, feature, value and range.
+    """
+    outside = (ids < 0) | (ids >= ends)
+    if outside.any():
+        row, feature = np.argwhere(outside)[0].tolist()
+        end = int(np.broadcast_to(ends, ids.shape)[row, feature])
+        raise BadRequestError(
+            f"input {name!r}, row {row}, feature {feature}: {ids[row, feature]} is not in "
+            f"[0, {end})"
+        )

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Triton server as a child of this process: started, watched, told what to load, and stopped.
+
+It listens on loopback unless told otherwise. The parts of its interface that run uploaded code,
+write files or map memory (model repository, trace, logging, shared memory) need a key that is drawn
+anew for each server and stays in this process.
+"""
+
+import contextlib
+import dataclasses
+import http.client
+import importlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from recsys.serve.server.install import ServerError, ServerInstall, find_server
+
+_GUARDED = "model-repository,trace,logging,shared-memory"
+_KEY_NAME = "recipes-admin-key"
+_SHM = Path("/dev/shm")
+_SHM_NAME = "recipes_{pid}_{token}_"
+_SHM_OF = re.compile(r"recipes_(\d+)_")
+_EXIT_TIMEOUT_S = 20
+"""An open keep-alive connection holds the server up for this long; less loses shared memory."""
+_POLL_S = 0.05
+_REASON_LINES = 12
+_ERROR_LINE = re.compile(r"E\d{4} |error: ")
+_NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
+"""What the server says on every machine without a GPU."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """How a server is started.
+
+    Attributes:
+        repository: folder of models.
+        host: address to listen on.
+        http_port: 0 takes a free one, as for the others.
+        grpc_port: of gRPC.
+        metrics_port: of the metrics in Prometheus's format.
+        models: to load; empty loads all.
+        poll_secs: look for new versions this often, in seconds; 0 loads only when told.
+        threads: CPU threads of each instance; None shares the cores out.
+        cache_mib: of the response cache, which models use that were deployed with --cache.
+        stand_ins: backend name -> `model.py`, see `find_server`.
+        arguments: for the server, as they are.
+    """
+
+    repository: Path
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    grpc_port: int = 0
+    metrics_port: int = 0
+    models: tuple[str, ...] = ()
+    poll_secs: int = 0
+    threads: int | None = None
+    cache_mib: int = 16
+    stand_ins: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what the server would refuse less clearly."""
+        if not self.repository.is_dir():
+            raise ServerError(
+                f"--repository: {self.repository} is not a folder; triton/deployer.py makes one"
+            )
+        if self.models and self.poll_secs:
+            raise ServerError("--models and --poll_secs exclude each other: polling loads all")
+        for name in self.models:
+            if not (self.repository / name).is_dir():
+                raise ServerError(f"--models: {self.repository} has no model {name!r}")
+        if self.threads is not None and self.threads < 1:
+            raise ServerError(f"--threads must be 1 or more, got {self.threads}")
+
+
+class TritonServer:
+    """A running server; a context manager that stops it.
+
+    Args:
+        settings: how to start it.
+        log_file: what the server prints goes here.
+
+    Attributes:
+        http_url: host:port of HTTP.
+        grpc_url: host:port of gRPC.
+        metrics_url: host:port of the metrics.
+        pid: of the server.
+    """
+
+    def __init__(self, settings: ServerSettings, log_file: Path) -> None:
+        self.settings = settings
+        self.log_file = log_file
+        self._key = secrets.token_hex(16)
+        self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
+        ports = _free_ports(settings.host, 3)
+        chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
+        http_port, grpc_port, metrics_port = (
+            asked or free for asked, free in zip(chosen, ports, strict=True)
+        )
+        self.http_url = f"{settings.host}:{http_port}"
+        self.grpc_url = f"{settings.host}:{grpc_port}"
+        self.metrics_url = f"{settings.host}:{metrics_port}"
+        self._folder = tempfile.TemporaryDirectory(prefix="recipes-triton-")
+        install = find_server(Path(self._folder.name), settings.stand_ins)
+        remove_leftovers()
+        self._process = self._start(install, (http_port, grpc_port, metrics_port))
+        self.pid = self._process.pid
+
+    def _start(
+        self, install: ServerInstall, ports: tuple[int, int, int]
+    ) -> "subprocess.Popen[bytes]":
+        settings = self.settings
+        if settings.poll_secs:
+            control = ["--model-control-mode=poll", f"--repository-poll-secs={settings.poll_secs}"]
+        else:
+            control = ["--model-control-mode=explicit"]
+            control += [f"--load-model={name}" for name in settings.models or ("*",)]
+        arguments = [str(install.binary), f"--model-repository={settings.repository}"]
+        for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True):
+            arguments += [f"--{kind}-address={settings.host}", f"--{kind}-port={port}"]
+        arguments += [
+            *install.arguments,
+            *control,
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            f"--http-restricted-api={_GUARDED}:{_KEY_NAME}={self._key}",
+            f"--grpc-restricted-protocol={_GUARDED}:{_KEY_NAME}={self._key}",
+            f"--cache-config=local,size={settings.cache_mib << 20}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            # A model that fails to load later must not make the others look dead.
+            "--strict-readiness=false",
+            *settings.arguments,
+        ]
+        threads = str(settings.threads or threads_per_instance(settings.repository))
+        with self.log_file.open("wb") as log:
+            return subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
+                start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def poll(self) -> int | None:
+        """Returns the server's exit code; None while it runs."""
+        return self._process.poll()
+
+    def wait_ready(
+        self, timeout_s: float = 120.0, give_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Waits until every model that is loaded at the start answers.
+
+        Args:
+            timeout_s: longest wait, in seconds.
+            give_up: asked again and again; True ends the wait without an error.
+
+        Raises:
+            ServerError: it ended or took too long; carries the reason from its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._process.poll() is not None:
+                raise ServerError(
+                    f"the server ended with code {self._process.returncode}: "
+                    f"{failure_reason(self.log_file)}"
+                )
+            if give_up() or self._answers("/v2/health/ready"):
+                return
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the server is not ready after {timeout_s:.0f} s; its log is {self.log_file}"
+                )
+            time.sleep(_POLL_S)
+
+    def is_ready(self, model: str, version: int | None = None) -> bool:
+        """Whether a model (any version of it, or a given one) answers requests."""
+        of_version = "" if version is None else f"/versions/{version}"
+        return self._answers(f"/v2/models/{model}{of_version}/ready")
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.http_url}{path}", timeout=5) as response:
+                return bool(response.status == 200)
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def load(self, model: str) -> None:
+        """Loads a model, or the newest version of one that is loaded.
+
+        Requests that are under way are answered by the version they came to.
+
+        Raises:
+            ServerError: it cannot be loaded; carries the server's reason.
+        """
+        self._control("load_model", model)
+
+    def unload(self, model: str) -> None:
+        """Unloads a model; requests that are under way are answered first.
+
+        Raises:
+            ServerError: the server refuses.
+        """
+        self._control("unload_model", model)
+
+    def _control(self, method: str, model: str) -> None:
+        # Over gRPC: a load over HTTP holds up every client that shares its thread of the server.
+        library = importlib.import_module("tritonclient.grpc")
+        refused: type[Exception] = importlib.import_module(
+            "tritonclient.utils"
+        ).InferenceServerException
+        headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
+        with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
+            try:
+                getattr(client, method)(model, headers=headers)
+            except refused as error:
+                raise ServerError(f"{method} {model}: {error}") from error
+
+    def models(self) -> list[dict[str, Any]]:
+        """Returns what the repository holds: name, version, state and reason of each.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        request = urllib.request.Request(
+            f"http://{self.http_url}/v2/repository/index",
+            data=b"{}",
+            headers={_KEY_NAME: self._key},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                found: list[dict[str, Any]] = json.loads(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"the server does not list its models: {error}") from error
+        return found
+
+    def stop(self) -> int:
+        """Stops the server and removes what it leaves behind; safe to call again.
+
+        Returns:
+            Its exit code.
+        """
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_EXIT_TIMEOUT_S + 10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        code = self._process.wait()
+        # Instances of a server that was killed may wait for it for ever: they are its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for segment in _SHM.glob(self._shm_prefix + "*"):
+            segment.unlink(missing_ok=True)
+        self._folder.cleanup()
+        return code
+
+
+def threads_per_instance(repository: Path) -> int:
+    """Shares the cores out among the CPU instances that the repository asks for.
+
+    Several instances with a thread for each core are many times slower than with their share.
+    """
+    instances = 0
+    for config in repository.glob("*/config.pbtxt"):
+        counts = re.findall(r"\bcount\s*:\s*(\d+)", config.read_text())
+        instances += sum(map(int, counts)) or 1
+    return max(1, len(os.sched_getaffinity(0)) // max(instances, 1))
+
+
+def failure_reason(log_file: Path) -> str:
+    """Returns the lines of a server's log that say why a model or the server failed."""
+    lines = log_file.read_text(errors="replace").splitlines()
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    failed = [line for line in errors if "failed to load" in line]
+    found = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
+    messages = (line.partition("] ")[2].strip('"') or line for line in found)
+    # The log writes ends of lines inside a message as a backslash and an n.
+    shown = [part for text in messages for part in text.replace("\\n", "\n").splitlines() if part]
+    return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
+
+
+def remove_leftovers() -> None:
+    """Removes the shared memory of servers whose starting process is gone."""
+    for segment in _SHM.glob("recipes_*"):
+        found = _SHM_OF.match(segment.name)
+        if found and not Path(f"/proc/{found[1]}").exists():
+            with contextlib.suppress(PermissionError):
+                segment.unlink(missing_ok=True)
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Returns ports that nothing listens on now, all different."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            try:
+                probe.bind((host, 0))
+            except OSError as error:
+                raise ServerError(f"--host {host}: cannot listen there: {error}") from error
+            ports.append(int(probe.getsockname()[1]))
+        return ports

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: folders of safetensors files with a manifest, written aside and renamed.
+
+<folder>/step_000001000/manifest.json        format, state, config, size and checksum of files
+                        <group>.safetensors  named tensors
+                        <group>.F_of_N.safetensors  every Nth row of them, from row F on
+<folder>/latest.json                         which steps are the latest and the best
+
+Processes that train together write their files side by side into one folder, which all must reach.
+A group is whole again when it is read, so a checkpoint can be loaded by any number of processes.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from recsys.data.manifest import file_checksum
+from recsys.train.processes import ALONE, Processes
+
+FORMAT = "recsys-recipes checkpoint"
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+POINTER_FILE = "latest.json"
+
+_STEP_FOLDER = re.compile(r"step_\d{9}")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, or does not fit the model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk; tensors are read when asked for.
+
+    Attributes:
+        path: its folder.
+        state: position of the loop and whatever else the run saved as plain values.
+        config: every setting of the run that made it.
+        files: file name -> {"bytes", "xxh3_128"}.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    config: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+
+    def tensors(self, group: str) -> dict[str, Tensor]:
+        """Reads the tensors of a group into memory.
+
+        Raises:
+            CheckpointError: the group is not there, or its file is damaged.
+        """
+        name = f"{group}.safetensors"
+        if name in self.files:
+            return self._read(name)
+        parts = [name for name in self.files if _group_of(name) == group]
+        if not parts:
+            raise CheckpointError(
+                f"{self.path}: holds no tensors {group!r}, only "
+                f"{', '.join(sorted(self.files)) or 'none'}"
+            )
+        return self._join(parts)
+
+    def _join(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Puts the rows of parts together."""
+        found: dict[str, Tensor] = {}
+        for name in names:
+            part = RowPart(**self.files[name]["part"])
+            for key, tensor in self._read(name).items():
+                if key not in found:
+                    found[key] = tensor.new_empty((part.rows, *tensor.shape[1:]))
+                found[key][part.first :: part.step] = tensor
+        steps = {self.files[name]["part"]["step"] for name in names}
+        if steps != {len(names)}:
+            raise CheckpointError(
+                f"{self.path}: {len(names)} parts of {_group_of(names[0])}, but they are "
+                f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another checkpoint"
+            )
+        return found
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        file = self.path / name
+        if not file.is_file() or file.stat().st_size != self.files[name]["bytes"]:
+            raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
+        if file_checksum(file) != self.files[name]["xxh3_128"]:
+            raise CheckpointError(
+                f"{file}: its checksum differs from {MANIFEST_FILE}; the file is damaged, use an "
+                "earlier checkpoint"
+            )
+        try:
+            return safetensors.torch.load_file(file)
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(f"{file}: {error}") from error
+
+    def shape_of(self, group: str, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor without reading it.
+
+        Raises:
+            CheckpointError: it is not there, or its file is damaged.
+        """
+        names = [name for name in self.files if _group_of(name) == group]
+        file = self.path / (names[0] if names else f"{group}.safetensors")
+        try:
+            with safetensors.safe_open(file, framework="pt") as opened:
+                shape = tuple(opened.get_slice(name).get_shape())
+            part = self.files[file.name].get("part")
+            return shape if part is None else (part["rows"], *shape[1:])
+        except (safetensors.SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file}: {name}: {error}") from error
+
+    def tensors_shaped(self, group: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Reads the named tensors of a group.
+
+        Raises:
+            CheckpointError: the group or a tensor is not there or damaged, or a shape differs.
+        """
+        stored = self.tensors(group)
+        for name, shape in shapes.items():
+            if name not in stored:
+                raise CheckpointError(
+                    f"{self.path}: {group} has no tensor {name!r}; it was made by another kind "
+                    "of model or optimizer"
+                )
+            if stored[name].shape != shape:
+                raise CheckpointError(
+                    f"{self.path}: {group}, {name}: the checkpoint has shape "
+                    f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
+                    "the dataset differ from those of the checkpoint"
+                )
+        return {name: stored[name] for name in shapes}
+
+    @torch.no_grad()
+    def copy_into(
+        self, group: str, tensors: Mapping[str, Tensor], part: "RowPart | None" = None
+    ) -> None:
+        """Copies the tensors of a group over those of the same names.
+
+        Args:
+            group: its name.
+            tensors: changed in place.
+            part: the rows of the group that they are; None for all.
+
+        Raises:
+            CheckpointError: as `tensors_shaped`; nothing was copied then.
+        """
+        shapes = {name: t.shape for name, t in tensors.items()}
+        if part is not None:
+            shapes = {name: torch.Size((part.rows, *s[1:])) for name, s in shapes.items()}
+        stored = self.tensors_shaped(group, shapes)
+        rows = slice(None) if part is None else slice(part.first, None, part.step)
+        for name, tensor in tensors.items():
+            tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
+
+    def check_same_settings(self, now: Mapping[str, Any], may_differ: Collection[str]) -> None:
+        """Refuses to continue a run with settings that would change what it arrives at.
+
+        Args:
+            now: every setting of the run that would continue.
+            may_differ: names of settings that change what is watched or where.
+
+        Raises:
+            CheckpointError: others differ; names them.
+        """
+        differing = [
+            f"--{name} (was {self.config.get(name)}, now {value})"
+            for name, value in now.items()
+            if name not in may_differ and self.config.get(name) != value
+        ]
+        if differing:
+            raise CheckpointError(
+                f"{self.path}: was made with other settings, so the run cannot continue from "
+                f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
+                "--load_checkpoint_path"
+            )
+
+    def groups(self) -> list[str]:
+        """Returns the names of all groups."""
+        return list(dict.fromkeys(map(_group_of, self.files)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowPart:
+    """Which rows of the tensors of a group a process has.
+
+    Attributes:
+        first: the first of them.
+        step: from one to the next, which is also the number of parts.
+        rows: of all parts.
+    """
+
+    first: int
+    step: int
+    rows: int
+
+
+_PART_FILE = re.compile(r"(.*)\.\d+_of_\d+")
+
+
+def _group_of(file_name: str) -> str:
+    name = file_name.removesuffix(".safetensors")
+    part = _PART_FILE.fullmatch(name)
+    return part[1] if part else name
+
+
+def write_checkpoint(
+    path: Path,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    parts: Mapping[str, RowPart] | None = None,
+    processes: Processes = ALONE,
+) -> None:
+    """Writes a checkpoint; the folder appears when it is complete. Every process must call it.
+
+    Args:
+        path: its folder; an earlier one there is replaced.
+        groups: group -> named tensors on any device; a group is one file. Each process gives the
+            groups, or the parts of them, that it is to write.
+        state: plain values (JSON), of the first process.
+        config: every setting of the run.
+        parts: which rows of a group this process gives, where they are not all.
+        processes: that write it together.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    if processes.is_first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    processes.barrier()
+    mine: dict[str, dict[str, Any]] = {}
+    for group, tensors in groups.items():
+        part = (parts or {}).get(group)
+        suffix = "" if part is None else f".{part.first}_of_{part.step}"
+        file = temporary / f"{group}{suffix}.safetensors"
+        host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        safetensors.torch.save_file(host, file)
+        mine[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
+        if part is not None:
+            mine[file.name]["part"] = dataclasses.asdict(part)
+    files: dict[str, dict[str, Any]] = {}
+    for written in processes.gather_values(mine):
+        files |= written
+    if processes.is_first:
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "state": dict(state),
+            "config": dict(config),
+            "files": files,
+        }
+        (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
+        replace_folder(path, temporary)
+    processes.barrier()
+
+
+def replace_folder(path: Path, new: Path) -> None:
+    """Puts a complete folder under its name; an earlier one there is only then removed."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Opens a checkpoint: its own folder, or the folder of a run.
+
+    Of a run it takes the checkpoint with the best evaluation, else the latest.
+
+    Raises:
+        CheckpointError: there is none, or its manifest is damaged or of a later version.
+    """
+    if not (path / MANIFEST_FILE).is_file():
+        run = CheckpointFolder(path)
+        chosen = run.best() or run.latest()
+        if chosen is None:
+            raise CheckpointError(
+                f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
+                "missing); give the folder that the training run saved in"
+            )
+        path = chosen
+    try:
+        manifest = json.loads((path / MANIFEST_FILE).read_text())
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {manifest.get('format_version')}, this code reads "
+            f"{FORMAT_VERSION}"
+        )
+    missing = {"state", "config", "files"} - manifest.keys()
+    if missing:
+        raise CheckpointError(f"{path / MANIFEST_FILE}: keys are missing: {sorted(missing)}")
+    return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"])
+
+
+class CheckpointFolder:
+    """The checkpoints of one run: keeps the latest and the best, removes the others.
+
+    Args:
+        folder: where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _pointers(self) -> dict[str, str]:
+        try:
+            pointers = json.loads((self.folder / POINTER_FILE).read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.folder / POINTER_FILE}: not readable as JSON: {error}; name a step_* "
+                "folder instead"
+            ) from error
+        return dict(pointers)
+
+    def latest(self) -> Path | None:
+        """Returns the folder of the latest checkpoint."""
+        name = self._pointers().get("latest")
+        return self.folder / name if name else None
+
+    def best(self) -> Path | None:
+        """Returns the folder of the checkpoint with the best evaluation."""
+        name = self._pointers().get("best")
+        return self.folder / name if name else None
+
+    def check_writable(self, flag: str) -> None:
+        """Finds out before the training whether a checkpoint can be written.
+
+        Raises:
+            ValueError: it cannot; names the flag.
+        """
+        parent = next(p for p in (self.folder, *self.folder.parents) if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise ValueError(f"{flag}: {self.folder} cannot be written ({parent})")
+
+    def check_unused(self, flag: str) -> None:
+        """Refuses a folder that an earlier run saved in.
+
+        Raises:
+            ValueError: there is such a run; names the flag and how to continue it.
+        """
+        if self.latest() is not None:
+            raise ValueError(
+                f"{flag}: {self.folder} holds a run already ({self.latest()}); add --resume to "
+                "continue it, or name another folder"
+            )
+
+    def save(
+        self,
+        step: int,
+        groups: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        is_best: bool,
+        *,
+        parts: Mapping[str, RowPart] | None = None,
+        processes: Processes = ALONE,
+    ) -> Path:
+        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
+        path = self.folder / f"step_{step:09d}"
+        write_checkpoint(path, groups, state, config, parts=parts, processes=processes)
+        if processes.is_first:
+            self._point_to(path, is_best)
+        processes.barrier()
+        return path
+
+    def _point_to(self, path: Path, is_best: bool) -> None:
+        """Makes a checkpoint the latest, and removes those that are neither that nor the best."""
+        pointers = self._pointers() | {"latest": path.name}
+        if is_best:
+            pointers["best"] = path.name
+        temporary = self.folder / (POINTER_FILE + ".tmp")
+        temporary.write_text(json.dumps(pointers) + "\n")
+        temporary.replace(self.folder / POINTER_FILE)
+        for other in self.folder.glob("step_*"):
+            is_ours = _STEP_FOLDER.fullmatch(other.name) and (other / MANIFEST_FILE).is_file()
+            if is_ours and other.name not in pointers.values():
+                shutil.rmtree(other, ignore_errors=True)

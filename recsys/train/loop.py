@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: cadences of printing, evaluating and saving around a model's step."""
+
+import dataclasses
+import datetime
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from recsys.train.divergence import LossMonitor
+from recsys.train.interruption import StopRequest
+from recsys.train.processes import ALONE, Processes
+from recsys.train.run_log import RunLog
+from recsys.train.schedule import Schedule
+from recsys.train.timing import ThroughputWindow
+
+BatchT = TypeVar("BatchT", bound=Sized)
+BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+_LOSS_BUFFER = 1000
+"""Losses stay on the device until they are printed, but no more than this many."""
+
+
+class TrainStep(Protocol[BatchT_contra]):
+    """One optimizer step of a model."""
+
+    def __call__(self, batch: BatchT_contra, lr: float) -> Tensor:
+        """Trains on a batch and returns its loss, a scalar on the device, without waiting."""
+        ...
+
+
+class BatchSource(Protocol[BatchT_co]):
+    """The training batches of each epoch."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def batches(self, epoch: int, start: int) -> Iterator[BatchT_co]:
+        """Yields the batches of an epoch from `start` on, always in the same order."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        metric: the figure that decides which checkpoint is best; higher is better.
+        values: everything to log.
+        samples_per_s: speed of the evaluation.
+    """
+
+    metric: float
+    values: Mapping[str, float]
+    samples_per_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """Cadences of a run; None means never, or at the end only.
+
+    `patience` is the number of evaluations in a row without a better one that ends the run.
+    """
+
+    epochs: int = 1
+    max_steps: int | None = None
+    test_freq: int | None = None
+    test_after: float = 0.0
+    metric_threshold: float | None = None
+    patience: int | None = None
+    print_freq: int = 200
+    save_freq: int | None = None
+    benchmark_warmup_steps: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class LoopState:
+    """Where a run stands; saved with every checkpoint."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    best_metric: float = -math.inf
+    best_epoch: float = 0.0
+    evaluations_since_best: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as plain values; JSON has no infinity."""
+        values = dataclasses.asdict(self)
+        if self.best_metric == -math.inf:
+            values["best_metric"] = None
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "LoopState":
+        """Takes it from what a checkpoint keeps, among other values."""
+        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        if known["best_metric"] is None:
+            known["best_metric"] = -math.inf
+        return cls(**known)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FitResult:
+    """How a run ended.
+
+    Attributes:
+        state: where it stands.
+        train_samples_per_s: throughput over the whole measured window.
+        test_samples_per_s: mean over the evaluations; nan without one.
+        reason: `done`, `threshold`, `patience`, or the name of the signal that stopped it.
+    """
+
+    state: LoopState
+    train_samples_per_s: float
+    test_samples_per_s: float
+    reason: str
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Loop(Generic[BatchT]):
+    """A run of training.
+
+    Attributes:
+        config: cadences.
+        schedule: learning rate of each step.
+        step: trains on one batch.
+        source: batches; the length of one is its number of samples.
+        evaluate: evaluates the model after (epoch) complete epochs; None never does.
+        save: saves a checkpoint of the state, saying whether it is the best so far.
+        log: of the run.
+        device: of the model.
+        metric_name: of `Evaluation.metric`.
+        state: where to start.
+        processes: of the run; a signal to one stops all at the same step.
+        announce: prints a line.
+    """
+
+    config: LoopConfig
+    schedule: Schedule
+    step: TrainStep[BatchT]
+    source: BatchSource[BatchT]
+    evaluate: Callable[[int], Evaluation] | None
+    save: Callable[[LoopState, bool], None] | None
+    log: RunLog
+    device: torch.device
+    announce: Callable[[str], None]
+    metric_name: str = "auc"
+    state: LoopState = dataclasses.field(default_factory=LoopState)
+    processes: Processes = ALONE
+    _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
+    _losses: list[Tensor] = dataclasses.field(default_factory=list)
+    _test_speeds: list[float] = dataclasses.field(default_factory=list)
+    _saved_step: int = -1
+    _is_first_step: bool = True
+    _window_start: float = 0.0
+    _window_steps: int = 0
+    _window_loss: float = 0.0
+    _window_wait_s: float = 0.0
+
+    def fit(self) -> FitResult:
+        """Trains until the epochs, the steps or the patience are used up, or the threshold is hit.
+
+        A signal ends it too, after the step at hand.
+
+        Raises:
+            DivergenceError: the loss is not finite or constant.
+        """
+        throughput = ThroughputWindow(self.config.benchmark_warmup_steps, self.device)
+        throughput.start()
+        self._open_window()
+        reason = "done"
+        with StopRequest() as stop:
+            while reason == "done" and not self._finished():
+                reason = self._run_epoch(throughput, stop)
+        self._collect_losses()
+        result = FitResult(
+            self.state,
+            throughput.samples_per_s() * self.processes.world_size,
+            sum(self._test_speeds) / len(self._test_speeds) if self._test_speeds else math.nan,
+            reason,
+        )
+        self._save(is_best=False)
+        return result
+
+    def _finished(self) -> bool:
+        max_steps = self.config.max_steps
+        return (
+            self.state.epoch >= self.config.epochs
+            or (max_steps is not None and self.state.step >= max_steps)
+            or self._patience_is_used_up()
+        )
+
+    def _patience_is_used_up(self) -> bool:
+        patience = self.config.patience
+        return patience is not None and self.state.evaluations_since_best >= patience
+
+    def _run_epoch(self, throughput: ThroughputWindow, stop: StopRequest) -> str:
+        state, config = self.state, self.config
+        batches = self.source.batches(state.epoch, state.batch)
+        try:
+            while state.batch < self.source.num_batches:
+                waiting_since = time.perf_counter()
+                batch = next(batches)
+                self._window_wait_s += time.perf_counter() - waiting_since
+                state.step += 1
+                state.batch += 1
+                lr = self.schedule.lr(state.step)
+                self._losses.append(self.step(batch, lr).detach())
+                self._window_steps += 1
+                throughput.step(len(batch))
+                if len(self._losses) >= _LOSS_BUFFER:
+                    self._collect_losses()
+                if state.step % config.print_freq == 0:
+                    self._record_progress(lr)
+                elif self._is_first_step:
+                    self._announce_progress(lr)  # so that a long first window is not silent
+                self._is_first_step = False
+                other_work_since = time.perf_counter()
+                is_epoch_end = state.batch == self.source.num_batches
+                if self._evaluation_is_due(is_epoch_end):
+                    found = self._run_evaluation(is_epoch_end)
+                    if found != "go on":
+                        return found
+                if config.save_freq and state.step % config.save_freq == 0:
+                    self._save(is_best=False)
+                throughput.exclude(time.perf_counter() - other_work_since)
+                if self.processes.any(stop.signal_name is not None):
+                    return stop.signal_name or "SIGTERM"
+                if config.max_steps is not None and state.step >= config.max_steps:
+                    return "done"
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+        state.epoch += 1
+        state.batch = 0
+        return "done"
+
+    def _evaluation_is_due(self, is_epoch_end: bool) -> bool:
+        if self.evaluate is None:
+            return False
+        state, config = self.state, self.config
+        if state.epoch + state.batch / self.source.num_batches < config.test_after:
+            return False
+        last = (config.max_steps is not None and state.step >= config.max_steps) or (
+            is_epoch_end and state.epoch + 1 == config.epochs
+        )
+        if config.test_freq is None:
+            return is_epoch_end or last
+        return state.batch % config.test_freq == 0 or last
+
+    def _run_evaluation(self, is_epoch_end: bool) -> str:
+        """Evaluates; returns `go on`, or the reason to end."""
+        assert self.evaluate is not None
+        self._collect_losses()
+        state = self.state
+        found = self.evaluate(state.epoch + int(is_epoch_end))
+        self._test_speeds.append(found.samples_per_s)
+        self.announce(
+            f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {found.metric:.6f}"
+        )
+        self.log.record((state.epoch, state.step), found.values)
+        state.evaluations_since_best += 1
+        if found.metric > state.best_metric:
+            state.evaluations_since_best = 0
+            state.best_metric = found.metric
+            state.best_epoch = state.epoch + state.batch / self.source.num_batches
+            self._save(is_best=True)
+        threshold = self.config.metric_threshold
+        if threshold is not None and found.metric >= threshold:
+            self.announce(
+                f"Hit target accuracy {self.metric_name.upper()} {threshold} "
+                f"at epoch {state.best_epoch:.2f}"
+            )
+            return "threshold"
+        if self._patience_is_used_up():
+            self.announce(
+                f"No better {self.metric_name} in {state.evaluations_since_best} evaluations: "
+                f"stopping; the best was {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+            )
+            return "patience"
+        self._open_window()
+        return "go on"
+
+    def _save(self, is_best: bool) -> None:
+        if self.save is None or (self._saved_step == self.state.step and not is_best):
+            return
+        self._collect_losses()  # a diverged model is not worth a checkpoint
+        self.save(self.state, is_best)
+        self._saved_step = self.state.step
+
+    def _open_window(self) -> None:
+        self._window_start = time.perf_counter()
+        self._window_steps = 0
+        self._window_loss = 0.0
+        self._window_wait_s = 0.0
+
+    def _collect_losses(self) -> None:
+        """Brings the losses to the host, the only place where the loop waits for the device."""
+        if self._losses:
+            losses = torch.stack(self._losses).tolist()
+            self._losses.clear()
+            self._window_loss += sum(losses)
+            self._monitor.check(losses, self.state.step, self.schedule.lr(self.state.step))
+
+    def _record_progress(self, lr: float) -> None:
+        """Prints and logs the steps since the last time."""
+        if self._window_steps == 0:
+            return
+        self.log.record((self.state.epoch, self.state.step), self._announce_progress(lr))
+        self._open_window()
+
+    def _announce_progress(self, lr: float) -> dict[str, Any]:
+        """Prints the steps of the window so far; returns their figures."""
+        self._collect_losses()
+        steps = self._window_steps
+        state, total = self.state, self.source.num_batches
+        step_time = (time.perf_counter() - self._window_start) / steps
+        wait = self._window_wait_s / steps
+        eta = datetime.timedelta(seconds=int((total - state.batch) * step_time))
+        loss = self._window_loss / steps
+        self.announce(
+            f"Epoch:[{state.epoch}/{self.config.epochs}] [{state.batch}/{total}]  eta: {eta}  "
+            f"loss: {loss:.4f}  step_time: {step_time:.6f}  lr: {lr:.4f}  data_wait: {wait:.6f}"
+        )
+        return {
+            "loss": loss,
+            "step_time": step_time,
+            "data_wait": wait,
+            "compute": step_time - wait,
+            "lr": lr,
+        }

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a run that torchrun started: set-up, threads, and what they tell each other.
+
+A run of one process goes through the same calls, which then do nothing.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from recsys.train.heartbeat import Heartbeat, Store
+from recsys.train.row_optimizer import RowGradients
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Processes:
+    """This process among those of the run.
+
+    Attributes:
+        rank: its number.
+        world_size: how many there are.
+        local_rank: its number on this machine, which is also that of its GPU.
+        restarts: times that torchrun has started all of them anew after one ended badly.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    restarts: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process prints, logs and saves."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Waits until every process is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Returns the sum of a tensor over the processes, the same bits for all."""
+        if self.world_size == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def sum_integers(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the sum of an array of the host over the processes."""
+        found: npt.NDArray[np.int64] = self.sum(torch.from_numpy(values)).numpy()
+        return found
+
+    def any(self, value: bool) -> bool:
+        """Returns whether any process says so."""
+        return bool(self.sum(torch.tensor(int(value))) > 0) if self.world_size > 1 else value
+
+    def gather_values(self, value: T) -> list[T]:
+        """Returns a plain value of every process, by rank."""
+        if self.world_size == 1:
+            return [value]
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
+
+    def gather(self, part: Tensor) -> Tensor:
+        """Joins the tensors of all processes along the first dimension, by rank.
+
+        Args:
+            part: [n, ...]; n may differ between processes.
+        """
+        if self.world_size == 1:
+            return part
+        sizes = [0] * self.world_size
+        sizes[self.rank] = part.shape[0]
+        counts = self.sum(torch.tensor(sizes)).tolist()
+        # gloo wants equal shapes: shorter parts are padded, and cut again.
+        padded = part.new_zeros(max(counts), *part.shape[1:])
+        padded[: part.shape[0]] = part
+        found = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(found, padded)
+        return torch.cat([t[:n] for t, n in zip(found, counts, strict=True)])
+
+    def gather_rows(
+        self, gradients: Sequence[RowGradients], dims: Sequence[int]
+    ) -> list[RowGradients]:
+        """Joins the row gradients of all processes, by rank.
+
+        Args:
+            gradients: of this process, one entry per table at most.
+            dims: columns of each table that any process may have met.
+        """
+        if self.world_size == 1:
+            return list(gradients)
+        mine = {found.table: found for found in gradients}
+        like = next(iter(mine.values()), None)
+        joined = []
+        for table, dim in enumerate(dims):
+            found = mine.get(table)
+            if found is None:
+                device = torch.device("cpu") if like is None else like.gradients.device
+                none = torch.zeros(0, dim, device=device)
+                found = RowGradients(table, torch.zeros(0, dtype=torch.int64, device=device), none)
+            rows = self.gather(found.rows.to(torch.int64))
+            joined.append(RowGradients(table, rows, self.gather(found.gradients.float())))
+        return joined
+
+
+_WAITS_PER_TIMEOUT = 30
+"""Processes wait for each other while one writes a file, so this long; torch's own 30 minutes."""
+
+ALONE = Processes()
+"""A run of one process."""
+
+
+@contextlib.contextmanager
+def join_processes(
+    base_device: str,
+    num_threads: int | None,
+    needs_group: bool = False,
+    process_timeout: float = 0.0,
+) -> Iterator[Processes]:
+    """Sets this process up as torchrun's environment says, and leaves the group at the end.
+
+    Args:
+        base_device: as the flag says it; on CUDA each process takes the GPU of its local number.
+        num_threads: CPU threads of a step; by default the cores are divided among the processes,
+            since more threads than cores make each other wait.
+        needs_group: make a group even for a single process.
+        process_timeout: seconds without a sign of life after which a process ends the run, and a
+            `_WAITS_PER_TIMEOUT`th of how long one may keep the others waiting; 0 waits as long as
+            torch does.
+
+    Raises:
+        ProcessLostError: a process lives but kept the others waiting.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    here = Processes(
+        int(os.environ.get("RANK", "0")),
+        world_size,
+        int(os.environ.get("LOCAL_RANK", "0")),
+        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
+    if num_threads is None and world_size > 1:
+        on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+        num_threads = max(len(os.sched_getaffinity(0)) // on_this_machine, 1)
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    if not here.is_first:
+        logging.getLogger().setLevel(logging.WARNING)
+    if world_size == 1 and not needs_group:
+        yield here
+        return
+    uses_cuda = base_device != "cpu" and torch.cuda.is_available()
+    if uses_cuda:
+        torch.cuda.set_device(here.local_rank)
+    backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
+    if "MASTER_ADDR" in os.environ:
+        store, _, _ = next(rendezvous("env://"))
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+    # torchrun may keep its store when it starts the processes anew: the addresses that it holds
+    # under the same names would be those of processes that are gone.
+    store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
+    limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
+    dist.init_process_group(
+        backend, store=store, rank=here.rank, world_size=world_size, timeout=limit
+    )
+    try:
+        own = store.clone()  # type: ignore[attr-defined]
+        with _heartbeat(own, here, process_timeout):
+            yield here
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _heartbeat(store: Store, here: Processes, limit_s: float) -> Iterator[None]:
+    """Ends the run when a process of it stands still, naming it."""
+    if not limit_s or here.world_size == 1:
+        yield
+        return
+    heartbeat = Heartbeat(store, here.rank, here.world_size, limit_s)
+    heartbeat.start()
+    try:
+        yield
+    except RuntimeError as error:
+        heartbeat.name_absent(error)
+        raise
+    finally:
+        heartbeat.stop()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small datasets for the tests, in every format."""
+
+from pathlib import Path
+
+import numpy as np
+
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.parquet import FOLDER, part_name, write_parquet_part
+from recsys.data.records import write_binary_records
+from recsys.data.split_binary import SplitBinaryWriter
+
+CARDINALITIES = (5, 200, 40_000)
+SPEC = FeatureSpec.criteo(CARDINALITIES, num_numerical=2)
+ROWS = {"train": 64, "validation": 12, "test": 12}
+FORMATS = ("split", "parquet", "binary")
+
+
+def make_columns(spec: FeatureSpec, rows: int, seed: int = 0) -> ClickColumns:
+    """Draws rows; the highest id of every table is among them."""
+    generator = np.random.default_rng(seed)
+    ids = [generator.integers(0, c, rows) for c in spec.table_sizes]
+    for column, cardinality in zip(ids, spec.table_sizes, strict=True):
+        column[-1:] = cardinality - 1
+    return ClickColumns(
+        np.arange(rows) % 4 == 0,
+        generator.normal(size=(rows, len(spec.numerical))).astype(np.float16),
+        tuple(i.astype(f.dtype) for i, f in zip(ids, spec.categorical, strict=True)),
+    )
+
+
+def write_split(root: Path, split: str, spec: FeatureSpec, columns: ClickColumns) -> None:
+    """Writes one split as narrow split binary."""
+    with SplitBinaryWriter(root / split, spec, len(columns)) as writer:
+        writer.write(0, columns)
+
+
+def write_dataset(root: Path, formats=FORMATS, *, spec=SPEC, rows=None, manifest=True) -> Path:
+    """Writes a dataset, finished by its manifest."""
+    rows = rows or ROWS
+    root.mkdir(parents=True, exist_ok=True)
+    spec.save(root)
+    positives = {}
+    for seed, (split, count) in enumerate(rows.items()):
+        columns = make_columns(spec, count, seed)
+        positives[split] = int(columns.label.sum())
+        if "split" in formats:
+            write_split(root, split, spec, columns)
+        if "binary" in formats:
+            write_binary_records(root / f"{split}_data.bin", spec, columns)
+        if "parquet" in formats:
+            half = max(count // 2, 1)
+            for part, start in enumerate(range(0, count, half)):
+                path = root / FOLDER / split / part_name(part)
+                write_parquet_part(path, spec, [columns[start : start + half]])
+    if manifest:
+        write_manifest(root, spec, rows, positives)
+    return root
+
+
+def write_manifest(root: Path, spec: FeatureSpec, rows, positives) -> None:
+    """Writes the manifest of what is in a folder."""
+    files = Manifest.describe_files(root)
+    Manifest(
+        kind="synthetic",
+        engine={"name": "test"},
+        semantics={},
+        source_files=[],
+        rows=dict(rows),
+        positives=dict(positives),
+        rejected={},
+        cardinalities=list(spec.table_sizes),
+        files=files,
+        fingerprint=fingerprint(files),
+    ).save(root)
+
+
+def assert_equal(found: ClickColumns, expected: ClickColumns) -> None:
+    """Compares values and dtypes."""
+    np.testing.assert_array_equal(found.label, expected.label)
+    np.testing.assert_array_equal(found.numerical, expected.numerical)
+    assert found.label.dtype == np.bool_
+    assert len(found.categorical) == len(expected.categorical)
+    for one, other in zip(found.categorical, expected.categorical, strict=True):
+        np.testing.assert_array_equal(one, other)

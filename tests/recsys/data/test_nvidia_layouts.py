@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of other software, written byte by byte from the description of their formats.
+
+No writer of this project takes part: the bytes come from struct.pack and literals.
+"""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryReader
+from recsys.data.verify.run import verify
+from tests.recsys.data.datasets import write_manifest
+
+ROWS = 3
+LABELS = (1, 0, 1)
+NUMERICAL = tuple(tuple(0.5 * row + column for column in range(13)) for row in range(ROWS))
+
+
+def write_narrow(folder, ids, codes, *, label="label.bin", numerical="numerical.bin", names=None):
+    """Writes a split in NVIDIA's layout; `codes` are struct codes b, h or i per feature."""
+    folder.mkdir(parents=True)
+    (folder / label).write_bytes(struct.pack("<3?", *map(bool, LABELS)))
+    values = [v for row in NUMERICAL for v in row]
+    (folder / numerical).write_bytes(struct.pack("<39e", *values))
+    names = names or [f"cat_{i}.bin" for i in range(len(ids))]
+    for name, column, code in zip(names, ids, codes, strict=True):
+        (folder / name).write_bytes(struct.pack(f"<3{code}", *column))
+
+
+def write_earlier_era(root, highest):
+    """Writes a dataset of the era of model_size.json: each feature holds ids 0, 1, highest.
+
+    The splitter of that era takes the smallest type whose maximum exceeds the highest *id*.
+    """
+    ids = [(0, min(1, h), h) for h in highest]
+    codes = ["b" if h < 127 else "h" if h < 32_767 else "i" for h in highest]
+    for split in ("train", "val", "test"):
+        write_narrow(root / split, ids, codes)
+    sizes = ", ".join(f'"_c{14 + i}": {h}' for i, h in enumerate(highest))
+    (root / "model_size.json").write_bytes(b"{" + sizes.encode() + b"}")
+    return ids
+
+
+def check_rows(reader, ids):
+    assert reader.num_rows == ROWS
+    rows = reader.read(0, ROWS)
+    assert rows.label.tolist() == [True, False, True]
+    assert rows.numerical.tolist() == [list(r) for r in NUMERICAL]
+    assert [c.tolist() for c in rows.categorical] == [list(c) for c in ids]
+
+
+# 126 and 32766 are the highest ids whose table has 127 and 32767 rows: the splitter stored them
+# in the smaller type, and the loader of that era read them as the larger one.
+HIGHEST = (0, 125, 126, 127, 128, 32_765, 32_766, 32_767, 40_000_000)
+
+
+@pytest.mark.parametrize("access", ["pread", "memmap"])
+def test_earlier_era(tmp_path, access):
+    ids = write_earlier_era(tmp_path, HIGHEST)
+    spec = FeatureSpec.load(tmp_path)
+    assert spec.table_sizes == tuple(h + 1 for h in HIGHEST)
+    for split in ("train", "validation", "test"):
+        reader = SplitBinaryReader(tmp_path, split, access=access)
+        check_rows(reader, ids)
+        widths = [c.dtype.itemsize for c in reader.read(0, ROWS).categorical]
+        assert widths == [1, 1, 1, 2, 2, 2, 2, 4, 4]
+        reader.close()
+    findings, report = verify(tmp_path)
+    assert findings.problems == []
+    assert "no manifest.json: made by other software" in report
+    stored = [w for w in findings.warnings if "is stored as" in w]
+    assert len(stored) == 6  # two features in three splits
+    assert "feature cat_2 is stored as int8, where the rule says int16" in stored[0]
+
+
+def test_the_order_in_model_size_is_the_order_of_tables(tmp_path):
+    write_earlier_era(tmp_path, (300, 5))
+    (tmp_path / "model_size.json").write_text('{"_c15": 300, "_c14": 5}')
+    assert FeatureSpec.load(tmp_path).table_sizes == (301, 6)
+
+
+LATER_YAML = """\
+feature_spec:
+  label: {dtype: bool}
+NUMERICAL_FEATURES
+  cat_0.bin: {dtype: int8, cardinality: 100}
+  cat_1.bin: {dtype: int16, cardinality: 127}
+  cat_2.bin: {dtype: int32, cardinality: 32767}
+source_spec:
+  train:
+  - {type: split_binary, features: [NAMES], files: [train/numerical.bin]}
+  - {type: split_binary, features: [label], files: [train/label.bin]}
+  - {type: split_binary, features: [cat_0.bin], files: [train/cat_0.bin]}
+  - {type: split_binary, features: [cat_1.bin], files: [train/cat_1.bin]}
+  - {type: split_binary, features: [cat_2.bin], files: [train/cat_2.bin]}
+  test:
+  - {type: split_binary, features: [NAMES], files: [test/numerical.bin]}
+  - {type: split_binary, features: [label], files: [test/label.bin]}
+  - {type: split_binary, features: [cat_0.bin], files: [test/cat_0.bin]}
+  - {type: split_binary, features: [cat_1.bin], files: [test/cat_1.bin]}
+  - {type: split_binary, features: [cat_2.bin], files: [test/cat_2.bin]}
+channel_spec:
+  categorical: ORDER
+  numerical: [NAMES]
+  label: [label]
+metadata: {}
+"""
+
+
+def write_later_era(root, order="[cat_0.bin, cat_1.bin, cat_2.bin]"):
+    """Writes a dataset of the era of feature_spec.yaml, which leaves validation out."""
+    ids = [(99, 0, 1), (126, 5, 0), (32_766, 2, 1)]
+    for split in ("train", "test", "validation"):
+        write_narrow(root / split, ids, "bhi")
+    names = [f"num_{i}" for i in range(13)]
+    text = LATER_YAML.replace("NAMES", ", ".join(names)).replace("ORDER", order)
+    features = "\n".join(f"  {n}: {{dtype: float16}}" for n in names)
+    (root / "feature_spec.yaml").write_text(text.replace("NUMERICAL_FEATURES", features))
+    return ids
+
+
+def test_later_era(tmp_path):
+    ids = write_later_era(tmp_path)
+    spec = FeatureSpec.load(tmp_path)
+    assert [f.name for f in spec.categorical] == ["cat_0.bin", "cat_1.bin", "cat_2.bin"]
+    assert spec.files["train"].categorical == tuple(f"train/cat_{i}.bin" for i in range(3))
+    for split in ("train", "validation", "test"):
+        check_rows(SplitBinaryReader(tmp_path, split), ids)
+    findings, _ = verify(tmp_path)
+    assert findings.problems == []
+
+
+def test_channel_order_rules_over_file_numbers_in_every_split(tmp_path):
+    ids = write_later_era(tmp_path, order="[cat_2.bin, cat_0.bin, cat_1.bin]")
+    for split in ("train", "test", "validation"):  # validation is not in source_spec
+        check_rows(SplitBinaryReader(tmp_path, split), [ids[2], ids[0], ids[1]])
+
+
+def test_source_spec_may_name_any_file(tmp_path):
+    spec_ids = write_later_era(tmp_path)
+    path = tmp_path / "feature_spec.yaml"
+    path.write_text(path.read_text().replace("train/label.bin", "train/clicks.bin"))
+    (tmp_path / "train/label.bin").rename(tmp_path / "train/clicks.bin")
+    check_rows(SplitBinaryReader(tmp_path, "train"), spec_ids)
+
+
+def write_wide(folder, ids):
+    """Writes a split in the layout of TorchRec with NVTabular: 4 bytes everywhere."""
+    folder.mkdir(parents=True)
+    (folder / "label.bin").write_bytes(struct.pack("<3f", *LABELS))
+    (folder / "numerical.bin").write_bytes(struct.pack("<39f", *[v for r in NUMERICAL for v in r]))
+    for i, column in enumerate(ids):
+        (folder / f"cat_{i}.bin").write_bytes(struct.pack("<3i", *column))
+
+
+@pytest.mark.parametrize("base", [".", "split"])
+@pytest.mark.parametrize("access", ["pread", "memmap"])
+def test_the_wide_flavour_is_detected(tmp_path, base, access):
+    ids = [(i, 0, 2 * i) for i in range(26)]
+    for split in ("train", "validation", "test"):
+        write_wide(tmp_path / base / split, ids)
+    sizes = sum(p.stat().st_size for p in (tmp_path / base / "train").iterdir())
+    assert sizes == 160 * ROWS
+    with pytest.raises(DatasetError, match=r"neither feature_spec.yaml nor.*dataset of TorchRec"):
+        SplitBinaryReader(tmp_path, "train")
+    (tmp_path / "model_size.json").write_text(json.dumps({f"_c{14 + i}": 60 for i in range(26)}))
+    for split in ("train", "validation", "test"):
+        reader = SplitBinaryReader(tmp_path, split, access=access)
+        assert reader.flavour == "wide"
+        check_rows(reader, ids)
+        rows = reader.read(1, 2)
+        assert rows.numerical.dtype == np.float32
+        assert {c.dtype for c in rows.categorical} == {np.dtype(np.int32)}
+        reader.close()
+    findings, report = verify(tmp_path)
+    assert findings.problems == []
+    assert "split binary (wide)" in report
+
+
+def test_one_byte_features_do_not_make_a_narrow_dataset_look_wide(tmp_path):
+    # 4 rows of all-int8 ids: label.bin is 4 bytes, one float32, as a wide row would have.
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "label.bin").write_bytes(b"\0\0\0\1")
+    (folder / "numerical.bin").write_bytes(struct.pack("<4e", 1, 2, 3, 4))
+    (folder / "cat_0.bin").write_bytes(b"\1\2\3\4")
+    reader = SplitBinaryReader(tmp_path, "train", FeatureSpec.criteo([9], num_numerical=1))
+    assert (reader.flavour, reader.num_rows) == ("narrow", 4)
+
+
+@pytest.mark.parametrize(
+    ("label", "flavour", "rows"),
+    [(b"\0\0\0\1" * 2, "narrow", 8), (struct.pack("<2f", 0, 1), "wide", 2)],
+)
+def test_the_first_label_that_is_not_0_tells_flavours_apart_where_sizes_cannot(
+    tmp_path, label, flavour, rows
+):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "label.bin").write_bytes(label)
+    (folder / "cat_0.bin").write_bytes(b"\1\0\0\0" * 2)
+    reader = SplitBinaryReader(tmp_path, "train", FeatureSpec.criteo([9], num_numerical=0))
+    assert (reader.flavour, reader.num_rows) == (flavour, rows)
+    assert reader.read(0, rows).label.sum() == label.count(b"\1") + label.count(b"\x3f")
+
+
+def test_ambiguous_sizes_with_no_click_are_refused_unless_a_manifest_tells(tmp_path):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "label.bin").write_bytes(bytes(8))
+    (folder / "cat_0.bin").write_bytes(bytes(8))
+    spec = FeatureSpec.criteo([9], num_numerical=0)
+    with pytest.raises(DatasetError, match=r"train: the file sizes fit both.*manifest.json"):
+        SplitBinaryReader(tmp_path, "train", spec)
+    for rows, flavour in ((8, "narrow"), (2, "wide")):
+        (tmp_path / "manifest.json").unlink(missing_ok=True)
+        write_manifest(tmp_path, spec, {"train": rows}, {"train": 0})
+        assert SplitBinaryReader(tmp_path, "train", spec).flavour == flavour

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences on disk: what is written is read, and what breaks the contract is found."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.data import sequences as module
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.sequences import (
+    ITEM_MAP_FILE,
+    ITEM_MAP_SCHEMA,
+    SEQUENCE_SCHEMA,
+    USER_MAP_FILE,
+    USER_MAP_SCHEMA,
+    RawIds,
+    Sequences,
+    part_name,
+    read_item_map,
+    read_sequences,
+    read_user_map,
+    write_sequences,
+)
+from recsys.data.sequences_fingerprint import order_raw_ids, split_fingerprint
+from recsys.data.verify import run as verify
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
+HISTORIES = [[1, 2, 3, 1], [2, 1, 3], [1, 4, 2, 1, 1], [3, 1, 2]]
+
+
+def make(histories=HISTORIES) -> tuple[Sequences, RawIds, RawIds]:
+    lengths = np.array([len(h) for h in histories], np.int64)
+    items = np.array([i for h in histories for i in h], np.int32)
+    counts = np.bincount(items)[1:]
+    sequences = Sequences(items, np.concatenate([[0], np.cumsum(lengths)]), len(counts))
+    users = RawIds(pa.array([f"u{i}" for i in range(len(lengths))]), lengths)
+    return sequences, users, RawIds(pa.array([f"i{i}" for i in range(len(counts))]), counts)
+
+
+def write(root: Path, histories=HISTORIES) -> Path:
+    """Writes a dataset with its manifest."""
+    root.mkdir(parents=True, exist_ok=True)
+    parts = make(histories)
+    write_sequences(root, *parts)
+    save_manifest(root, *parts)
+    return root
+
+
+def save_manifest(root: Path, sequences: Sequences, users: RawIds, items: RawIds) -> None:
+    files = Manifest.describe_files(root)
+    count = sequences.num_users
+    Manifest(
+        kind="sequences",
+        engine={"name": "test"},
+        semantics={},
+        source_files=[],
+        rows={"train": len(sequences.items) - 2 * count, "validation": count, "test": count},
+        positives={},
+        rejected={},
+        cardinalities=[sequences.num_items + 1],
+        files=files,
+        fingerprint=fingerprint(files),
+        statistics={
+            "users": count,
+            "items": sequences.num_items,
+            "interactions": len(sequences.items),
+            "split_fingerprint": split_fingerprint(sequences, users, items),
+        },
+    ).save(root)
+
+
+def sign_again(root: Path) -> None:
+    """Makes the manifest agree with changed files: only their content can give them away."""
+    files = Manifest.describe_files(root)
+    dataclasses.replace(Manifest.load(root), files=files, fingerprint=fingerprint(files)).save(root)
+
+
+def problems(root: Path) -> str:
+    return "\n".join(verify.verify(root)[0].problems)
+
+
+def test_what_is_written_is_read(tmp_path):
+    root = write(tmp_path / "d")
+    read = read_sequences(root)
+    assert [read[u].tolist() for u in range(read.num_users)] == HISTORIES
+    assert read.num_items == 4
+    assert read.items.dtype == np.int32
+    assert read.offsets.dtype == np.int64
+    assert read.lengths.tolist() == [4, 3, 5, 3]
+    assert read.test_items.tolist() == [1, 3, 1, 2]
+    assert read.validation_items.tolist() == [3, 1, 1, 1]
+    assert read_user_map(root).raw.to_pylist() == ["u0", "u1", "u2", "u3"]
+    assert read_item_map(root).counts.tolist() == [7, 4, 3, 1]
+    with pytest.raises(IndexError, match="user 4 of 4"):
+        read[4]
+    assert problems(root) == ""
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=7), min_size=1, max_size=9))
+def test_parts_and_groups_do_not_matter(tmp_path_factory, histories):
+    histories[0] += range(1, 10)  # so that every id occurs
+    root = tmp_path_factory.mktemp("d")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PART_USERS", 4)
+        patch.setattr(module, "ROW_GROUP_USERS", 2)
+        write_sequences(root, *make(histories))
+    names = sorted(p.name for p in (root / "sequences").iterdir())
+    assert names == [part_name(i) for i in range(-(-len(histories) // 4))]
+    read = read_sequences(root)
+    assert [read[u].tolist() for u in range(read.num_users)] == histories
+
+
+def test_one_row_group_is_read_without_a_copy(tmp_path):
+    read = read_sequences(write(tmp_path / "d"))
+    assert not read.items.flags.owndata
+    assert not read.items.flags.writeable  # it is Arrow's memory
+
+
+def test_equal_sequences_give_equal_bytes(tmp_path):
+    first, second = write(tmp_path / "a"), write(tmp_path / "b")
+    for path in first.rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("histories", "message"),
+    [([[1, 2, 3], [1, 2]], "user 1 has 2 items"), ([[1, 2, 3], [0, 1, 2]], "the item 0, ids lie")],
+)
+def test_the_writer_refuses_what_breaks_the_contract(tmp_path, histories, message):
+    with pytest.raises(DatasetError, match=message):
+        write_sequences(tmp_path, *make(histories))
+    assert list(tmp_path.iterdir()) == []
+
+
+def rewrite(path: Path, change) -> None:
+    table = change(pq.read_table(path))
+    pq.write_table(table, path)
+
+
+def with_histories(histories):
+    kind = SEQUENCE_SCHEMA.field("items").type
+    return lambda table: table.set_column(1, SEQUENCE_SCHEMA.field(1), [pa.array(histories, kind)])
+
+
+PART = f"sequences/{part_name(0)}"
+DAMAGE = {
+    "id above the catalogue": (
+        PART,
+        with_histories([[1, 2, 5], *HISTORIES[1:]]),
+        "the item 5, ids",
+    ),
+    "padding": (PART, with_histories([*HISTORIES[:3], [3, 0, 2]]), "user 3 has the item 0"),
+    "short": (PART, with_histories([*HISTORIES[:3], [3, 1]]), "user 3 has 2 items"),
+    "users out of order": (PART, lambda t: t.take([1, 0, 2, 3]), "user_id must be 0, 1"),
+    "no user_id": (PART, lambda t: t.drop(["user_id"]), "columns must be user_id int64, items"),
+    "item ids": (ITEM_MAP_FILE, lambda t: t.take([1, 0, 2, 3]), "item_id must be 1, 2"),
+    "missing user": (USER_MAP_FILE, lambda t: t.slice(0, 3), "has 3 users, the sequences 4"),
+    "another history": (
+        PART,
+        with_histories([[1, 2, 3, 2], *HISTORIES[1:]]),
+        "row 0 has the count 7",
+    ),
+    "another length": (PART, with_histories([[1, 2, 3], [1, 2, 1, 3], *HISTORIES[2:]]), "count 4"),
+    "another order": (PART, with_histories([[1, 2, 1, 3], *HISTORIES[1:]]), "split_fingerprint"),
+    "wider ids": (
+        PART,
+        lambda t: t.set_column(1, "items", t.column(1).cast(pa.list_(pa.int64()))),
+        "columns must be",
+    ),
+    "raw id twice": (
+        USER_MAP_FILE,
+        lambda t: t.set_column(1, "raw_id", [["u0", "u1", "u1", "u3"]]),
+        "raw id 'u1' is there twice",
+    ),
+    "users by another rule": (
+        USER_MAP_FILE,
+        lambda t: t.set_column(1, "raw_id", [["u1", "u0", "u2", "u3"]]),
+        "not in the order of raw ids",
+    ),
+    "missing value": (
+        USER_MAP_FILE,
+        lambda t: t.set_column(1, "raw_id", [["u0", None, "u2", "u3"]]),
+        "missing values in raw_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_verify_finds_what_checksums_cannot(tmp_path, case):
+    name, change, message = DAMAGE[case]
+    root = write(tmp_path / "d")
+    rewrite(root / name, change)
+    assert "the manifest says" in problems(root)
+    sign_again(root)
+    assert message in problems(root)
+
+
+def test_lists_of_other_writers_are_read(tmp_path):
+    root = write(tmp_path / "d")
+    others = pa.list_(pa.field("element", pa.int32()))
+    rewrite(root / PART, lambda t: t.set_column(1, "items", t.column(1).cast(others)))
+    assert read_sequences(root)[2].tolist() == HISTORIES[2]
+    rewrite(root / PART, with_nullable([[1, 2, None], *HISTORIES[1:]]))
+    with pytest.raises(DatasetError, match="an item is missing"):
+        read_sequences(root)
+
+
+def with_nullable(histories):
+    return lambda table: table.set_column(1, "items", [pa.array(histories, pa.list_(pa.int32()))])
+
+
+def test_items_by_another_rule_are_found(tmp_path):
+    swapped = [[{1: 2, 2: 1}.get(i, i) for i in history] for history in HISTORIES]
+    root = write(tmp_path / "d", swapped)
+    assert "not in the order of count descending" in problems(root)
+
+
+@pytest.mark.parametrize("key", ["users", "items", "interactions", "split_fingerprint"])
+def test_figures_of_the_manifest_are_compared(tmp_path, key):
+    root = write(tmp_path / "d")
+    manifest = Manifest.load(root)
+    dataclasses.replace(manifest, statistics=manifest.statistics | {key: 1}).save(root)
+    assert f"statistics say {key} 1" in problems(root)
+
+
+def test_missing_and_cut_files_are_named(tmp_path):
+    root = write(tmp_path / "d")
+    part = root / PART
+    content = part.read_bytes()
+    part.write_bytes(content[:-20])
+    with pytest.raises(DatasetError, match=r"part-0000.parquet: is missing or damaged"):
+        read_sequences(root)
+    part.write_bytes(content)
+    part.rename(part.with_name(part_name(1)))
+    with pytest.raises(DatasetError, match=r"without a gap, found part-0001"):
+        read_sequences(root)
+    part.with_name(part_name(1)).unlink()
+    with pytest.raises(DatasetError, match="found none"):
+        read_sequences(root)
+    (root / ITEM_MAP_FILE).unlink()
+    with pytest.raises(DatasetError, match=r"item_map.parquet: is missing or damaged"):
+        read_sequences(root)
+
+
+def test_verify_works_without_a_manifest(tmp_path):
+    root = write(tmp_path / "d")
+    (root / "manifest.json").unlink()
+    findings, report = verify.verify(root)
+    assert findings.problems == []
+    assert "4 users, 4 items, 15 interactions" in report
+
+
+def test_the_fingerprint_is_as_the_page_says():
+    sequences, users, items = make()
+    text = "u0\t2\ti2\ti0\nu1\t1\ti0\ti2\nu2\t3\ti0\ti0\nu3\t1\ti0\ti1\n"
+    expected = xxhash.xxh3_128(text.encode()).hexdigest()
+    assert split_fingerprint(sequences, users, items) == expected
+
+
+@given(st.lists(st.integers(0, 10**6), unique=True))
+def test_raw_ids_that_are_numbers_go_by_value(numbers):
+    order = order_raw_ids(pa.array(map(str, numbers), pa.string()))
+    assert [numbers[i] for i in order] == sorted(numbers)
+
+
+def test_the_columns_of_the_page_are_those_of_the_code():
+    table = PAGE[PAGE.index("<!-- sequence columns") :].split("\n\n")[1]
+    found = re.findall(r"^\| `([^`]+)` \| `(\w+)` \| (\S+(?: int32>)?) \|", table, re.MULTILINE)
+    schemas = {
+        "sequences/part-NNNN.parquet": SEQUENCE_SCHEMA,
+        ITEM_MAP_FILE: ITEM_MAP_SCHEMA,
+        USER_MAP_FILE: USER_MAP_SCHEMA,
+    }
+    expected = [(name, f.name, str(f.type)) for name, s in schemas.items() for f in s]
+    assert found == [(n, c, t.replace(" not null", "")) for n, c, t in expected]
+    section = PAGE[PAGE.index("## Sequences") :]
+    assert f"{module.PART_USERS:,} users into a part and {module.ROW_GROUP_USERS:,}" in section
+    assert f"at least {module.MIN_LENGTH} item ids" in section

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m dataspec.verify: what it prints, what it finds, how it exits."""
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.records import write_binary_records
+from recsys.data.verify import source as verify_source
+from recsys.data.verify.run import main, verify
+from tests.recsys.data.damage import overwrite
+from tests.recsys.data.datasets import (
+    SPEC,
+    make_columns,
+    write_dataset,
+    write_manifest,
+    write_split,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def problems(root, **options):
+    return verify(root, **options)[0].problems
+
+
+def test_a_sound_dataset(tmp_path, capsys):
+    root = write_dataset(tmp_path)
+    assert main([str(root)]) == 0
+    report = capsys.readouterr().out
+    for text in (
+        "made by   test (synthetic)",
+        "files     26 of 26 have the right size",
+        "checksums match (",
+        "MB/s)",
+        "features  2 numerical, 3 categorical with 40,205 ids in all",
+        "train         64    64      16     0.2500  split binary (narrow), parquet, binary records",
+        "categorical  cardinality  highest id  id 0 in train  id 0 in validation  id 0 in test",
+        "cat_2             40,000      39,999",
+        "numerical     min     mean    max",
+        "\nOK: no problems, no warnings (",
+    ):
+        assert text in report
+    assert len(report.splitlines()) < 30
+
+
+def test_figures(tmp_path):
+    write_dataset(tmp_path, ("split",), rows={"train": 40, "test": 40}, manifest=False)
+    one, other = make_columns(SPEC, 40), make_columns(SPEC, 40, seed=1)
+    report = verify(tmp_path)[1].splitlines()
+    line = next(x for x in report if x.startswith("cat_0")).split()
+    shares = [f"{(c.categorical[0] == 0).mean():.2%}" for c in (one, other)]
+    assert line == ["cat_0", "5", "4", *shares]
+    values = np.concatenate([one.numerical[:, 1], other.numerical[:, 1]]).astype(np.float64)
+    line = next(x for x in report if x.startswith("num_1")).split()
+    assert line[1:] == [f"{v:.4g}" for v in (values.min(), values.mean(), values.max())]
+
+
+def test_exit_codes_of_the_program(tmp_path):
+    root = write_dataset(tmp_path / "dataset", ("split",))
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "dataspec.verify", *map(str, arguments)]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    assert run(root, "--quick").returncode == 0
+    overwrite("train/cat_0.bin", 3, b"\x63")(root)
+    broken = run(root)
+    assert broken.returncode == 1
+    assert "FAILED: 2 problems, no warnings" in broken.stdout
+    assert broken.stderr == ""
+    missing = run(tmp_path / "nowhere")
+    assert missing.returncode == 2
+    assert "nowhere is not a folder" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["x", "y"], ["x", "--fast"], ["."], ["--num_numerical=x"]]
+)
+def test_wrong_usage(arguments, capsys):
+    negative = ["--num_numerical=-1"] if arguments == ["."] else []
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, *negative])
+    assert stop.value.code == 2
+    assert "usage: python -m dataspec.verify" in capsys.readouterr().err
+
+
+def test_formats_of_a_split_must_hold_the_same_rows(tmp_path):
+    root = write_dataset(tmp_path, ("split",), manifest=False)
+    write_binary_records(root / "train_data.bin", SPEC, make_columns(SPEC, 64, seed=9))
+    found = problems(root)
+    assert len(found) == 3  # every categorical feature; the labels happen to agree
+    assert "feature cat_1 holds other ids in split binary (narrow) than in binary" in found[1]
+
+
+def test_quick_reads_no_checksums_and_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(verify_source, "BLOCK_ROWS", 10)
+    rows = {"train": 1000, "test": 40}
+    root = write_dataset(tmp_path, ("split",), rows=rows)
+    overwrite("train/numerical.bin", 0, b"\x00\x3c\x00\x3c")(root)
+    assert len(problems(root)) == 1
+    findings, report = verify(root, quick=True)
+    assert findings.problems == []
+    assert "checksums not compared (--quick)" in report
+    line = next(x for x in report.splitlines() if x.startswith("train")).split()
+    assert line[1:3] == ["1,000", "160"]
+    overwrite("train/label.bin", 999, b"\x05")(root)  # the last block is always read
+    assert len(problems(root, quick=True)) == 1
+
+
+def warnings(root):
+    findings, _ = verify(root)
+    assert findings.problems == []
+    return findings.warnings
+
+
+@pytest.mark.parametrize(("value", "rate"), [(False, "0"), (True, "1")])
+def test_a_constant_label_is_worth_a_warning(tmp_path, value, rate):
+    columns = make_columns(SPEC, 64)
+    columns.label[:] = value
+    write_split(tmp_path, "train", SPEC, columns)
+    write_split(tmp_path, "test", SPEC, make_columns(SPEC, 64))
+    SPEC.save(tmp_path)
+    assert any(w.startswith(f"train: base rate {rate}: every label is") for w in warnings(tmp_path))
+
+
+def test_base_rates_that_differ_strongly(tmp_path):
+    SPEC.save(tmp_path)
+    for split, clicks in (("train", 250), ("validation", 260), ("test", 500)):
+        columns = make_columns(SPEC, 1000)
+        columns.label[:] = np.arange(1000) < clicks
+        write_split(tmp_path, split, SPEC, columns)
+    (warning,) = warnings(tmp_path)
+    assert warning.startswith("base rate 0.2500 in train, 0.5000 in test: they differ strongly")
+
+
+def test_tables_and_numerical_features_that_nothing_uses(tmp_path):
+    spec = FeatureSpec.criteo((1000, 1000), num_numerical=2)
+    spec.save(tmp_path)
+    for split in ("train", "test"):
+        columns = make_columns(spec, 2000)
+        columns.categorical[1][:] = np.minimum(columns.categorical[1], 498)
+        columns.numerical[:, 1] = 3
+        write_split(tmp_path, split, spec, columns)
+    assert warnings(tmp_path) == [
+        "feature cat_1: the highest id is 498, its table has 1,000 rows: more than half of it is "
+        "never used",
+        "feature num_1: is 3 in every row",
+    ]
+
+
+def test_missing_splits(tmp_path):
+    root = write_dataset(tmp_path / "one", ("split",), rows={"train": 8}, manifest=False)
+    assert warnings(root) == [f"{root}: there is no test split"]
+    write_manifest(root, SPEC, {"train": 8, "test": 8}, {"train": 2, "test": 2})
+    assert any("the test split is missing, the manifest says 8 rows" in p for p in problems(root))
+    SPEC.save(tmp_path)
+    assert any("no split could be read" in p for p in problems(tmp_path))
+
+
+def test_a_dataset_without_rows(tmp_path):
+    root = write_dataset(tmp_path, ("split",), rows={"train": 0, "test": 0})
+    assert warnings(root) == ["no split has rows"]
+
+
+def test_labels_of_two_formats_that_differ(tmp_path):
+    root = write_dataset(tmp_path, ("split", "binary"), manifest=False)
+    overwrite("train/label.bin", 1, b"\1")(root)
+    (found,) = problems(root)
+    assert "train: 17 clicks in split binary (narrow), 16 in binary records; the formats" in found
+
+
+def test_rows_left_out_by_preprocessing_are_counted(tmp_path):
+    root = write_dataset(tmp_path, ("split",))
+    document = json.loads((root / "manifest.json").read_text())
+    document |= {"rejected": {"columns": 3, "hex": 1_000}, "semantics": {"preset": "dlrm"}}
+    (root / "manifest.json").write_text(json.dumps(document))
+    report = verify(root)[1]
+    assert "made by   test (synthetic, preset dlrm, 1,003 raw rows were left out)" in report
+
+
+def test_other_files_are_a_warning(tmp_path):
+    root = write_dataset(tmp_path, ("split",))
+    (root / "notes.txt").write_text("x")
+    assert warnings(root) == [f"{root / 'notes.txt'}: is not in the manifest; no reader uses it"]
+
+
+def test_dictionaries_must_fit_their_cardinality(tmp_path):
+    root = write_dataset(tmp_path, ("split",), manifest=False)
+    (root / "dictionaries").mkdir()
+    (root / "dictionaries/cat_0.bin").write_bytes(bytes(4 * 4))
+    assert problems(root) == []
+    (root / "dictionaries/cat_1.bin").write_bytes(bytes(4 * 200))
+    (found,) = problems(root)
+    assert (
+        "dictionaries/cat_1.bin: has 800 bytes, feature cat_1 with cardinality 200 needs 796"
+        in found
+    )
+
+
+def test_parquet_alone_carries_its_spec(tmp_path):
+    root = write_dataset(tmp_path, ("parquet",), manifest=False)
+    for name in ("feature_spec.yaml", "model_size.json"):
+        (root / name).unlink()
+    findings, report = verify(root)
+    assert findings.problems == []
+    assert "features  2 numerical, 3 categorical" in report
+    part = root / "parquet/train/part_00001.parquet"
+    pq.write_table(pq.read_table(part, partitioning=None).drop_columns(["num_0"]), part)
+    assert any(f"{part}: columns ['num_0']" in p for p in problems(root))
+
+
+def test_model_size_alone_needs_the_number_of_numerical_features(tmp_path):
+    root = write_dataset(tmp_path, ("split",), manifest=False)
+    (root / "feature_spec.yaml").unlink()
+    assert any("not 64 rows x 13 features" in p for p in problems(root))
+    assert problems(root, num_numerical=2) == []
+
+
+def test_a_dataset_of_an_unknown_kind_is_a_problem(tmp_path):
+    (tmp_path / "items.parquet").write_bytes(b"x")
+    write_manifest(tmp_path, SPEC, {"train": 1}, {})
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(document | {"kind": "graph"}))
+    (problem,) = problems(tmp_path)
+    assert "kind graph is unknown; update the code" in problem
+
+
+def test_memory_does_not_grow_with_rows(tmp_path):
+    spec = FeatureSpec.criteo((100,) * 4, num_numerical=4)
+    peaks = []
+    for rows in (300_000, 1_200_000):
+        root = tmp_path / str(rows)
+        (root / "train").mkdir(parents=True)
+        spec.save(root)
+        columns = make_columns(spec, 1000)
+        for name, data in {
+            "label.bin": columns.label,
+            "numerical.bin": columns.numerical,
+            **{f"cat_{i}.bin": c for i, c in enumerate(columns.categorical)},
+        }.items():
+            (root / "train" / name).write_bytes(data.tobytes() * (rows // 1000))
+        tracemalloc.start()
+        assert problems(root) == []
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of small models with random weights, written as a training run writes them."""
+
+import torch
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS
+from bert4rec.model.weights import weights_of as bert4rec_weights
+from dlrm.config import DlrmConfig
+from dlrm.model.network import Dlrm
+from dlrm.model.weights import weights_of as dlrm_weights
+from recsys.train.checkpoint import write_checkpoint
+
+TABLE_SIZES = (5, 200, 3000, 17)
+NUM_NUMERICAL = 3
+DLRM_SETTINGS = {
+    "dataset_type": "synthetic_gpu",
+    "num_numerical_features": NUM_NUMERICAL,
+    "embedding_dim": 16,
+    "bottom_mlp_sizes": [16, 16],
+    "top_mlp_sizes": [16, 1],
+    "optimized_mlp": False,
+}
+NUM_ITEMS_IN_CATALOGUE = 50
+BERT4REC_SETTINGS = {"max_len": 12, "emb_dim": 16, "nhead": 2, "num_layers": 2}
+
+
+def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
+    """Writes a DLRM to a folder and returns (the folder, the model)."""
+    config = DlrmConfig.from_dict(DLRM_SETTINGS | settings)
+    torch.manual_seed(1)
+    model = Dlrm(config.model, table_sizes).eval()
+    # Larger than a fresh model's: the answers are to depend on the tables.
+    for i, table in enumerate(model.embeddings.tables()):
+        model.embeddings.load_table(i, torch.randn_like(table))
+    write_checkpoint(path, dlrm_weights(model), {"step": 7}, config.to_dict())
+    return path, model
+
+
+def bert4rec_checkpoint(path, num_items=NUM_ITEMS_IN_CATALOGUE, state=None, **settings):
+    """Writes a BERT4Rec to a folder and returns (the folder, the model)."""
+    config = Bert4RecConfig.from_dict(BERT4REC_SETTINGS | {"init_std": 0.3} | settings)
+    torch.manual_seed(1)
+    model = Bert4Rec(config.model, num_items).eval()
+    state = {"step": 7, NUM_ITEMS: num_items} | (state or {})
+    write_checkpoint(path, {MODEL_GROUP: bert4rec_weights(model)}, state, config.to_dict())
+    return path, model

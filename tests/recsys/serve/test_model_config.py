@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.pbtxt: what is written is what Triton's own schema reads, and nonsense is refused."""
+
+import itertools
+
+import pytest
+
+from recsys.serve.config_pbtxt import (
+    ConfigError,
+    ServingSettings,
+    check_config,
+    check_same_tensors,
+    config_text,
+    parse_config,
+)
+from recsys.serve.signature import Signature, bert4rec_signature, dlrm_signature
+
+DLRM = dlrm_signature(13, 26)
+
+
+def parsed(signature=DLRM, name="dlrm", **settings):
+    settings = ServingSettings(**settings)
+    text = config_text(name, signature, settings)
+    check_config(text, name, settings)
+    return parse_config(text, "config.pbtxt")
+
+
+def test_a_dlrm_for_the_python_backend():
+    config = parsed(
+        max_batch_size=512,
+        max_queue_delay_us=500,
+        preferred_batch_sizes=(128, 512),
+        instances=2,
+        threads=1,
+        warmup=64,
+        cache=True,
+    )
+    assert (config.name, config.backend, config.platform) == ("dlrm", "python", "")
+    assert config.max_batch_size == 512
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.input] == [
+        ("numerical", 11, [13]),  # TYPE_FP32
+        ("categorical", 9, [26]),  # TYPE_INT64
+    ]
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.output] == [
+        ("probability", 11, [1]),
+        ("logit", 11, [1]),
+    ]
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (2, 2)  # KIND_CPU
+    assert list(config.dynamic_batching.preferred_batch_size) == [128, 512]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 500
+    assert config.parameters["threads"].string_value == "1"
+    assert config.response_cache.enable
+    assert config.parameters["warmup_rows"].string_value == "64"  # our model.py reads it
+
+
+def test_histories_of_any_length_are_batched_ragged():
+    config = parsed(bert4rec_signature(10), "bert4rec")
+    history, exclude_seen = config.input
+    assert (list(history.dims), history.allow_ragged_batch, history.optional) == ([-1], True, False)
+    assert (list(exclude_seen.dims), exclude_seen.optional) == ([1], True)
+
+
+def test_without_batching_rows_are_a_dimension():
+    config = parsed(max_batch_size=0, backend="pytorch", format="aoti", warmup=1)
+    assert config.platform == "torch_aoti"
+    assert [list(t.dims) for t in config.input] == [[-1, 13], [-1, 26]]
+    assert not config.HasField("dynamic_batching")
+    assert list(config.model_warmup[0].inputs["INPUT__1"].dims) == [1, 26]
+
+
+@pytest.mark.parametrize(
+    ("settings", "backend", "platform", "names"),
+    [
+        ({"backend": "pytorch", "format": "torchscript"}, "pytorch", "pytorch_libtorch", "INPUT__"),
+        ({"backend": "onnx", "format": "onnx"}, "onnxruntime", "onnxruntime_onnx", "numerical"),
+    ],
+)
+def test_container_backends(settings, backend, platform, names):
+    config = parsed(device="gpu", warmup=64, threads=2, **settings)
+    (warmup,) = config.model_warmup
+    assert warmup.batch_size == 64
+    assert [list(value.dims) for value in warmup.inputs.values()] in ([[13], [26]], [[26], [13]])
+    assert (config.backend, config.platform) == (backend, platform)
+    assert config.input[0].name.startswith(names)
+    assert config.instance_group[0].kind == 1  # KIND_GPU
+
+
+def test_every_combination_is_valid():
+    signatures = (DLRM, bert4rec_signature(10), bert4rec_signature(10, 199))
+    formats = {"python": "eager", "pytorch": "torchscript", "onnx": "onnx"}
+    for signature, backend, device, largest, cache in itertools.product(
+        signatures, formats, ("cpu", "gpu"), (0, 8), (False, True)
+    ):
+        config = parsed(
+            signature,
+            "m.1",
+            backend=backend,
+            format=formats[backend],
+            device=device,
+            max_batch_size=largest,
+            cache=cache,
+            threads=3,
+            warmup=1,
+        )
+        assert len(config.input) == len(signature.inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "onnx", "format": "eager"}, "--format eager: --backend onnx runs onnx"),
+        ({"max_batch_size": -1}, "--max_batch_size must be 0 or more, got -1"),
+        ({"instances": 0}, "must be 1 or more"),
+        ({"threads": 0}, "must be 1 or more"),
+        ({"preferred_batch_sizes": (9,), "max_batch_size": 8}, r"9 must lie in \[1, --max_batch"),
+        ({"warmup": 9, "max_batch_size": 8}, "--warmup 9 is more than --max_batch_size 8"),
+        ({"max_batch_size": 0, "max_queue_delay_us": 5}, "need dynamic batching"),
+        ({"dynamic_batching": False, "max_queue_delay_us": 5}, "need dynamic batching"),
+    ],
+)
+def test_senseless_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ServingSettings(**settings)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", "a b", 'a"b', ".hidden"])
+def test_a_name_that_is_no_folder_name_is_refused(name):
+    with pytest.raises(ConfigError, match="--name"):
+        config_text(name, DLRM, ServingSettings())
+
+
+def test_a_batched_package_of_aotinductor_is_refused_for_the_container():
+    settings = ServingSettings(backend="pytorch", format="aoti")
+    with pytest.raises(ConfigError, match="needs --max_batch_size 0"):
+        check_config(config_text("m", DLRM, settings), "m", settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [('max_batchsize: 3\nname: "m"', "1:1"), ("input { data_type: TYPE_FLOAT }", "1:20")],
+)
+def test_what_triton_would_not_parse_is_refused_with_its_place(text, where):
+    with pytest.raises(ConfigError, match=rf"config\.pbtxt: not a model configuration.*{where}"):
+        check_config(text, "m", ServingSettings())
+
+
+def test_a_configuration_of_another_model_is_refused():
+    with pytest.raises(ConfigError, match="is of model 'a', its folder is 'b'"):
+        check_config(config_text("a", DLRM, ServingSettings()), "b", ServingSettings())
+
+
+@pytest.mark.parametrize(
+    ("signature", "settings"),
+    [
+        (dlrm_signature(13, 25), {}),
+        (bert4rec_signature(10), {}),
+        (DLRM, {"backend": "onnx", "format": "onnx"}),
+    ],
+)
+def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signature, settings):
+    file = tmp_path / "config.pbtxt"
+    file.write_text(config_text("m", DLRM, ServingSettings()))
+    same = config_text("m", DLRM, ServingSettings(instances=3, max_batch_size=7, cache=True))
+    check_same_tensors(file, same)
+    with pytest.raises(ConfigError, match="all versions of a model share one configuration"):
+        check_same_tensors(file, config_text("m", signature, ServingSettings(**settings)))
+
+
+def test_a_signature_survives_json():
+    for signature in (DLRM, bert4rec_signature(10), DLRM.positional()):
+        assert Signature.from_dict(signature.to_dict()) == signature

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model repository gets a version whole or not at all, and no server sees the half of one."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from recsys.serve.config_pbtxt import ConfigError
+from recsys.serve.repository import LOCK_FILE, ModelRepository, RepositoryError
+
+
+def tree(root):
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != LOCK_FILE
+    }
+
+
+def add(repository, name="m", version=None, text="weights", config="config"):
+    with repository.staged_version(name, version) as staged:
+        (staged.folder / "weights").write_text(text)
+        return staged.install(config, {"cpu": "on a cpu"})
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return ModelRepository(tmp_path / "models")
+
+
+def test_versions_follow_each_other(repository):
+    assert repository.versions("m") == []
+    assert add(repository, text="a") == repository.root / "m" / "1"
+    assert add(repository, text="b") == repository.root / "m" / "2"
+    add(repository, version=7)
+    add(repository, text="c", config="newer")
+    assert repository.versions("m") == [1, 2, 7, 8]
+    assert tree(repository.root) == {
+        "m/1/weights": "a",
+        "m/2/weights": "b",
+        "m/7/weights": "weights",
+        "m/8/weights": "c",
+        "m/config.pbtxt": "newer",
+        "m/configs/cpu.pbtxt": "on a cpu",
+    }
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_everything_as_it_was(repository, tmp_path, is_new, error):
+    add(repository, "other" if is_new else "m")
+    before = tree(tmp_path)
+
+    def fail():
+        with repository.staged_version("m", None) as staged:
+            (staged.folder / "weights").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert tree(tmp_path) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["models"]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_server_never_sees_what_is_not_complete(repository, is_new):
+    if not is_new:
+        add(repository)
+    models = {"m"} - ({"m"} if is_new else set())
+    with repository.staged_version("m", None) as staged:
+        (staged.folder / "weights").write_text("half")
+        assert {p.name for p in repository.root.iterdir() if p.is_dir()} == models
+        assert repository.versions("m") == ([] if is_new else [1])
+        staged.install("config", {})
+        assert repository.versions("m")[-1] == staged.version
+
+
+def test_a_mounted_repository_has_nothing_beside_it(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with repository.staged_version("m", None) as staged:
+        assert staged.folder.is_relative_to(repository.root)
+        (staged.folder / "weights").write_text("whole")
+        assert repository.versions("m") == []
+        assert not list(repository.root.rglob("config.pbtxt"))
+        staged.install("config", {})
+    assert tree(repository.root) == {"m/1/weights": "whole", "m/config.pbtxt": "config"}
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
+def test_a_version_is_never_replaced(repository):
+    add(repository)
+    with (
+        pytest.raises(RepositoryError, match=r"--version 1: .* has it already"),
+        repository.staged_version("m", 1),
+    ):
+        pass
+    assert tree(repository.root)["m/1/weights"] == "weights"
+
+
+def test_versions_begin_with_1_and_names_are_plain(repository):
+    with pytest.raises(RepositoryError, match="got 0"), repository.staged_version("m", 0):
+        pass
+    with pytest.raises(ConfigError, match="--name"), repository.staged_version("../m", 1):
+        pass
+
+
+def test_one_deployment_at_a_time(repository):
+    with (
+        repository.staged_version("m", None),
+        pytest.raises(RepositoryError, match="another deployment is under way"),
+        repository.staged_version("n", None),
+    ):
+        pass
+    add(repository, "n")
+
+
+def test_a_repository_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "models").write_text("a file")
+    with (
+        pytest.raises(RepositoryError, match="cannot be written"),
+        ModelRepository(tmp_path / "models").staged_version("m", None),
+    ):
+        pass
+
+
+def _die_while_staging(root):
+    with ModelRepository(root).staged_version("m", None) as staged:
+        (staged.folder / "weights").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new):
+    if not is_new:
+        add(repository)
+    before = tree(repository.root)
+    process = multiprocessing.get_context("fork").Process(
+        target=_die_while_staging, args=(repository.root,)
+    )
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    served = {k: v for k, v in tree(repository.root).items() if ".tmp/" not in k}
+    assert served == before
+    version = add(repository, text="whole")
+    assert (version / "weights").read_text() == "whole"
+    assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]

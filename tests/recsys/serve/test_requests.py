@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused before a model sees it, and with which words."""
+
+import numpy as np
+import pytest
+
+from recsys.serve.requests import BadRequestError, check_arrays, check_ids
+from recsys.serve.signature import bert4rec_signature, dlrm_signature
+
+SIGNATURE = dlrm_signature(3, 2)
+
+
+def request(**changes):
+    good = {"numerical": np.zeros((4, 3), np.float32), "categorical": np.zeros((4, 2), np.int64)}
+    return {name: array for name, array in {**good, **changes}.items() if array is not None}
+
+
+def with_nan():
+    values = np.zeros((4, 3), np.float32)
+    values[2, 1] = np.nan
+    return values
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"categorical": None}, "input 'categorical' is missing"),
+        ({"other": np.zeros((4, 1))}, "unknown input 'other'; the model takes categorical, numer"),
+        ({"numerical": np.zeros((4, 3))}, "'numerical': expected float32, got float64"),
+        ({"categorical": np.zeros((4, 2), np.int32)}, "expected int64, got int32"),
+        ({"numerical": np.zeros((4, 2), np.float32)}, r"expected shape \[rows, 3\], got \[4, 2\]"),
+        ({"numerical": np.zeros(3, np.float32)}, r"expected shape \[rows, 3\], got \[3\]"),
+        ({"numerical": np.zeros((5, 3), np.float32)}, "numerical 5, categorical 4"),
+        (
+            {"numerical": np.zeros((0, 3), np.float32), "categorical": np.zeros((0, 2), np.int64)},
+            "the request holds no row",
+        ),
+        ({"numerical": with_nan()}, "'numerical', row 2, feature 1: nan is no finite number"),
+        ({"numerical": -with_nan() + np.float32(np.inf)}, "row 0, feature 0: inf is no finite"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(changes, message):
+    check_arrays(SIGNATURE, request())
+    with pytest.raises(BadRequestError, match=message):
+        check_arrays(SIGNATURE, request(**changes))
+
+
+def test_what_is_optional_may_be_left_out_and_lengths_may_differ():
+    signature = bert4rec_signature(10)
+    for length in (1, 500):
+        check_arrays(signature, {"history": np.ones((2, length), np.int64)})
+    with pytest.raises(BadRequestError, match="expected bool, got int64"):
+        check_arrays(
+            signature,
+            {"history": np.ones((2, 3), np.int64), "exclude_seen": np.ones((2, 1), np.int64)},
+        )
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**62])
+def test_an_id_outside_its_range_is_named(bad):
+    ids = np.array([[4, 6], [0, 0]])
+    check_ids("categorical", ids, np.array([5, 7]))
+    ids[1, 0] = bad
+    with pytest.raises(BadRequestError, match=rf"row 1, feature 0: {bad} is not in \[0, 5\)"):
+        check_ids("categorical", ids, np.array([5, 7]))

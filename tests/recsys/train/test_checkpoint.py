@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+import torch
+
+from recsys.train.checkpoint import (
+    CheckpointError,
+    CheckpointFolder,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+GROUPS = {"mlp": {"weight": torch.arange(6.0).view(2, 3), "count": torch.tensor(3)}}
+
+
+def test_round_trip(tmp_path):
+    write_checkpoint(tmp_path / "c", GROUPS, {"step": 7}, {"lr": 0.5})
+    found = read_checkpoint(tmp_path / "c")
+    assert found.state == {"step": 7}
+    assert found.config == {"lr": 0.5}
+    assert found.groups() == ["mlp"]
+    for name, tensor in GROUPS["mlp"].items():
+        torch.testing.assert_close(found.tensors("mlp")[name], tensor, rtol=0, atol=0)
+
+
+def test_views_of_one_table_are_stored_apart(tmp_path):
+    table = torch.arange(10.0).view(5, 2)
+    groups = {"a": {"weight": table[:2]}, "b": {"weight": table[2:]}}
+    write_checkpoint(tmp_path / "c", groups, {}, {})
+    found = read_checkpoint(tmp_path / "c")
+    assert torch.equal(found.tensors("b")["weight"], table[2:])
+    assert (tmp_path / "c" / "a.safetensors").stat().st_size < 200
+
+
+def test_interrupted_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, GROUPS, {"step": 1}, {}, is_best=True)
+
+    class DiskFullError(Exception):
+        pass
+
+    def fail(*_args, **_kwargs):
+        raise DiskFullError
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(DiskFullError):
+        folder.save(2, GROUPS, {"step": 2}, {}, is_best=False)
+    assert read_checkpoint(tmp_path).state == {"step": 1}
+
+
+def test_keeps_the_latest_and_the_best(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    for step, is_best in ((1, True), (2, False), (3, False)):
+        folder.save(step, GROUPS, {"step": step}, {}, is_best=is_best)
+    assert sorted(p.name for p in tmp_path.glob("step_*")) == ["step_000000001", "step_000000003"]
+    assert folder.latest() == tmp_path / "step_000000003"
+    assert folder.best() == tmp_path / "step_000000001"
+    assert read_checkpoint(tmp_path).state == {"step": 1}, "a run is known by its best"
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, GROUPS, {"step": 1}, {}, is_best=True)
+    folder.save(1, GROUPS, {"step": 1, "again": True}, {}, is_best=True)
+    assert read_checkpoint(tmp_path).state["again"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "step_000000001"]
+
+
+def damage(path, change):
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("manifest.json", lambda b: b[:20], "not readable as JSON"),
+        ("manifest.json", lambda b: b"[]", "not a checkpoint of this project"),
+        ("manifest.json", lambda b: b.replace(b'version": 1', b'version": 9'), "format version 9"),
+        ("manifest.json", lambda b: b.replace(b'"state"', b'"stat"'), "keys are missing"),
+        ("mlp.safetensors", lambda b: b[:-1], "missing or cut short"),
+        ("mlp.safetensors", lambda b: b[:-1] + bytes([b[-1] ^ 1]), "checksum differs"),
+    ],
+)
+def test_damage_is_named(tmp_path, file, change, message):
+    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
+    damage(tmp_path / "c" / file, change)
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_checkpoint(tmp_path / "c").tensors("mlp")
+    assert str(tmp_path / "c") in str(error.value)
+
+
+def test_missing_checkpoint_and_group(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint here"):
+        read_checkpoint(tmp_path)
+    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
+    with pytest.raises(CheckpointError, match="holds no tensors 'tables', only mlp"):
+        read_checkpoint(tmp_path / "c").tensors("tables")
+
+
+def test_damaged_pointer_is_named(tmp_path):
+    CheckpointFolder(tmp_path).save(1, GROUPS, {}, {}, is_best=True)
+    (tmp_path / "latest.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"latest\.json"):
+        read_checkpoint(tmp_path)
+
+
+def test_manifest_lists_every_file(tmp_path):
+    write_checkpoint(tmp_path / "c", GROUPS, {}, {})
+    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
+    listed = {"manifest.json", *manifest["files"]}
+    assert listed == {p.name for p in (tmp_path / "c").iterdir()}

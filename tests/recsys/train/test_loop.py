@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop around a real, tiny model: one weight that follows the mean of its batches."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from recsys.train.divergence import DivergenceError
+from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
+from recsys.train.run_log import RunLog
+from recsys.train.schedule import WarmupPolynomialDecay
+
+
+class Source:
+    num_batches = 5
+    batch_size = 4
+
+    def batches(self, epoch, start):
+        for i in range(start, self.num_batches):
+            yield torch.full((4,), float(epoch * 10 + i))
+
+
+class Step:
+    def __init__(self):
+        self.weight = torch.zeros(())
+        self.seen = []
+        self.rates = []
+
+    def __call__(self, batch, lr):
+        self.seen.append(int(batch[0]))
+        self.rates.append(lr)
+        loss = (self.weight - batch).square().mean()
+        self.weight += lr * (batch.mean() - self.weight)
+        return loss
+
+
+class Run:
+    """A loop with everything it calls recorded."""
+
+    def __init__(self, step=None, state=None, metrics=None, log_path=None, **config):
+        self.step = step or Step()
+        self.saved = []
+        self.lines = []
+        self.evaluations = []
+        self.metrics = metrics or []
+        self.loop = Loop(
+            config=LoopConfig(**config),
+            schedule=WarmupPolynomialDecay(base_lr=0.1),
+            step=self.step,
+            source=Source(),
+            evaluate=self.evaluate,
+            save=lambda state, is_best: self.saved.append((state.step, is_best)),
+            log=RunLog(log_path),
+            device=torch.device("cpu"),
+            announce=self.lines.append,
+            state=state or LoopState(),
+        )
+
+    def evaluate(self, epochs_done):
+        self.evaluations.append((self.loop.state.step, epochs_done))
+        metric = self.metrics.pop(0) if self.metrics else 0.6
+        return Evaluation(metric, {"auc": metric}, 100.0)
+
+    def fit(self):
+        return self.loop.fit()
+
+
+def test_sees_every_batch_of_every_epoch_once():
+    run = Run(epochs=2)
+    result = run.fit()
+    assert run.step.seen == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert result.reason == "done"
+    assert (result.state.step, result.state.epoch, result.state.batch) == (10, 2, 0)
+    assert run.evaluations == [(5, 1), (10, 2)]
+
+
+@pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 10])
+def test_max_steps_is_exact(max_steps):
+    run = Run(epochs=2, max_steps=max_steps)
+    assert run.fit().state.step == max_steps
+    assert len(run.step.seen) == max_steps
+    assert run.evaluations[-1][0] == max_steps
+
+
+def test_evaluates_every_test_freq_steps_after_test_after():
+    run = Run(epochs=2, test_freq=2, test_after=1.0)
+    run.fit()
+    assert [step for step, _ in run.evaluations] == [7, 9, 10]
+
+
+def progress(run):
+    return [int(line.split("[")[2].split("/")[0]) for line in run.lines if "step_time" in line]
+
+
+@pytest.mark.parametrize(("print_freq", "printed"), [(3, [1, 3, 1, 4]), (1, [1, 2, 3, 4, 5] * 2)])
+def test_the_first_step_is_printed_but_not_logged(tmp_path, print_freq, printed):
+    log = tmp_path / "log.json"
+    run = Run(epochs=2, print_freq=print_freq, log_path=log)
+    run.fit()
+    assert progress(run) == printed
+    records = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]
+    logged = [r["step"][1] for r in records if "step_time" in r["data"]]
+    assert logged == list(range(print_freq, 11, print_freq))
+
+
+def test_the_loss_of_the_first_step_still_counts_in_its_window(tmp_path):
+    log = tmp_path / "log.json"
+    Run(max_steps=3, print_freq=3, log_path=log).fit()
+    step = Step()
+    expected = [float(step(b, 0.1)) for b in Source().batches(0, 0)][:3]
+    (record,) = (json.loads(line[5:]) for line in log.read_text().splitlines() if '"loss"' in line)
+    assert record["data"]["loss"] == pytest.approx(sum(expected) / 3)
+
+
+def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
+    log = tmp_path / "log.json"
+    for number in range(3):
+        with caplog.at_level("INFO"):
+            RunLog(log).parameters({"run": number})
+    assert '"run": 2' in log.read_text()
+    assert '"run": 1' in (tmp_path / "log.json.old").read_text()
+    assert "log.json of an earlier run is kept as" in caplog.text
+    RunLog(log, append=True).record((), {"more": 1})
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_threshold_ends_the_run_and_saves():
+    run = Run(epochs=3, metrics=[0.5, 0.8], metric_threshold=0.75)
+    result = run.fit()
+    assert result.reason == "threshold"
+    assert result.state.step == 10
+    assert result.state.best_metric == 0.8
+    assert run.saved == [(5, True), (10, True)]
+    assert any(line.startswith("Hit target accuracy AUC 0.75") for line in run.lines)
+
+
+def test_best_is_saved_and_the_end_too():
+    run = Run(epochs=3, metrics=[0.7, 0.6, 0.65])
+    run.fit()
+    assert run.saved == [(5, True), (15, False)]
+
+
+def test_saves_every_save_freq_steps():
+    run = Run(epochs=1, save_freq=2, metrics=[0.7])
+    run.fit()
+    assert run.saved == [(2, False), (4, False), (5, True)]
+
+
+def test_resumes_where_it_stood():
+    whole = Run(epochs=2)
+    whole.fit()
+    first = Run(epochs=2, max_steps=7)
+    stopped = first.fit().state
+    second = Run(step=first.step, state=stopped, epochs=2)
+    second.fit()
+    assert first.step.seen == whole.step.seen
+    assert torch.equal(first.step.weight, whole.step.weight)
+
+
+def test_resumes_at_the_very_end_of_an_epoch():
+    run = Run(state=LoopState(step=5, epoch=0, batch=5), epochs=2)
+    run.fit()
+    assert run.step.seen == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_and_restores_the_handler(number):
+    class Interrupted(Step):
+        def __call__(self, batch, lr):
+            if len(self.seen) == 2:
+                os.kill(os.getpid(), number)
+            return super().__call__(batch, lr)
+
+    before = signal.getsignal(number)
+    run = Run(step=Interrupted(), epochs=2)
+    result = run.fit()
+    assert result.reason == signal.Signals(number).name
+    assert len(run.step.seen) == 3
+    assert run.saved == [(3, False)]
+    assert signal.getsignal(number) == before
+
+
+def test_nan_stops_the_run_before_a_checkpoint():
+    class Diverging(Step):
+        def __call__(self, batch, lr):
+            loss = super().__call__(batch, lr)
+            return loss * math.nan if len(self.seen) == 3 else loss
+
+    run = Run(step=Diverging(), epochs=1, save_freq=4)
+    with pytest.raises(DivergenceError, match="loss is nan at step 3"):
+        run.fit()
+    assert run.saved == []
+
+
+def test_constant_loss_stops_the_run():
+    class Constant(Step):
+        def __call__(self, batch, lr):
+            return torch.tensor(0.693)
+
+    with pytest.raises(DivergenceError, match="no longer depends on its input"):
+        Run(step=Constant(), epochs=100, print_freq=50).fit()
+
+
+def test_line_and_log_have_the_recipe_s_form(tmp_path):
+    run = Run(epochs=1, print_freq=2, log_path=tmp_path / "log.json")
+    run.fit()
+    assert run.lines[1].startswith("Epoch:[0/1] [2/5]  eta: 0:00:0")
+    for part in ("loss: ", "step_time: ", "lr: 0.1000", "data_wait: "):
+        assert part in run.lines[0]
+    assert "Epoch 0 step 5. auc 0.600000" in run.lines
+    records = [
+        json.loads(x.removeprefix("DLLL "))
+        for x in (tmp_path / "log.json").read_text().splitlines()
+    ]
+    assert [r["step"] for r in records] == [[0, 2], [0, 4], [0, 5]]
+    assert set(records[0]["data"]) == {"loss", "step_time", "data_wait", "compute", "lr"}
+    assert records[0]["data"]["loss"] == pytest.approx((0.0 + 1.0) / 2)
+
+
+def test_the_logged_loss_is_a_mean_over_steps_of_several_short_epochs(tmp_path):
+    run = Run(epochs=2, print_freq=8, test_after=2.0, log_path=tmp_path / "log.json")
+    losses = []
+    step = run.loop.step
+
+    def recording(batch, lr):
+        losses.append(float(step(batch, lr)))
+        return torch.tensor(losses[-1])
+
+    run.loop.step = recording
+    run.fit()
+    line = (tmp_path / "log.json").read_text().splitlines()[0].removeprefix("DLLL ")
+    record = json.loads(line)
+    assert record["step"] == [1, 8]
+    assert record["data"]["loss"] == pytest.approx(sum(losses[:8]) / 8, rel=1e-6)
+
+
+def test_throughput_covers_the_whole_window_after_the_warmup():
+    result = Run(epochs=2, benchmark_warmup_steps=3).fit()
+    assert result.train_samples_per_s > 0
+    assert math.isnan(Run(epochs=1, benchmark_warmup_steps=100).fit().train_samples_per_s)
+
+
+def test_patience_stops_after_evaluations_without_a_better_one():
+    run = Run(epochs=9, patience=2, metrics=[0.6, 0.7, 0.7, 0.65, 0.9])
+    result = run.fit()
+    assert result.reason == "patience"
+    assert [step for step, _ in run.evaluations] == [5, 10, 15, 20]
+    assert result.state.best_metric == 0.7
+    assert "No better auc in 2 evaluations" in run.lines[-1]
+
+
+def test_patience_counts_on_after_a_resume():
+    first = Run(epochs=9, patience=3, max_steps=10, metrics=[0.7, 0.6]).fit()
+    assert first.state.evaluations_since_best == 1
+    rest = Run(state=first.state, epochs=9, patience=3, metrics=[0.6, 0.5, 0.9])
+    assert rest.fit().reason == "patience"
+    assert rest.loop.state.step == 20
+    over = Run(state=rest.loop.state, epochs=9, patience=3)
+    over.fit()
+    assert over.step.seen == []

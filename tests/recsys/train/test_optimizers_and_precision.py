@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+
+import pytest
+import torch
+
+from recsys.train.dense_optimizer import build_dense_optimizer
+from recsys.train.precision import Precision, resolve_precision
+
+CPU = torch.device("cpu")
+
+
+def parameters(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((3, 4), (5,))]
+
+
+def torch_twin(rule, params, lr, weight_decay):
+    if rule == "sgd":
+        return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
+    if rule == "adagrad":
+        return torch.optim.Adagrad(params, lr=lr, weight_decay=weight_decay, eps=1e-8)
+    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, eps=1e-8)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_equals_torch(rule, weight_decay, scale):
+    ours, theirs = parameters(), parameters()
+    optimizer = build_dense_optimizer(rule, ours, weight_decay)
+    twin = torch_twin(rule, theirs, 0.05, weight_decay)
+    generator = torch.Generator().manual_seed(1)
+    no_overflow = torch.tensor(False) if scale != 1.0 else None
+    for _ in range(5):
+        for a, b in zip(ours, theirs, strict=True):
+            b.grad = torch.randn(b.shape, generator=generator)
+            a.grad = b.grad * scale
+        optimizer.step(torch.tensor(0.05), scale, no_overflow)
+        twin.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+def test_overflow_changes_nothing(rule):
+    params = parameters()
+    optimizer = build_dense_optimizer(rule, params, 0.1)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer.step(torch.tensor(0.1), 1024.0, torch.tensor(False))
+    before = [p.detach().clone() for p in params]
+    state = {k: v.clone() for k, v in optimizer.state().items()}
+    params[0].grad.fill_(float("inf"))
+    params[1].grad.fill_(float("nan"))
+    optimizer.step(torch.tensor(0.1), 1024.0, torch.tensor(True))
+    assert all(torch.equal(a, b) for a, b in zip(before, params, strict=True))
+    assert all(torch.equal(state[k], v) for k, v in optimizer.state().items())
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+def test_copied_state_continues_identically(rule):
+    def train(params, optimizer, steps, seed):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(steps):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator)
+            optimizer.step(torch.tensor(0.1), 1.0, None)
+
+    whole = parameters()
+    optimizer = build_dense_optimizer(rule, whole)
+    train(whole, optimizer, 3, seed=5)
+    resumed = [torch.nn.Parameter(p.detach().clone()) for p in whole]
+    stored = copy.deepcopy(optimizer.state())
+    again = build_dense_optimizer(rule, resumed)
+    for name, tensor in again.state().items():
+        tensor.copy_(stored[name])
+    train(whole, optimizer, 3, seed=6)
+    train(resumed, again, 3, seed=6)
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+def test_overflow_is_found_in_any_gradient():
+    precision = Precision(device_type="cpu", dtype=torch.float16, loss_scale=1024.0)
+    fine = [torch.ones(3), torch.ones(2, 2)]
+    assert not precision.find_overflow(fine)
+    for bad in (float("inf"), float("-inf"), float("nan")):
+        assert precision.find_overflow([*fine, torch.tensor([1.0, bad])])
+    assert Precision(device_type="cpu").find_overflow(fine) is None
+
+
+def test_amp_off_computes_in_float32():
+    assert resolve_precision(CPU, False, "float16", 1024.0).dtype is None
+
+
+def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
+    monkeypatch.setattr("recsys.train.precision._cpu_has_bfloat16", lambda: False)
+    assert resolve_precision(CPU, True, "bfloat16", 1024.0).dtype is None
+    assert "no bfloat16 instructions" in caplog.text
+    monkeypatch.setattr("recsys.train.precision._cpu_has_bfloat16", lambda: True)
+    found = resolve_precision(CPU, True, "float16", 1024.0)
+    assert (found.dtype, found.loss_scale) == (torch.bfloat16, 1.0)
+    assert "computing in bfloat16" in caplog.text
+
+
+def test_amp_on_cuda_keeps_the_static_scale():
+    found = resolve_precision(torch.device("cuda"), True, "float16", 512.0)
+    assert (found.dtype, found.loss_scale) == (torch.float16, 512.0)
+    assert resolve_precision(torch.device("cuda"), True, "bfloat16", 512.0).loss_scale == 1.0
