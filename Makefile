@@ -10,6 +10,7 @@ SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag o
 
 # every file of tests in one of two processes: their tests use one thread each
 PARALLEL := --numprocesses 2 --dist loadfile
+SLOWEST := --durations=20
 
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
@@ -23,6 +24,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
+.PHONY: test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
 .PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
@@ -46,18 +48,32 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-test: lint peers spark  ## the whole suite, as CI runs it
-	$(BIN)/pytest -q $(PARALLEL)
-	$(PEERS)/python -m pytest -q -m torchrec tests/bert4rec tests/benchmark
-	$(SPARK)/python -m pytest -q -m spark tests/preproc
-	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
-	$(BIN)/pytest -q -m nvtabular tests/preproc
-	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q -m merlin \
+test: lint  ## the whole suite, as CI runs it: every group below, one after the other
+	$(MAKE) --no-print-directory --jobs=1 test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
+
+test-main: setup  ## tests that need no environment but .venv
+	$(BIN)/pytest -q $(SLOWEST) $(PARALLEL)
+
+test-torchrec: peers  ## tests beside TorchRec
+	$(PEERS)/python -m pytest -q $(SLOWEST) -m torchrec tests/bert4rec tests/benchmark
+
+test-spark: spark  ## tests of the Spark engine
+	$(SPARK)/python -m pytest -q $(SLOWEST) -m spark tests/preproc
+
+test-nvtabular: setup  ## tests of the NVTabular engine (Python 3.11)
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(NVTABULAR_STAMP); \
+		else echo "NVTabular is not tested here: it needs Python 3.11"; fi
+	$(BIN)/pytest -q $(SLOWEST) -m nvtabular tests/preproc
+
+test-merlin: setup  ## tests of --loader merlin (Python 3.11)
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(MERLIN_STAMP); fi
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q $(SLOWEST) -m merlin \
 			tests/dlrm/test_merlin.py tests/dlrm/test_distributed_input.py; \
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
-	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory triton-env; fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q -m triton_server tests/triton; \
+
+test-triton: setup  ## tests of triton/ with a server
+	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory $(TRITON_STAMP); fi
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SLOWEST) -m triton_server tests/triton; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
