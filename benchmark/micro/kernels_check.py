@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the candidates of a kernel benchmark compute the same, before they are timed."""
+"""Checks that the candidates of a kernel benchmark compute the same, before they are timed."""
 
 from collections.abc import Sequence
 
@@ -7,29 +7,23 @@ import torch
 from torch import Tensor
 
 from benchmark.micro.kernels_tables import IdBatch, Tables
-
-Found = tuple[Tensor, Tensor]
-"""A result, and the truth in float64."""
+from cuda_ext.error_bounds import Bounded
 
 
-def check_error(case: str, ours: Found, other: Found) -> None:
-    """Checks that our result is as near to the truth as that of another implementation.
+def check_error(case: str, result: Tensor, bound: Bounded) -> None:
+    """Checks that a result errs by no more than rounding can make it err.
 
     Args:
         case: for the message.
-        ours: our result and its truth.
-        other: that of another implementation in the same dtype, and its truth.
+        result: of an implementation that computes in float32.
+        bound: the truth, and the bound of the error.
 
     Raises:
-        ArithmeticError: our largest error is over twice the other's, and over one unit in the
-            last place of the largest value.
+        ArithmeticError: an element is farther off.
     """
-    error, allowed = ((found.double() - truth).abs().max().item() for found, truth in (ours, other))
-    unit = torch.finfo(ours[0].dtype).eps * ours[1].abs().max().item()
-    if not error <= 2 * allowed + unit:
-        raise ArithmeticError(
-            f"{case}: our largest error is {error:.3g}, that of the other {allowed:.3g}"
-        )
+    excess = bound.excess(result)
+    if excess > 1:
+        raise ArithmeticError(f"{case}: an error is {excess:.3g} times what rounding can make")
 
 
 class TouchedRows:

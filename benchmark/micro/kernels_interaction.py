@@ -16,7 +16,7 @@ from benchmark.micro.kernels_case import (
 from benchmark.micro.kernels_check import check_error
 from benchmark.peers.torchrec_interaction import has_torchrec, interaction_arch
 from benchmark.stopwatch import Work
-from cuda_ext import ops, reference
+from cuda_ext import error_bounds, ops, reference
 
 PEER = "TorchRec"
 Interaction = Callable[[Tensor, Tensor], Tensor]
@@ -115,7 +115,7 @@ def _forward_backward(function: Interaction, pairs: Rotation[tuple[Tensor, Tenso
 
 
 def _check(bottom: Tensor, vectors: Tensor, implementations: dict[str, Interaction]) -> None:
-    """Compares values and gradients of every implementation with ours, and ours with float64."""
+    """Compares values and gradients of every implementation with float64."""
     dim, num_vectors = bottom.shape[1], vectors.shape[1] + 1
     columns = upper_triangle_columns(num_vectors)
     order = torch.cat([torch.arange(dim), dim + columns])  # TorchRec's columns among ours
@@ -123,22 +123,16 @@ def _check(bottom: Tensor, vectors: Tensor, implementations: dict[str, Interacti
     width = reference.interaction_width(num_vectors, dim)
     gradient = torch.randn(bottom.shape[0], width, generator=generator)
     gradient[:, order.numel() :] = 0  # Padding is no output of the others.
-
-    def run(function: Interaction, reordered: bool, dtype: torch.dtype) -> list[Tensor]:
-        inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (bottom, vectors)]
-        output = function(inputs[0], inputs[1])
-        upstream = gradient[:, order] if reordered else gradient
-        gradients = torch.autograd.grad(output, inputs, upstream.to(dtype))
-        if not reordered:
-            output = output[:, order]
-        return [output.detach(), *gradients]
-
-    truth = run(plain_interaction, False, torch.float64)
-    ours = run(implementations[OURS], False, torch.float32)
+    bounds = error_bounds.dot_interaction(vectors.detach(), bottom.detach(), gradient)
     for name, function in implementations.items():
-        if name == OURS:
-            continue
-        found = run(function, name == PEER, torch.float32)
-        parts = ("output", "gradient of bottom", "gradient of vectors")
-        for part, our, other, true in zip(parts, ours, found, truth, strict=True):
-            check_error(f"interaction beside {name}, {part}", (our, true), (other, true))
+        inputs = [tensor.detach().requires_grad_() for tensor in (vectors, bottom)]
+        output = function(inputs[1], inputs[0])
+        upstream = gradient[:, order] if name == PEER else gradient
+        gradients = torch.autograd.grad(output, inputs, upstream)
+        check_error(
+            f"interaction, {name}, output",
+            output.detach() if name == PEER else output.detach()[:, order],
+            bounds[0][:, order],
+        )
+        check_error(f"interaction, {name}, gradient of vectors", gradients[0], bounds[1])
+        check_error(f"interaction, {name}, gradient of bottom", gradients[1], bounds[2])

@@ -31,7 +31,8 @@ from benchmark.micro.kernels_tables import (
 )
 from benchmark.peers.torchrec_interaction import interaction_arch
 from benchmark.stopwatch import Work
-from cuda_ext import reference
+from cuda_ext import error_bounds, reference
+from cuda_ext.error_bounds import Bounded
 
 FUSED = OURS
 UNFUSED = "ours, unfused"
@@ -134,29 +135,24 @@ def _check(
     gradient[:, order.numel() :] = 0  # Padding is no output of the others.
     bottom = torch.randn(256, dim, generator=generator)
 
-    def run(name: str) -> list[tuple[Tensor, Tensor]]:
-        """Returns (found, truth) pairs; each starts from the weights it finds."""
-        tables, forward = steps[name]
-        weights = touched.of(tables).double().requires_grad_()
-        bottom64, bottom32 = bottom.double().requires_grad_(), bottom.clone().requires_grad_()
-        output64 = plain_interaction(bottom64, weights[touched.numbers(batch)])
-        true = torch.autograd.grad(output64, [bottom64, weights], gradient.double())
-        output = forward(batch, bottom32)
+    for name, (tables, forward) in steps.items():
+        weights, numbers = touched.of(tables), touched.numbers(batch)
+        to_output, to_vectors, to_bottom = error_bounds.dot_interaction(
+            weights[numbers], bottom, gradient
+        )
+        lookups = numbers.reshape(-1), to_vectors.reshape(-1, dim)
+        to_weights, _ = error_bounds.updated(
+            *("sgd", Bounded.exact(weights), {}, *lookups),
+            lr=LEARNING_RATE,
+            step=1,
+            in_chunks=False,
+        )
+        leaf = bottom.clone().requires_grad_()
+        output = forward(batch, leaf)
         output.backward(gradient[:, order] if name == PEER else gradient)  # type: ignore[no-untyped-call]
         tables.update()
-        assert bottom32.grad is not None
-        found = output.detach() if name == PEER else output.detach()[:, order]
-        return [
-            (found, output64.detach()[:, order]),
-            (bottom32.grad, true[0]),
-            (touched.of(tables), weights.detach() - LEARNING_RATE * true[1]),
-        ]
-
-    others = {name: run(name) for name in steps if name not in (FUSED, UNFUSED)}
-    for ours in (FUSED, UNFUSED):
-        results = run(ours)
-        for name, other in others.items():
-            for part, our_pair, other_pair in zip(
-                ("output", "gradient of bottom", "weights"), results, other, strict=True
-            ):
-                check_error(f"{ours} beside {name}, {part}", our_pair, other_pair)
+        assert leaf.grad is not None
+        output = output.detach() if name == PEER else output.detach()[:, order]
+        check_error(f"{name}, output", output, to_output[:, order])
+        check_error(f"{name}, gradient of bottom", leaf.grad, to_bottom)
+        check_error(f"{name}, weights", touched.of(tables), to_weights)

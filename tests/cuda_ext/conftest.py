@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implementations of the ops that the tests compare with the reference, and how closely."""
+"""The implementations of the ops that the tests compare with the reference."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -125,24 +125,6 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def cpu_backend() -> Backend:
     """The CPU kernels, which check rows before they read them."""
     return _compiled("cpu")
-
-
-def _error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).abs().amax()) if truth.numel() else 0.0
-
-
-@pytest.fixture
-def check_accuracy() -> Callable[[Tensor, Tensor, Tensor], None]:
-    """Fails if the largest error is more than twice that of plain PyTorch in the same type."""
-
-    def check(found: Tensor, plain: Tensor, truth: Tensor) -> None:
-        assert found.shape == truth.shape
-        assert not found.isnan().any()
-        largest = float(truth.abs().amax()) if truth.numel() else 0.0
-        bound = 2 * _error(plain, truth) + torch.finfo(found.dtype).eps * largest
-        assert _error(found, truth) <= bound
-
-    return check
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@
 import pytest
 import torch
 
-from cuda_ext import reference
+from cuda_ext import error_bounds
+from cuda_ext.error_bounds import Bounded
 
 LR = torch.tensor(0.3)
 
@@ -33,23 +34,14 @@ def test_equals_the_reference(backend, count, dim, rows, gradient_dtype, shared)
         table, lookups, gradients, source, scale = problem(
             count, dim, rows, gradient_dtype, row_dtype, shared
         )
-        truth = table.double()
-        options = {"step": torch.tensor(1.0), "source": source, "scale": scale}
         half = torch.tensor(0.5)
-        reference.update_rows("sgd", truth, {}, lookups, gradients.double(), lr=LR.double(),
-                              inverse_scale=half.double(), **options)  # fmt: skip
-        plain = table.clone()
-        per_lookup = gradients.float() if source is None else gradients.float()[source]
-        if scale is not None:
-            per_lookup = per_lookup * scale[:, None]
-        plain.index_add_(0, lookups.long(), per_lookup * -0.15)
+        options = {"step": 1.0, "source": source, "scale": scale, "in_chunks": False}
+        bound, _ = error_bounds.updated(
+            *("sgd", Bounded.exact(table), {}, lookups, Bounded.exact(gradients)),
+            **({"lr": float(LR), "inverse_scale": 0.5} | options),
+        )
         backend.run("sgd_rows_unsorted", table, lookups, gradients, source, scale, LR, half, None)
-        # Sums of up to n terms in any order: plain PyTorch's error, and one of each addition.
-        most = int(torch.bincount(lookups.long()).amax()) if count else 0
-        largest = float(truth.abs().amax()) if truth.numel() else 0.0
-        bound = 2 * float((plain.double() - truth).abs().amax())
-        bound += (most + 2) * torch.finfo(torch.float32).eps * (largest + 1)
-        assert float((table.double() - truth).abs().amax()) <= bound
+        assert bound.excess(table) <= 1
 
 
 def test_overflow_changes_nothing(backend):

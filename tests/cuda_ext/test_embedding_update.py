@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_ext import ops, reference
+from cuda_ext import error_bounds, ops, reference
+from cuda_ext.error_bounds import Bounded
 
 RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
 FORMATS = ["float32", "bfloat16", "planar"]
@@ -73,23 +74,32 @@ def make_update(rule, table_format, count, dim, dtype=torch.float32, **options):
     )
 
 
-def check(update, found, check_accuracy):
+def bounds(update):
+    """Returns what weights and state may be: the truth in float64, and a bound of the error."""
+    options = dict(update.options)
+    options.pop("overflow", None)
+    if "inverse_scale" in options:
+        options["inverse_scale"] = float(options["inverse_scale"])
+    weights, state = error_bounds.updated(
+        update.rule,
+        Bounded.exact(update.weights()),
+        {name: Bounded.exact(tensor) for name, tensor in update.state.items()},
+        update.rows,
+        Bounded.exact(update.gradients),
+        **({"lr": 0.25, "step": 3.0} | options),
+    )
+    if update.format == "bfloat16":
+        weights = weights.rounded_either_way(torch.bfloat16)
+    return weights, state
+
+
+def check(update, found):
     """Compares weights and state with float64."""
     weights, state = found
-    plain, plain_state = replace(update, format="float32", table=update.weights()).run(
-        reference.update_rows
-    )
-    truth, true_state = update.run(reference.update_rows, torch.float64)
-    if update.format == "bfloat16":
-        # Rounded up or down: within one unit of the last of 8 bits, which is below 2^-7 of either.
-        rounding = torch.maximum(weights.double().abs(), truth.abs()) * 2**-7
-        exceeding = (weights.double() - truth).abs() - rounding
-        assert not weights.isnan().any()
-        assert float(exceeding.amax()) <= 2 * float((plain.double() - truth).abs().amax())
-    else:
-        check_accuracy(weights, plain, truth)
+    bound, state_bounds = bounds(update)
+    assert bound.excess(weights) <= 1
     for name, tensor in state.items():
-        check_accuracy(tensor, plain_state[name], true_state[name])
+        assert state_bounds[name].excess(tensor) <= 1
     absent = torch.ones(NUM_ROWS, dtype=torch.bool)
     absent[update.rows] = False
     assert torch.equal(weights[absent].float(), update.weights()[absent])
@@ -100,14 +110,14 @@ def check(update, found, check_accuracy):
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("count", "dim"), SHAPES)
-def test_rules(backend, check_accuracy, count, dim, rule, table_format):
+def test_rules(backend, count, dim, rule, table_format):
     update = make_update(rule, table_format, count, dim)
-    check(update, update.run(backend.update_rows), check_accuracy)
+    check(update, update.run(backend.update_rows))
 
 
 @pytest.mark.parametrize("dtype", GRADIENTS)
 @pytest.mark.parametrize(("rule", "table_format"), RULES_AND_FORMATS)
-def test_gradient_types_with_every_option(backend, check_accuracy, rule, table_format, dtype):
+def test_gradient_types_with_every_option(backend, rule, table_format, dtype):
     """Weight decay, a loss scale, and bags: several lookups share a gradient row."""
     for count, dim in [(900, 16), (700, 33), (3, 130)]:
         update = make_update(
@@ -119,24 +129,24 @@ def test_gradient_types_with_every_option(backend, check_accuracy, rule, table_f
             scale=random(count, seed=9),
         )
         update.gradients = update.gradients[: -(-count // 3)]
-        check(update, update.run(backend.update_rows), check_accuracy)
+        check(update, update.run(backend.update_rows))
 
 
 @pytest.mark.parametrize("row_type", [torch.int32, torch.int64])
 @pytest.mark.parametrize("count", [255, 256, 257, 511, 512, 513, 1024])
-def test_one_row_in_every_lookup(backend, check_accuracy, count, row_type):
+def test_one_row_in_every_lookup(backend, count, row_type):
     """The row begins and ends with a chunk, or one lookup beside it."""
     update = make_update("rowwise_adagrad", "float32", count, 20)
     update.rows = torch.full((count,), 7, dtype=row_type)
-    check(update, update.run(backend.update_rows), check_accuracy)
+    check(update, update.run(backend.update_rows))
 
 
 @pytest.mark.parametrize("lengths", [(256, 256, 1), (1, 255, 256, 3), (255, 2, 255), (600, 424)])
-def test_rows_that_end_where_chunks_do(backend, check_accuracy, lengths):
+def test_rows_that_end_where_chunks_do(backend, lengths):
     rows = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     update = make_update("sgd", "float32", sum(lengths), 16)
     update.rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))]
-    check(update, update.run(backend.update_rows), check_accuracy)
+    check(update, update.run(backend.update_rows))
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
