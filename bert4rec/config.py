@@ -72,6 +72,7 @@ class DataConfig:
     dataset_path: str | None = setting(
         None,
         "Folder that preproc.movielens or preproc.amazon made; by default ./<dataset_name>",
+        resumable=True,
     )
     min_user_count: int = setting(5, "Interactions a user must have")
     min_item_count: int = setting(0, "Interactions an item must have")
@@ -86,8 +87,8 @@ class DataConfig:
     )
     dupe_factor: int = setting(3, "Times an epoch sees each window, with masks of their own")
     train_batch_size: int = setting(128, "Sequences of a training batch")
-    val_batch_size: int = setting(128, "Sequences of a validation batch")
-    test_batch_size: int = setting(128, "Sequences of a test batch")
+    val_batch_size: int = setting(128, "Sequences of a validation batch", resumable=True)
+    test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
 
     def __post_init__(self) -> None:
         """Refuses counts that leave nothing."""
@@ -191,13 +192,19 @@ class EvaluationConfig:
     """How recommendations are judged."""
 
     metric_ks: tuple[int, ...] = setting(
-        (1, 5, 10, 20, 50, 100), "Lengths K of the lists that HR@K and NDCG@K judge"
+        (1, 5, 10, 20, 50, 100), "Lengths K of the lists that HR@K and NDCG@K judge", resumable=True
     )
-    num_eval_negatives: int = setting(100, "Negatives per user of the sampled rankings")
+    num_eval_negatives: int = setting(
+        100, "Negatives per user of the sampled rankings", resumable=True
+    )
     choose_by: Ranking = setting(
-        "full", "Ranking whose NDCG@10 on the validation items decides which checkpoint is best"
+        "full",
+        "Ranking whose NDCG@10 on the validation items decides which checkpoint is best",
+        resumable=True,
     )
-    bootstrap_samples: int = setting(1000, "Resamplings of the users behind each interval")
+    bootstrap_samples: int = setting(
+        1000, "Resamplings of the users behind each interval", resumable=True
+    )
 
     def __post_init__(self) -> None:
         """Refuses lists without a length."""
@@ -210,36 +217,54 @@ class EvaluationConfig:
 class RunConfig:
     """What is done, and when."""
 
-    mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism")
+    mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism", resumable=True)
     parallelism: Literal["ddp", "dmp"] = setting(
         "ddp",
         "Under torchrun: a copy of the model per process, or TorchRec's DistributedModelParallel "
         "with a sharded item table",
     )
-    num_epochs: int = setting(100, "Epochs to train for")
-    max_steps: int | None = setting(None, "Stop after this many steps")
-    test_freq: int | None = setting(None, "Steps between validations; by default one per epoch")
-    patience: int | None = setting(None, "Stop after this many validations without a better one")
+    num_epochs: int = setting(100, "Epochs to train for", resumable=True)
+    max_steps: int | None = setting(None, "Stop after this many steps", resumable=True)
+    test_freq: int | None = setting(
+        None, "Steps between validations; by default one per epoch", resumable=True
+    )
+    patience: int | None = setting(
+        None, "Stop after this many validations without a better one", resumable=True
+    )
     seed: int = setting(12345, "Random seed")
     base_device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto", "Device of the model; auto takes CUDA if present"
+        "auto", "Device of the model; auto takes CUDA if present", resumable=True
     )
-    num_threads: int | None = setting(None, "CPU threads of a step; by default one per core")
-    print_freq: int = setting(100, "Steps between lines of progress")
-    log_path: str = setting("./log.json", "Destination of the log of figures")
-    export_root: str = setting("", "Folder of the checkpoints; empty saves none")
-    save_freq: int | None = setting(None, "Steps between checkpoints, besides the best and last")
-    load_checkpoint_path: str | None = setting(None, "Checkpoint, or folder of a run, to load")
-    resume: bool = setting(False, "Continue the run saved under --export_root, if there is one")
-    benchmark_warmup_steps: int = setting(0, "First steps to leave out of the throughput")
+    num_threads: int | None = setting(
+        None, "CPU threads of a step; by default one per core", resumable=True
+    )
+    print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
+    log_path: str = setting("./log.json", "Destination of the log of figures", resumable=True)
+    export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)
+    save_freq: int | None = setting(
+        None, "Steps between checkpoints, besides the best and last", resumable=True
+    )
+    load_checkpoint_path: str | None = setting(
+        None, "Checkpoint, or folder of a run, to load", resumable=True
+    )
+    resume: bool = setting(
+        False, "Continue the run saved under --export_root, if there is one", resumable=True
+    )
+    benchmark_warmup_steps: int = setting(
+        0, "First steps to leave out of the throughput", resumable=True
+    )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
-        (1, 64, 1024), "Batch sizes of --mode inference_benchmark"
+        (1, 64, 1024), "Batch sizes of --mode inference_benchmark", resumable=True
     )
-    inference_benchmark_steps: int = setting(100, "Steps of each inference benchmark")
+    inference_benchmark_steps: int = setting(
+        100, "Steps of each inference benchmark", resumable=True
+    )
     recommend_input: str | None = setting(
-        None, "File of histories for --mode recommend, one per line; by default standard input"
+        None,
+        "File of histories for --mode recommend, one per line; by default standard input",
+        resumable=True,
     )
-    top_k: int = setting(10, "Items that --mode recommend gives for each history")
+    top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
 
     def __post_init__(self) -> None:
         """Refuses cadences that never come."""

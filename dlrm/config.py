@@ -66,7 +66,9 @@ class ModelConfig:
         "values for each categorical variable; needs --hash_indices",
     )
     optimized_mlp: bool = setting(
-        True, "Use an optimized implementation of MLP from apex, where it is installed"
+        True,
+        "Use an optimized implementation of MLP from apex, where it is installed",
+        resumable=True,
     )
     dropout: float = setting(
         0.0, "Share of activations dropped after each hidden layer of the top MLP while training"
@@ -111,18 +113,22 @@ class DataConfig:
     """What the network is fed."""
 
     dataset: str | None = setting(
-        None, "Full path to the dataset folder, as preproc/prepare_dataset.sh makes it"
+        None,
+        "Full path to the dataset folder, as preproc/prepare_dataset.sh makes it",
+        resumable=True,
     )
     dataset_type: DatasetType = setting("split", "The type of the dataset to use")
     loader: LoaderType = setting(
         "default",
         "What reads --dataset_type parquet: the reader of this project, or merlin-dataloader where "
         "it is installed",
+        resumable=True,
     )
     feature_spec: str | None = setting(
         None,
         "Path of the feature specification, absolute or inside the dataset folder; by default "
         "feature_spec.yaml or model_size.json of the dataset",
+        resumable=True,
     )
     num_embeddings_per_feature: tuple[int, ...] = setting(
         (),
@@ -135,14 +141,17 @@ class DataConfig:
         "either None, or a float in range (0,1]",
     )
     batch_size: int = setting(32768, "Batch size used for training")
-    test_batch_size: int = setting(32768, "Batch size used for testing/validation")
+    test_batch_size: int = setting(32768, "Batch size used for testing/validation", resumable=True)
     shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
     eval_split: Literal["test", "validation"] = setting(
         "test",
         "Split that evaluations run on. Choose settings on `validation`, report `test`",
+        resumable=True,
     )
     read_ahead: int = setting(
-        4, "Batches that reader threads prepare ahead of the model; 0 reads when asked"
+        4,
+        "Batches that reader threads prepare ahead of the model; 0 reads when asked",
+        resumable=True,
     )
     synthetic_dataset_num_entries: int = setting(
         33554432, "Number of samples per epoch for the synthetic dataset"
@@ -151,7 +160,7 @@ class DataConfig:
         (100000,) * 26, "Embedding table sizes to use with the synthetic dataset"
     )
     synthetic_dataset_dir: str = setting(
-        "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory"
+        "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True
     )
     synthetic_distribution: Literal["uniform", "zipf"] = setting(
         "uniform",
@@ -272,80 +281,102 @@ class PrecisionConfig:
 class RunConfig:
     """What is done, and when."""
 
-    mode: Mode = setting("train", "Select task to be performed")
+    mode: Mode = setting("train", "Select task to be performed", resumable=True)
     seed: int = setting(12345, "Random seed")
-    epochs: int = setting(1, "Number of epochs to train for")
-    max_steps: int | None = setting(None, "Stop training after doing this many optimization steps")
+    epochs: int = setting(1, "Number of epochs to train for", resumable=True)
+    max_steps: int | None = setting(
+        None, "Stop training after doing this many optimization steps", resumable=True
+    )
     test_freq: int | None = setting(
         None,
         "Number of optimization steps between validations. If None will test after each epoch",
+        resumable=True,
     )
     test_after: float = setting(
-        0.0, "Don't test the model unless this many epochs has been completed"
+        0.0, "Don't test the model unless this many epochs has been completed", resumable=True
     )
-    auc_threshold: float | None = setting(None, "Stop the training after achieving this AUC")
+    auc_threshold: float | None = setting(
+        None, "Stop the training after achieving this AUC", resumable=True
+    )
     auc_device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "Device on which the AUC is computed; auto takes --base_device"
+        "auto", "Device on which the AUC is computed; auto takes --base_device", resumable=True
     )
     base_device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto", "Device to run the majority of the model operations; auto takes CUDA if present"
+        "auto",
+        "Device to run the majority of the model operations; auto takes CUDA if present",
+        resumable=True,
     )
     placement: str | None = setting(
         None,
         "JSON file that says on which of several processes each table lies, as python -m "
         "dlrm.distributed writes it; by default it is planned",
+        resumable=True,
     )
     process_timeout: float = setting(
         60.0,
         "Seconds without a sign of life after which one of several processes ends the run, which "
         "names it; 0 waits for ever",
+        resumable=True,
     )
     cuda_graphs: bool = setting(
-        False, "Capture the whole training step in a CUDA graph and replay it"
+        False, "Capture the whole training step in a CUDA graph and replay it", resumable=True
     )
     freeze_mlps: bool = setting(False, "Keep the MLPs as they are while training")
     freeze_embeddings: bool = setting(False, "Keep the embeddings as they are while training")
     print_freq: int = setting(
-        200, "Number of optimizations steps between printing training status to stdout"
+        200,
+        "Number of optimizations steps between printing training status to stdout",
+        resumable=True,
     )
     log_path: str = setting(
-        "./log.json", "Destination for the log file with various results and statistics"
+        "./log.json",
+        "Destination for the log file with various results and statistics",
+        resumable=True,
     )
     load_checkpoint_path: str | None = setting(
         None,
         "Path from which to load a checkpoint: one step_* folder, the folder of a run (its best "
         "evaluated checkpoint is taken), or a folder in NVIDIA's layout",
+        resumable=True,
     )
     save_checkpoint_path: str | None = setting(
-        None, "Path to which to save the training checkpoints"
+        None, "Path to which to save the training checkpoints", resumable=True
     )
     output_dir: str = setting(
         "/tmp",
         "Path where to save the checkpoints when it is given without --save_checkpoint_path; a "
         "relative --save_checkpoint_path is taken inside it",
+        resumable=True,
     )
     save_freq: int | None = setting(
         None,
         "Number of optimization steps between checkpoints, besides those at the best evaluation, "
         "at the end and on SIGTERM or SIGINT",
+        resumable=True,
     )
     checkpoint_format: Literal["native", "nvidia"] = setting(
         "native",
         "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
     )
     resume: bool = setting(
-        False, "Continue the run saved under --save_checkpoint_path, if there is one"
+        False,
+        "Continue the run saved under --save_checkpoint_path, if there is one",
+        resumable=True,
     )
     benchmark_warmup_steps: int = setting(
-        0, "Number of initial iterations to exclude from throughput measurements"
+        0, "Number of initial iterations to exclude from throughput measurements", resumable=True
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
-        (1, 64, 4096), "Batch sizes for inference throughput and latency measurements"
+        (1, 64, 4096),
+        "Batch sizes for inference throughput and latency measurements",
+        resumable=True,
     )
     inference_benchmark_steps: int = setting(
-        200, "Number of steps for measuring inference latency and throughput"
+        200, "Number of steps for measuring inference latency and throughput", resumable=True
     )
-    num_threads: int | None = setting(None, "CPU threads of a step; by default one per core")
+    num_threads: int | None = setting(
+        None, "CPU threads of a step; by default one per core", resumable=True
+    )
 
     def __post_init__(self) -> None:
         """Refuses cadences that never come."""

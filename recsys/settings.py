@@ -15,10 +15,28 @@ Sections = Mapping[type, str]
 """Each section's dataclass, and the name of the config's attribute that holds it."""
 
 
-def setting(default: T, help_text: str) -> T:
-    """Returns a dataclass field with a default and the help of its flag."""
-    field: T = dataclasses.field(default=default, metadata={"help": help_text})
+def setting(default: T, help_text: str, *, resumable: bool = False) -> T:
+    """Declares a setting: a dataclass field, from which its flag and its resume rule follow.
+
+    Args:
+        default: the value where nobody gives one.
+        help_text: what the flag's help says.
+        resumable: whether a resumed run may have another value, because it changes what is
+            watched or where, not the parameters that the run arrives at.
+    """
+    metadata = {"help": help_text, "resumable": resumable}
+    field: T = dataclasses.field(default=default, metadata=metadata)
     return field
+
+
+def resumable_settings(sections: Sections) -> frozenset[str]:
+    """Returns the names of the settings that may differ when a run is resumed."""
+    return frozenset(
+        field.name
+        for section in sections
+        for field in dataclasses.fields(section)
+        if field.metadata["resumable"]
+    )
 
 
 def require_positive(section: Any, *names: str) -> None:

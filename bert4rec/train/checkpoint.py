@@ -1,26 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a BERT4Rec checkpoint holds, and how it is put back."""
 
-from bert4rec.config import Bert4RecConfig
+from bert4rec.config import SECTIONS, Bert4RecConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import FINGERPRINT, MODEL_GROUP, NUM_ITEMS, weights_of
 from bert4rec.train.step import Bert4RecTrainStep
+from recsys.settings import resumable_settings
 from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from recsys.train.loop import LoopState
 from recsys.train.processes import ALONE, Processes
 
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
-
-_MAY_DIFFER_ON_RESUME = frozenset(
-    {
-        "mode", "num_epochs", "max_steps", "test_freq", "patience", "base_device", "num_threads",
-        "print_freq", "log_path", "export_root", "save_freq", "load_checkpoint_path", "resume",
-        "benchmark_warmup_steps", "inference_benchmark_batch_sizes", "inference_benchmark_steps",
-        "recommend_input", "top_k", "val_batch_size", "test_batch_size", "metric_ks",
-        "num_eval_negatives", "choose_by", "bootstrap_samples", "dataset_path",
-    }
-)  # fmt: skip
-"""Settings that change what is watched or where, not the parameters a run arrives at."""
 
 
 def save_run(
@@ -68,7 +58,7 @@ def resume_run(
     if latest is None:
         return None
     checkpoint = read_checkpoint(latest)
-    checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
+    checkpoint.check_same_settings(config.to_dict(), resumable_settings(SECTIONS))
     was = checkpoint.state.get(FINGERPRINT)
     if was != fingerprint:
         raise CheckpointError(

@@ -7,28 +7,16 @@ The weights are those of `dlrm.model.weights`; the optimizer state of a table is
 import torch
 from torch import Tensor
 
-from dlrm.config import DlrmConfig
+from dlrm.config import SECTIONS, DlrmConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import load_model, row_parts, table_group, weights_of
 from dlrm.train.step import DlrmTrainStep
+from recsys.settings import resumable_settings
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from recsys.train.loop import LoopState
 from recsys.train.processes import ALONE, Processes
 
 _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
-
-_MAY_DIFFER_ON_RESUME = frozenset(
-    {
-        "mode", "epochs", "max_steps", "test_freq", "test_after", "auc_threshold", "auc_device",
-        "base_device", "print_freq", "log_path", "load_checkpoint_path", "save_checkpoint_path",
-        "output_dir", "save_freq", "resume", "benchmark_warmup_steps", "num_threads",
-        "inference_benchmark_batch_sizes", "inference_benchmark_steps", "dataset",
-        "test_batch_size", "eval_split", "loader", "read_ahead", "synthetic_dataset_dir",
-        "feature_spec", "cuda_graphs", "optimized_mlp", "placement",
-        "process_timeout",
-    }
-)  # fmt: skip
-"""Settings that change what is watched or where, not the parameters a run arrives at."""
 
 
 def _training_state(model: Dlrm, step: DlrmTrainStep) -> dict[str, dict[str, Tensor]]:
@@ -93,7 +81,7 @@ def resume_run(
     if latest is None:
         return None
     checkpoint = read_checkpoint(latest)
-    checkpoint.check_same_settings(config.to_dict(), _MAY_DIFFER_ON_RESUME)
+    checkpoint.check_same_settings(config.to_dict(), resumable_settings(SECTIONS))
     load_model(checkpoint, model)
     parts = row_parts(model)
     for group, tensors in _training_state(model, step).items():
