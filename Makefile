@@ -94,13 +94,13 @@ test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matr
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 
-bench: setup  ## measure everything, fill README's tables (about ten minutes, nothing else running)
+bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.preprocessing --rows 4000000
 	$(BIN)/python -m benchmark.criteo_sample
 	$(BIN)/python -m benchmark.inference
 	$(BIN)/python -m benchmark.micro.loader
 	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.micro.loader; fi
-	$(BIN)/python -m benchmark.report README.md docs/training_input.md
+	$(BIN)/python -m benchmark.report docs/results.md docs/training_input.md
 
 # torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
 $(PEERS_STAMP): requirements.txt pyproject.toml
@@ -121,7 +121,7 @@ bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (ab
 	$(PEERS)/python -m benchmark.micro.train_step
 	$(PEERS)/python -m benchmark.micro.train_step --inference
 	$(PEERS)/python -m benchmark.micro.train_step_distributed
-	$(BIN)/python -m benchmark.report README.md docs/kernels.md docs/several_devices.md
+	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
 $(RECBOLE_STAMP): requirements.txt
@@ -199,7 +199,7 @@ serve: triton-env  ## a real Triton server with the model of `make demo`
 
 bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
 	$(TRITON)/python -m benchmark.serving
-	$(BIN)/python -m benchmark.report README.md docs/deployment.md
+	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
 	$(BIN)/python -m cuda_ext.compile_report

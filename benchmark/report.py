@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders results as markdown tables, between markers in a document.
 
-    python -m benchmark.report README.md            writes the tables
-    python -m benchmark.report README.md --check    exits 1 when a table is not up to date
+    python -m benchmark.report docs/results.md            writes the tables
+    python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
 
 `<!-- results:NAME -->` ... `<!-- /results:NAME -->` holds the table of results/NAME.jsonl: a row
 per candidate, a column per metric, medians of the newest run's settings and hardware.

@@ -44,7 +44,7 @@ METRICS: dict[str, tuple[str, Direction]] = {
 }
 """Unit and direction of each figure."""
 ONE_CLIENT = "serving_one_client"
-"""Results of the rows that README shows."""
+"""Results of the rows that docs/results.md shows."""
 _MEMORY_ROUNDS = 40
 
 Samples = defaultdict[str, list[float]]

@@ -309,7 +309,7 @@ class RunConfig:
     placement: str | None = setting(
         None,
         "JSON file that says on which of several processes each table lies, as python -m "
-        "dlrm.distributed writes it; by default it is planned",
+        "dlrm.model.placement writes it; by default it is planned",
         resumable=True,
     )
     process_timeout: float = setting(

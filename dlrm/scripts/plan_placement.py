@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans where tables would lie, on machines that need not be there.
 
-python -m dlrm.distributed --dry_run --world_size 16 --hbm_gib 141
+python -m dlrm.model.placement --dry_run --world_size 16 --hbm_gib 141
 """
 
 import argparse
@@ -48,7 +48,7 @@ KNOWN_TABLES = {
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Returns the settings of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m dlrm.distributed", description="Plans a placement of tables"
+        prog="python -m dlrm.model.placement", description="Plans a placement of tables"
     )
     add = parser.add_argument
     add("--dry_run", action="store_true", help="plan without devices: all that this command does")

@@ -129,7 +129,7 @@ def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
     if steps < warmup and not config.data.is_synthetic:
         logger.warning(
             "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of --lr. "
-            "The defaults suit the Terabyte log; README, Training process, has settings for "
+            "The defaults suit the Terabyte log; docs/dlrm.md, Training, has settings for "
             "smaller data",
             steps,
             warmup,
