@@ -133,7 +133,7 @@ class NvtabularProcess:
         """Sends a request and waits for its end.
 
         Args:
-            request: see nvtabular_worker.
+            request: see worker.py.
             on_progress: gets the share of the work that is done.
 
         Raises:

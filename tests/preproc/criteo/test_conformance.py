@@ -14,7 +14,7 @@ from preproc.criteo.rules import PRESETS, REJECT_REASONS
 from preproc.files.quarantine import unescape_row
 from recsys.data.manifest import Manifest
 
-FOLDER = Path(__file__).parent / "conformance"
+FOLDER = Path(__file__).parents[1] / "conformance"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 MAX_BAD_FRACTION = 0.2
 

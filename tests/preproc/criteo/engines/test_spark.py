@@ -19,8 +19,8 @@ from preproc.criteo.rules import PRESETS, REJECT_REASONS
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.spark.settings import SPARK_MODES, SparkSettings
 from recsys.data.manifest import Manifest
-from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
-from tests.preproc.spark_local import local_spark
+from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
+from tests.preproc.spark.local import local_spark
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
 ]
 
-CONFORMANCE = Path(__file__).parent / "conformance"
+CONFORMANCE = Path(__file__).parents[2] / "conformance"
 EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
 
 

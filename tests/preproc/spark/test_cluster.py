@@ -18,7 +18,7 @@ from preproc.criteo.engines.native.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from recsys.data.manifest import Manifest
-from tests.preproc.criteo_rows import SHORT_LIVED_JAVA, run, write_days
+from tests.preproc.criteo.rows import SHORT_LIVED_JAVA, run, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
 ]
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 SMALL_UNITS = "spark.sql.files.maxPartitionBytes=20000"
 
 

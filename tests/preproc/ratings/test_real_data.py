@@ -8,7 +8,7 @@ import pytest
 from preproc.ratings.job import AMAZON, MOVIELENS
 from recsys.data.manifest import Manifest
 from recsys.data.verify import run as verify
-from tests.preproc.ratings_oracle import decode, expected, run
+from tests.preproc.ratings.oracle import decode, expected, run
 
 FIVE_CORE = {"min_user_count": 5, "min_item_count": 5}
 LOGS = {

@@ -26,13 +26,13 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
-from tests.preproc.criteo_rows import run, write_days
+from tests.preproc.criteo.rows import run, write_days
 
 needs_kernel = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
 BOTH = ("split", "parquet")
 SEED = 1234567
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def splitmix64(seed: int, row: int) -> int:
@@ -289,7 +289,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from preproc.criteo import shuffle as shuffle_columns
-from tests.preproc.test_criteo_shuffle import shuffle
+from tests.preproc.criteo.test_shuffle import shuffle
 source, target = map(Path, sys.argv[1:3])
 rows, unit_rows, limit = map(int, sys.argv[3:])
 if unit_rows:

@@ -21,7 +21,7 @@ from preproc.criteo.rules import PRESETS
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from recsys.data.manifest import Manifest
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo.rows import good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
@@ -33,7 +33,7 @@ from pathlib import Path
 from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.rules import CriteoSemantics
 from preproc.criteo.engines.native.units import NativeSettings
-from tests.preproc.criteo_rows import run
+from tests.preproc.criteo.rows import run
 shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._PIECE_ROWS = 512, 1
 SMALL = NativeSettings(unit_bytes=40_000)
 SHUFFLED = CriteoSemantics(shuffle_seed=3)
@@ -152,7 +152,7 @@ def run_killed(source: Path, output: Path, seconds: float | None) -> bool:
     """Runs in a process of its own, killed after a while; returns whether it finished."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, source, output],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stderr=subprocess.DEVNULL,
     )
     try:

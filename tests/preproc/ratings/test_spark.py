@@ -5,8 +5,8 @@ import pytest
 
 from preproc.ratings.engines import spark as spark_ratings
 from preproc.spark import settings as spark_settings
-from tests.preproc import ratings_oracle
-from tests.preproc.spark_local import local_spark
+from tests.preproc.ratings import oracle as ratings_oracle
+from tests.preproc.spark.local import local_spark
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,9 +12,9 @@ import pytest
 from preproc.criteo import __main__ as criteo
 from preproc.criteo.rules import PRESETS
 from recsys.data.manifest import Manifest
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo.rows import good_text, run, write_days
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 EVERY_FLAG = """
 --input=in --output=out --preset=mlperf --engine=reference --format=parquet,split
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work

@@ -25,15 +25,15 @@ from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
-from tests.preproc import nvtabular_environment
-from tests.preproc.criteo_rows import good_text, run, write_days, write_real_rows
+from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
+from tests.preproc.nvtabular import environment as nvtabular_environment
 
 pytestmark = pytest.mark.nvtabular
 
-FOLDER = Path(__file__).parent / "conformance"
+FOLDER = Path(__file__).parents[2] / "conformance"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 BOTH = ("split", "parquet")
-RUN_SCRIPT = Path(__file__).parents[2] / "preproc" / "run_nvtabular.sh"
+RUN_SCRIPT = Path(__file__).parents[4] / "preproc" / "run_nvtabular.sh"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,7 +185,7 @@ with NvtabularProcess(None, "cpu", None, 1, Path(sys.argv[1])) as process:
 
 
 def test_the_process_does_not_outlive_its_parent(tmp_path):
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     parent = subprocess.Popen(
         [sys.executable, "-c", KILLED_PARENT, tmp_path / "log"],
         stdout=subprocess.PIPE,
@@ -193,10 +193,10 @@ def test_the_process_does_not_outlive_its_parent(tmp_path):
     )
     with parent:
         worker = int(parent.stdout.readline())
-        assert "nvtabular_worker" in Path(f"/proc/{worker}/cmdline").read_text()
+        assert "nvtabular/worker.py" in Path(f"/proc/{worker}/cmdline").read_text()
         parent.kill()
     deadline = time.monotonic() + 20
-    while "nvtabular_worker" in command_line(worker):
+    while "nvtabular/worker.py" in command_line(worker):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

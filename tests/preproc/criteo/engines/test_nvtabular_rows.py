@@ -20,7 +20,7 @@ from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.workspace import Workspace
-from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text
+from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, good_text
 
 
 def read(tmp_path, texts, **fields) -> ValidRows:

@@ -20,7 +20,7 @@ from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
 from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 GIB = 2**30
 
 
@@ -208,7 +208,7 @@ def test_script_says_what_is_wrong(environment, message):
 def test_without_pyspark_the_remedy_is_named(tmp_path):
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from preproc import spark_session\n"
+        "from preproc.spark import session as spark_session\n"
         "from preproc.spark.settings import SparkSettings\n"
         "with spark_session.connect(SparkSettings()): pass"
     )

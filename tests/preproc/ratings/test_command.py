@@ -26,9 +26,9 @@ from preproc.ratings import read as ratings_read
 from preproc.ratings.job import AMAZON as AMAZON_SOURCE
 from preproc.synthetic.ratings import RatingsConfig, generate
 from recsys.data.manifest import Manifest
-from tests.preproc.ratings_oracle import decode, run, tree
+from tests.preproc.ratings.oracle import decode, run, tree
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 COMMANDS = {"movielens": movielens.main, "amazon": amazon.main}
 HEADER = "userId,movieId,rating,timestamp"
 CSV = [HEADER, *(f"{u},{i},4.0,{i}" for u in range(4) for i in range(6))]

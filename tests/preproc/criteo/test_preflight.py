@@ -14,7 +14,7 @@ from preproc.criteo.job import CriteoJob, format_bytes, parse_memory_size
 from preproc.criteo.rules import PRESETS
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
-from tests.preproc.criteo_rows import good_text, run, write_days
+from tests.preproc.criteo.rows import good_text, run, write_days
 
 GOOD = good_text(200, seed=1)
 HEADER = b"\t".join(

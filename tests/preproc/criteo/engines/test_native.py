@@ -25,7 +25,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
-from tests.preproc.criteo_rows import GOOD_ROWS, TEXTS, good_text, run, write_days
+from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
@@ -237,7 +237,7 @@ def run_measured(source: Path, output: Path, limit: int, formats: str) -> tuple[
         [sys.executable, "-c", MEASURED_RUN, source, output, str(limit), formats],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
     )
     peak = 0
     stop = threading.Event()

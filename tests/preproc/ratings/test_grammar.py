@@ -24,7 +24,7 @@ from preproc.ratings.format import (
 )
 from preproc.ratings.parse import parse_chunk
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/dataset_format.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
 LINE_FORMATS = {
     "movielens_csv": MOVIELENS_CSV,
     "movielens_dat": MOVIELENS_DAT,

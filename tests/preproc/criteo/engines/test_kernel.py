@@ -21,7 +21,7 @@ from preproc.criteo.rules import (
     transform_numerical,
 )
 from preproc.files.input_file import InputFile
-from tests.preproc.criteo_rows import SEMANTICS, TEXTS, good_text
+from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text
 
 KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 pytestmark = KERNEL

@@ -20,7 +20,7 @@ from preproc.files import workspace
 from recsys.data.parquet import METADATA_FILE, ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
-from tests.preproc.criteo_rows import run, write_days
+from tests.preproc.criteo.rows import run, write_days
 
 BOTH = ("split", "parquet")
 SEMANTICS = CriteoSemantics(frequency_limit=3, shuffle_seed=11)
@@ -167,7 +167,7 @@ def test_it_trains(both_layouts, tmp_path):
             *("--learning_rate=0.1", "--throughput_check_freq_within_epoch=5"),
             *(f"--log_path={log}", "--base_device=cpu", "--max_steps=15", "--num_threads=1"),
         ]
-        repository = Path(__file__).parents[2]
+        repository = Path(__file__).parents[3]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, cwd=repository, env=environment, capture_output=True, text=True, check=False

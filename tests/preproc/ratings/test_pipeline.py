@@ -20,7 +20,7 @@ from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import FORMATS, RatingsConfig
 from recsys.data.manifest import Manifest, file_checksum
 from recsys.data.verify import run as verify
-from tests.preproc.ratings_oracle import decode, expected, run, tree
+from tests.preproc.ratings.oracle import decode, expected, run, tree
 
 ROWS = st.lists(
     st.tuples(

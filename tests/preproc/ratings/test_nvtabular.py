@@ -4,7 +4,8 @@
 import pytest
 
 from preproc.ratings.engines import nvtabular as nvtabular_ratings
-from tests.preproc import nvtabular_environment, ratings_oracle
+from tests.preproc.nvtabular import environment as nvtabular_environment
+from tests.preproc.ratings import oracle as ratings_oracle
 
 pytestmark = pytest.mark.nvtabular
 

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs as their users start them, in this process or in others."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl import flags
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+PATIENCE_S = 280
+"""Seconds for a program on a busy machine: it fails before the time limit of its test."""
+
+
+def run(
+    *command: object, status: int | None = 0, folder: Path = REPOSITORY, **environment: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end.
+
+    Args:
+        command: the words.
+        status: exit status that is expected; None leaves it to the caller.
+        folder: where it runs.
+        environment: variables on top of this process's; None takes one away.
+    """
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
+
+
+def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs Python with arguments to its end, with the options of `run`."""
+    return run(sys.executable, *arguments, **options)
+
+
+@contextlib.contextmanager
+def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Starts Python with arguments; kills it at the end of the block.
+
+    Args:
+        arguments: of Python.
+        options: of subprocess.Popen; by default one pipe holds output and errors.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
+    with subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=REPOSITORY,
+        env=_environment({}),
+        text=True,
+        **options,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _environment(changes: dict[str, str | None]) -> dict[str, str]:
+    """Returns the environment of a child: one thread, as tests in this process have."""
+    values = os.environ | {"OMP_NUM_THREADS": "1"} | changes
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def torchrun(processes: int, *options: str) -> list[str]:
+    """Returns the arguments of Python before those of a program on several processes."""
+    if processes == 1:
+        return []
+    launcher = ["-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, f"--nproc_per_node={processes}", *options]
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
+    """Polls a condition until it holds; fails after a time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def wait_for_line(process: subprocess.Popen[str], holds: Callable[[str], object]) -> str:
+    """Reads a program's output up to a line that holds something; returns what was read."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if holds(line):
+            return text
+    raise AssertionError(f"the program ended before such a line came:\n{text}")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a run's log; none where there is no log."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+
+
+def call(program: Any, *arguments: object, stdin: bytes | None = None) -> int:
+    """Runs a program of flags in this process; returns its exit status.
+
+    Args:
+        program: has define_flags(values) and run(values).
+        arguments: of its command line.
+        stdin: its input.
+    """
+    from recsys.program import run_guarded
+
+    values = flags.FlagValues()
+    program.define_flags(values)
+    with pytest.MonkeyPatch.context() as patch:
+        if stdin is not None:
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            assert values(["program", *map(str, arguments)])[1:] == []
+            run_guarded(program.run, values)
+        except SystemExit as stop:
+            return int(stop.code or 0)
+    return 0
+
+
+class Program:
+    """A model's main program in this process, with a log and settings that make it small."""
+
+    def __init__(self, program: Any, folder: Path, model: tuple[str, ...]) -> None:
+        self.program = program
+        self.log_path = folder / "log.json"
+        self.model = model
+        self.exit_code = 0
+
+    def __call__(
+        self, *arguments: object, model: tuple[str, ...] | None = None, stdin: bytes | None = None
+    ) -> list[dict[str, Any]]:
+        """Returns the records of the log."""
+        always = (f"--log_path={self.log_path}", "--num_threads=1")
+        settings = self.model if model is None else model
+        self.exit_code = call(self.program, *always, *settings, *arguments, stdin=stdin)
+        return read_log(self.log_path)
+
+
+def assert_refused(program: Program, capsys: Any, message: str, *arguments: object, **more: Any):
+    """Checks that a command line ends with status 2 and an error that matches a pattern."""
+    program(*arguments, **more)
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert error.startswith("error: "), error
+    assert re.search(message, error), error
