@@ -1,66 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags from settings: one for each field of each section, of the same name, and back."""
+"""Flags from settings: one for each declared field, of the same name, and back."""
 
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from recsys.settings import Sections
+from recsys.errors import UserError
+from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes
 
 
 def define_flags(
     flag_values: flags.FlagValues,
     sections: Sections,
     *,
-    defaults: Mapping[str, Any],
-    short_names: Mapping[str, str],
+    defaults: Mapping[str, Any] = {},
+    short_names: Mapping[str, str] = {},
+    help_texts: Mapping[str, str] = {},
+    omit: Collection[str] = (),
+    check_choices: bool = True,
 ) -> None:
-    """Defines a flag for every setting.
+    """Defines a flag for every declared setting; `--help` groups them by section.
 
     Args:
         flag_values: where to define them.
-        sections: of the model's config.
+        sections: of the program's config.
         defaults: defaults that differ from those of the config.
         short_names: flag name -> its short form.
+        help_texts: help that differs from that of the config.
+        omit: names of settings that are no flags of this program.
+        check_choices: whether the flag refuses what is none of its choices; else the section does.
     """
-    flags.disclaim_key_flags()
-    for section in sections:
+    for section, part in sections.items():
         hints = typing.get_type_hints(section)
-        for field in dataclasses.fields(section):
-            default = defaults.get(field.name, field.default)
-            help_text = field.metadata["help"]
-            short_name = short_names.get(field.name)
-            _define(flag_values, field.name, hints[field.name], default, help_text, short_name)
+        for field in declared(section):
+            if field.name in omit:
+                continue
+            _define(
+                field,
+                _without_none(hints[field.name]),
+                _plain(defaults.get(field.name, field.default), field),
+                help_texts.get(field.name, field.metadata["help"]),
+                check_choices=check_choices,
+                common={
+                    "flag_values": flag_values,
+                    "short_name": short_names.get(field.name),
+                    "module_name": title(part),
+                },
+            )
+
+
+def title(part: str) -> str:
+    """Returns the heading of a section in `--help` and in docs/flags.md."""
+    return part.replace("_", " ").capitalize()
+
+
+def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
+    """Returns a default as flags hold it."""
+    if default is None or default is dataclasses.MISSING:
+        return None
+    if field.metadata["unit"] == "bytes":
+        return spell_bytes(default)
+    return default
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(a for a in typing.get_args(hint) if a is not types.NoneType)
+    return hint
 
 
 def _define(
-    flag_values: flags.FlagValues,
-    name: str,
+    field: "dataclasses.Field[Any]",
     hint: Any,
     default: Any,
     help_text: str,
-    short_name: str | None,
+    *,
+    check_choices: bool,
+    common: dict[str, Any],
 ) -> None:
-    optional = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    if optional:
-        hint = next(a for a in typing.get_args(hint) if a is not type(None))
-    common: dict[str, Any] = {"flag_values": flag_values, "short_name": short_name}
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(hint), help_text, **common)
-    elif origin is tuple:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    name = field.name
+    if field.metadata["parse"] is not None:
+        flags.DEFINE_multi_string(name, list(default), help_text, **common)
+    elif origin is typing.Literal and check_choices:
+        flags.DEFINE_enum(name, default, arguments, help_text, **common)
+    elif origin is tuple and arguments[0] is int:
         flags.DEFINE_list(name, [str(v) for v in default], help_text, **common)
+    elif origin is tuple:
+        flags.DEFINE_string(name, joined(default), help_text, **common)
     else:
+        kind = str if field.metadata["unit"] else hint
         define: Any = {
             bool: flags.DEFINE_bool,
             int: flags.DEFINE_integer,
             float: flags.DEFINE_float,
-            str: flags.DEFINE_string,
-        }[hint]
+        }.get(kind, flags.DEFINE_string)
         define(name, default, help_text, **common)
 
 
@@ -70,25 +109,55 @@ def values_from_flags(
     """Returns what parsed flags say.
 
     Returns:
-        (every setting under its name, names of those that the user gave).
+        (every setting that is a flag under its name, names of those that the user gave).
 
     Raises:
-        ValueError: a list holds something that is no integer.
+        UserError: a text cannot be read as the type of its setting.
     """
-    names = [field.name for section in sections for field in dataclasses.fields(section)]
-    values: dict[str, Any] = {name: flag_values[name].value for name in names}
-    explicit = {name for name in names if flag_values[name].present}
+    values: dict[str, Any] = {}
+    explicit: set[str] = set()
     for section in sections:
-        for name, hint in typing.get_type_hints(section).items():
-            if typing.get_origin(hint) is tuple:
-                values[name] = _integers(name, values[name])
+        hints = typing.get_type_hints(section)
+        for field in declared(section):
+            name = field.name
+            if name not in flag_values:
+                continue
+            value = flag_values[name].value
+            if value is not None:
+                value = _value(field, _without_none(hints[name]), value)
+            values[name] = value
+            if flag_values[name].present:
+                explicit.add(name)
     return values, explicit
+
+
+def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
+    """Returns the value of a setting that the value of its flag means."""
+    if field.metadata["parse"] is not None:
+        return field.metadata["parse"](value)
+    if field.metadata["unit"] == "bytes":
+        return parse_bytes(field.name, value)
+    if hint is Path:
+        return Path(value)
+    if typing.get_origin(hint) is tuple:
+        if typing.get_args(hint)[0] is int:
+            return _integers(field.name, value)
+        return tuple(value.split(","))
+    return value
 
 
 def _integers(name: str, items: list[str]) -> tuple[int, ...]:
     try:
         return tuple(int(item) for item in items)
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"--{name} must be integers separated by commas, got {','.join(items)!r}"
         ) from error
+
+
+def help_text(flag_values: flags.FlagValues) -> str:
+    """Returns the help of every flag but absl's own, by section, in the order of the config."""
+    modules = flag_values.flags_by_module_dict()
+    return "\n".join(
+        flag_values.module_help(module) for module in modules if not module.startswith("absl.")
+    )

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program of ours starts and ends: logging, refused arguments, exit statuses."""
+"""How a program starts and ends: logging, help, refused arguments, exit statuses; no torch."""
 
+import contextlib
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags
 
-from recsys.train.divergence import DivergenceError
-from recsys.train.loop import FitResult
-
-USER_ERROR, DIVERGED, INTERRUPTED = 2, 4, 130
+from recsys.errors import INPUT_REFUSED, INTERRUPTED, DivergenceError, UserError
+from recsys.flags import help_text
 
 
 def say(line: str) -> None:
@@ -24,7 +24,7 @@ def say(line: str) -> None:
 def fail(message: str) -> int:
     """Prints an error and returns the exit status of refused input."""
     print(f"error: {message}", file=sys.stderr, flush=True)
-    return USER_ERROR
+    return INPUT_REFUSED
 
 
 def start(run: Callable[[flags.FlagValues], None]) -> None:
@@ -49,17 +49,30 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
     """Runs, turning refusals, divergence and Ctrl-C into a message and an exit status."""
     try:
         run(flag_values)
-    except DivergenceError as error:
+    except (DivergenceError, ValueError, OSError) as error:
         fail(str(error))
-        sys.exit(DIVERGED)
-    except (ValueError, OSError) as error:
-        sys.exit(fail(str(error)))
+        sys.exit(getattr(error, "exit_code", INPUT_REFUSED))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
+class _HelpFlag(app.HelpFlag):
+    """`--help` that lists the flags of the program by section."""
+
+    def parse(self, argument: Any) -> None:
+        """Prints the help and exits, with absl's status."""
+        if self._parse(argument):
+            with contextlib.suppress(BrokenPipeError):  # `--help | less`
+                print(sys.modules["__main__"].__doc__ or "", help_text(flags.FLAGS), sep="\n")
+                print("\nTry --helpfull to get absl's own flags as well.")
+            sys.exit(1)
+
+
 def _parse_flags(argv: list[str]) -> list[str]:
+    help_flag = _HelpFlag()  # type: ignore[no-untyped-call]
+    help_flag.allow_override = True
+    flags.DEFINE_flag(help_flag, module_name="absl.app")
     try:
         remaining: list[str] = flags.FLAGS(argv)
     except flags.Error as error:
@@ -67,8 +80,49 @@ def _parse_flags(argv: list[str]) -> list[str]:
     return remaining
 
 
+def run_command(
+    run: Callable[[flags.FlagValues], None],
+    flag_values: flags.FlagValues,
+    argv: Sequence[str],
+    description: str | None,
+    interrupted: str,
+) -> int:
+    """Parses a command line with flags of its own and runs; returns the exit status.
+
+    Args:
+        run: does what the flags say.
+        flag_values: the flags, to which --help is added.
+        argv: the program and its arguments.
+        description: text above the flags of --help.
+        interrupted: what a user reads after Ctrl-C.
+    """
+    try:
+        extra = flag_values(argv)[1:]
+        if flag_values.help:
+            print(description, help_text(flag_values), sep="\n")
+            return 0
+        if extra:
+            raise UserError(f"unexpected argument {extra[0]!r}; every setting is a --flag")
+        run(flag_values)
+    except (UserError, flags.Error, OSError) as error:
+        fail(str(error))
+        return getattr(error, "exit_code", INPUT_REFUSED)
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def new_flags() -> flags.FlagValues:
+    """Returns flags of a command's own, of which `--help` is the first."""
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+    flags.DEFINE_bool("help", False, "Show this text.", flag_values=values, module_name="Help")
+    return values
+
+
 def say_how_to_continue(
-    result: FitResult,
+    reason: str,
+    step: int,
     checkpoint_folder: Path | None,
     module: str,
     *,
@@ -78,15 +132,16 @@ def say_how_to_continue(
     """Tells, after a signal stopped a run, what was saved and how to go on.
 
     Args:
-        result: of the training.
+        reason: why the training ended.
+        step: steps that it has done.
         checkpoint_folder: where the run saves; None exits 130.
         module: of the program, as python -m names it.
         folder_flag: flag that names the folder.
         resumable: whether the checkpoints hold more than weights.
     """
-    if not result.reason.startswith("SIG"):
+    if not reason.startswith("SIG"):
         return
-    stopped = f"{result.reason}: stopped after step {result.state.step}"
+    stopped = f"{reason}: stopped after step {step}"
     if checkpoint_folder is None:
         print(f"{stopped}; nothing is saved without {folder_flag}", file=sys.stderr)
         sys.exit(INTERRUPTED)

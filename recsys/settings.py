@@ -1,32 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the settings of every model share: sections of frozen dataclasses, one field per flag.
+"""Settings: sections of frozen dataclasses, whose fields are declared by `setting`.
 
-A model's config holds one dataclass per section ("model", "data", ...). Field names are flag names
-and keys of the log, so they differ between sections. `recsys.flags` makes the flags.
+A config holds one dataclass per section ("model", "data", ...). Field names are flag names, YAML
+keys and keys of the log, so they differ between sections. `recsys.flags` makes the flags.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+import os
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+from recsys.errors import UserError
 
 T = TypeVar("T")
 
 Sections = Mapping[type, str]
 """Each section's dataclass, and the name of the config's attribute that holds it."""
 
+Unit = Literal["bytes"]
 
-def setting(default: T, help_text: str, *, resumable: bool = False) -> T:
+REQUIRED: Any = dataclasses.MISSING
+"""The default of a setting that has none."""
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def setting(
+    default: T,
+    help_text: str,
+    *,
+    resumable: bool = False,
+    unit: Unit | None = None,
+    parse: Callable[[list[str]], Any] | None = None,
+    default_text: str | None = None,
+) -> T:
     """Declares a setting: a dataclass field, from which its flag and its resume rule follow.
 
     Args:
-        default: the value where nobody gives one.
+        default: the value where nobody gives one; `REQUIRED` has none.
         help_text: what the flag's help says.
         resumable: whether a resumed run may have another value, because it changes what is
             watched or where, not the parameters that the run arrives at.
+        unit: of a number that flags spell with its unit; "bytes" reads 4GiB and 512M.
+        parse: makes the value of a flag that may be repeated from all its texts.
+        default_text: name of a default that depends on the machine.
     """
-    metadata = {"help": help_text, "resumable": resumable}
+    metadata = {
+        "help": help_text,
+        "resumable": resumable,
+        "unit": unit,
+        "parse": parse,
+        "default_text": default_text,
+    }
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
+
+
+def declared(section: type) -> list["dataclasses.Field[Any]"]:
+    """Returns the fields of a section that `setting` declares."""
+    return [field for field in dataclasses.fields(section) if "help" in field.metadata]
 
 
 def resumable_settings(sections: Sections) -> frozenset[str]:
@@ -34,7 +83,7 @@ def resumable_settings(sections: Sections) -> frozenset[str]:
     return frozenset(
         field.name
         for section in sections
-        for field in dataclasses.fields(section)
+        for field in declared(section)
         if field.metadata["resumable"]
     )
 
@@ -43,11 +92,67 @@ def require_positive(section: Any, *names: str) -> None:
     """Refuses values below 1.
 
     Raises:
-        ValueError: names the flag and the value.
+        UserError: names the flag and the value.
     """
     for name in names:
         if getattr(section, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(section, name)}")
+            raise UserError(f"--{name} must be at least 1, got {getattr(section, name)}")
+
+
+def require_choices(
+    section: Any, names: Mapping[str, Iterable[str]] = {}, separator: str = ", "
+) -> None:
+    """Refuses values that are not among the choices of a setting.
+
+    Args:
+        section: a section whose fields are checked.
+        names: choices of settings whose type does not say them.
+        separator: of the choices in the message.
+
+    Raises:
+        UserError: names the flag, its choices and the value.
+    """
+    choices = {
+        name: typing.get_args(hint)
+        for name, hint in typing.get_type_hints(type(section)).items()
+        if typing.get_origin(hint) is Literal
+    }
+    for name, allowed in (choices | dict(names)).items():
+        if getattr(section, name) not in allowed:
+            raise UserError(
+                f"--{name} must be one of {separator.join(allowed)}; got {getattr(section, name)!r}"
+            )
+
+
+def default_threads() -> int:
+    """Returns the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Returns bytes for `4GiB`, `512M`, `1.5GB`, `100000`.
+
+    Args:
+        name: of the setting.
+        text: its value.
+
+    Raises:
+        UserError: the spelling is none of these.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UserError(
+            f"--{name} must be a number with a unit, such as 4GiB, 512MiB or 2GB; got {text!r}"
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def spell_bytes(count: int) -> str:
+    """Returns a whole number of bytes as a flag spells it, such as `4GiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count and count % _UNITS[unit.upper()] == 0:
+            return f"{count // _UNITS[unit.upper()]}{unit}"
+    return str(count)
 
 
 def joined(values: Iterable[object]) -> str:

@@ -17,13 +17,14 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values: where to define them.
         **defaults: defaults that differ from those of the config.
     """
-    settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names={})
+    settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults)
     names = ", ".join(preset_names())
     flags.DEFINE_string(
         "config",
         None,
         f"YAML file of settings, or one of {names}; flags that are given come before it",
         flag_values=flag_values,
+        module_name="Config",
     )
 
 

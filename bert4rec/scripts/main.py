@@ -30,8 +30,10 @@ def run(flag_values: flags.FlagValues) -> None:
     elif config.run.mode == "recommend":
         _recommend(config)
     else:
+        result = runs.train(config, program.say)
         program.say_how_to_continue(
-            runs.train(config, program.say),
+            result.reason,
+            result.state.step,
             config.checkpoint_folder,
             "bert4rec.scripts.main",
             folder_flag="--export_root",

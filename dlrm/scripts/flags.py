@@ -26,7 +26,13 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names=_SHORT_NAMES)
     for alias, (name, value) in _HEAD_ALIASES.items():
-        flags.DEFINE_bool(alias, False, f"The same as --{name} {value}", flag_values=flag_values)
+        flags.DEFINE_bool(
+            alias,
+            False,
+            f"The same as --{name} {value}",
+            flag_values=flag_values,
+            module_name="Aliases",
+        )
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:

@@ -22,8 +22,10 @@ def run(flag_values: flags.FlagValues) -> None:
     elif config.run.mode == "inference_benchmark":
         runs.inference_benchmark(config, program.say)
     else:
+        result = runs.train(config, program.say)
         program.say_how_to_continue(
-            runs.train(config, program.say),
+            result.reason,
+            result.state.step,
             config.checkpoint_folder,
             "dlrm.scripts.main",
             resumable=config.run.checkpoint_format == "native",

@@ -94,7 +94,7 @@ DEFAULTS = {
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the flags of TorchRec's example, and those of DLRM."""
     dlrm_flags.define_flags(flag_values, **DEFAULTS)
-    settings_flags.define_flags(flag_values, SECTIONS, defaults={}, short_names={})
+    settings_flags.define_flags(flag_values, SECTIONS)
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
@@ -221,7 +221,8 @@ def run(flag_values: flags.FlagValues) -> None:
         result = runs.fit(session)
         if processes.is_first:
             program.say_how_to_continue(
-                result,
+                result.reason,
+                result.state.step,
                 config.checkpoint_folder,
                 "dlrm.scripts.train_torchrec",
                 resumable=config.run.checkpoint_format == "native",

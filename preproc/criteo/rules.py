@@ -17,6 +17,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from recsys.errors import UserError
+from recsys.settings import setting
+
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
 NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
@@ -49,55 +52,59 @@ def row_grammar() -> re.Pattern[bytes]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoSemantics:
-    """What the numbers and ids of a dataset mean.
+    """Rules of the transform: the meaning of a dataset's numbers and ids."""
 
-    Attributes:
-        numerical_offset: added to a value before the natural logarithm.
-        numerical_min: smaller raw values are raised to this one first (keeps the logarithm real).
-        numerical_missing: `raw_zero` treats a missing field as the raw value 0; `output_zero`
-            stores 0.0 for it, after the logarithm.
-        frequency_limit: a category seen fewer times than this gets id 0. 0 and 1 keep all.
-        dictionary_days: `all` counts categories over the whole data set (as the published recipe
-            does, test days included), `train` over the training split alone.
-        category_modulus: categories are taken modulo this before counting; None keeps them whole.
-        last_day: which half of the last day comes first, `test_validation` or `validation_test`.
-        last_day_rounding: for an odd last day, the first half holds `floor` or `ceil` of half.
-        split_fractions: None splits by days; (train, validation, test) fractions, in row order,
-            split a single file instead. Each boundary is floor(fraction sum * rows + 1e-9).
-        shuffle_seed: orders the rows of train by `shuffle_keys`; None leaves them in input order.
-    """
-
-    numerical_offset: int = 2
-    numerical_min: int = -1
-    numerical_missing: Literal["raw_zero", "output_zero"] = "raw_zero"
-    frequency_limit: int = 15
-    dictionary_days: Literal["all", "train"] = "all"
-    category_modulus: int | None = None
-    last_day: Literal["test_validation", "validation_test"] = "test_validation"
-    last_day_rounding: Literal["floor", "ceil"] = "floor"
-    split_fractions: tuple[float, float, float] | None = None
-    shuffle_seed: int | None = None
+    numerical_offset: int = setting(2, "Added to a numerical value before the natural logarithm.")
+    numerical_min: int = setting(-1, "Smaller raw values are raised to this one first.")
+    numerical_missing: Literal["raw_zero", "output_zero"] = setting(
+        "raw_zero",
+        "raw_zero: a missing value is the raw value 0; output_zero: it becomes 0.0 after the "
+        "logarithm.",
+    )
+    frequency_limit: int = setting(15, "A category seen fewer times gets id 0; 0 and 1 keep all.")
+    dictionary_days: Literal["all", "train"] = setting(
+        "all",
+        "all: count categories over the whole data set; train: over the training split alone.",
+    )
+    category_modulus: int | None = setting(
+        None, "Categories are taken modulo this before counting; none keeps them whole."
+    )
+    last_day: Literal["test_validation", "validation_test"] = setting(
+        "test_validation", "Which half of the last day comes first."
+    )
+    last_day_rounding: Literal["floor", "ceil"] = setting(
+        "floor", "For an odd last day, how many rows its first half holds."
+    )
+    split_fractions: tuple[float, float, float] | None = setting(
+        None,
+        "train,validation,test shares in row order, for example 0.8,0.1,0.1; none splits by days.",
+    )
+    shuffle_seed: int | None = setting(
+        None,
+        "Orders the training split by a hash of this seed and the row number, a whole number from "
+        "0; none keeps them in input order.",
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
         if self.numerical_min + self.numerical_offset < 1:
-            raise ValueError(
+            raise UserError(
                 f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
                 f"{self.numerical_min} + {self.numerical_offset}"
             )
         if self.frequency_limit < 0:
-            raise ValueError(f"--frequency_limit must not be negative, got {self.frequency_limit}")
+            raise UserError(f"--frequency_limit must not be negative, got {self.frequency_limit}")
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
-            raise ValueError(
+            raise UserError(
                 f"--category_modulus must lie in [1, 2**32], got {self.category_modulus}"
             )
         if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
-            raise ValueError(f"--shuffle_seed must lie in [0, 2**64), got {self.shuffle_seed}")
+            raise UserError(f"--shuffle_seed must lie in [0, 2**64), got {self.shuffle_seed}")
         fractions = self.split_fractions
         if fractions is not None and (
             any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
         ):
-            raise ValueError(
+            raise UserError(
                 "--split_fractions must be three numbers in [0, 1] that add up to 1 "
                 f"(train,validation,test), got {','.join(map(str, fractions))}"
             )

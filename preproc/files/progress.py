@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 ProgressMode = Literal["auto", "bar", "json", "none"]
 PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
+PROGRESS_HELP = f"How to report it: {', '.join(PROGRESS_MODES)}."
 
 Counters = Callable[[], tuple[int, int]]
 """Returns (bytes done, rows done) of a stage."""

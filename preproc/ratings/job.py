@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 from preproc.criteo.job import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.files.errors import PreprocError
-from preproc.files.progress import ProgressMode
+from preproc.files.progress import PROGRESS_HELP, ProgressMode
+from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
@@ -22,6 +23,7 @@ from preproc.ratings.format import (
 from preproc.ratings.kcore import KCORES, KCore
 from preproc.spark.settings import SparkSettings
 from recsys.data.sequences import MIN_LENGTH
+from recsys.settings import REQUIRED, require_choices, setting
 
 RatingsEngine = Literal["pyarrow", "nvtabular", "spark"]
 RATINGS_ENGINES: tuple[RatingsEngine, ...] = get_args(RatingsEngine)
@@ -69,67 +71,52 @@ AMAZON = RatingsSource(
     min_item_count=5,
 )
 
-_SPARK_SQL = SparkSettings(spark_mode="dataframe")
-
 COLUMN_ORDERS = ("auto", "user,item", "item,user")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsJob:
-    """Settings of one run; the fields are the flags of the same name.
-
-    Attributes:
-        source: the family of files.
-        input: a ratings file, or the folder of one.
-        output: the dataset folder to make.
-        format: of the file, or `auto`.
-        columns: order of user and item in csv files of Amazon, or `auto`.
-        min_rating: ratings below are dropped.
-        min_user_count: see `kcore`; None takes what suits the file.
-        min_item_count: see `kcore`; None takes what suits the file.
-        kcore: one pass, or until nothing changes.
-        bad_rows: what happens to rows that break the grammar.
-        max_bad_fraction: with `quarantine`, share of bad rows above which the run stops.
-        progress: how to report it.
-        overwrite: replace the dataset at `output`, once the new one is complete.
-        engine: who does the work.
-        nvtabular_python: interpreter that has NVTabular; None takes .venv-nvtabular.
-        nvtabular_device: where NVTabular works; `auto` is a GPU with cuDF where there is one.
-        spark: how to reach Spark; its mode is `dataframe`, there is no kernel for ratings.
-    """
+    """Settings of one run, `source` being the family of files."""
 
     source: RatingsSource
-    input: Path
-    output: Path
-    format: str = "auto"
-    columns: str = "auto"
-    min_rating: float = 0.0
-    min_user_count: int | None = None
-    min_item_count: int | None = None
-    kcore: KCore = "iterated"
-    bad_rows: BadRows = "refuse"
-    max_bad_fraction: float = 1e-4
-    progress: ProgressMode = "none"
-    overwrite: bool = False
-    engine: RatingsEngine = "pyarrow"
-    nvtabular_python: Path | None = None
-    nvtabular_device: NvtabularDevice = "auto"
-    spark: SparkSettings = _SPARK_SQL
+    input: Path = setting(REQUIRED, "A ratings file, plain or gzip.")
+    output: Path = setting(REQUIRED, "The dataset folder to make.")
+    format: str = setting("auto", "Of the file.")
+    columns: str = setting(
+        "auto",
+        "Order of user and item in a csv file; auto tells them apart by their look: "
+        f"{' | '.join(COLUMN_ORDERS)}.",
+    )
+    min_rating: float = setting(0.0, "Ratings below are dropped.")
+    min_user_count: int | None = setting(
+        None, "Users with fewer interactions are dropped; at least 3."
+    )
+    min_item_count: int | None = setting(None, "Items with fewer interactions are dropped.")
+    kcore: KCore = setting(
+        "iterated",
+        f"How the two limits are applied, items before users: {' | '.join(KCORES)} (until nothing "
+        "changes, or one pass, after which items may be short again).",
+    )
+    bad_rows: BadRows = setting(
+        "refuse",
+        f"Rows that break the grammar: {' | '.join(BAD_ROWS)} (stop at the first, or leave them "
+        f"out and keep them in {QUARANTINE_FILE}).",
+    )
+    max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
+    progress: ProgressMode = setting("none", PROGRESS_HELP)
+    overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
+    engine: RatingsEngine = setting("pyarrow", f"Who does the work: {', '.join(RATINGS_ENGINES)}.")
+    nvtabular_python: Path | None = setting(
+        None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
+    )
+    nvtabular_device: NvtabularDevice = setting("auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
+    spark: SparkSettings = SparkSettings(spark_mode="dataframe")
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        for name, choices in {
-            "format": self.source.format_names,
-            "columns": COLUMN_ORDERS,
-            "kcore": KCORES,
-            "bad_rows": BAD_ROWS,
-            "engine": RATINGS_ENGINES,
-            "nvtabular_device": NVTABULAR_DEVICES,
-        }.items():
-            if getattr(self, name) not in choices:
-                raise PreprocError(
-                    f"--{name} must be one of {' | '.join(choices)}; got {getattr(self, name)!r}"
-                )
+        require_choices(
+            self, {"format": self.source.format_names, "columns": COLUMN_ORDERS}, separator=" | "
+        )
         if not math.isfinite(self.min_rating):
             raise PreprocError(f"--min_rating must be a number, got {self.min_rating}")
         if self.min_user_count is not None and self.min_user_count < MIN_LENGTH:
@@ -162,3 +149,7 @@ class RatingsJob:
             min_user_count=users if self.min_user_count is None else self.min_user_count,
             min_item_count=items if self.min_item_count is None else self.min_item_count,
         )
+
+
+SECTIONS: dict[type, str] = {RatingsJob: "run", SparkSettings: "spark"}
+"""Sections of the flags, and their headings."""

@@ -28,6 +28,11 @@ from tqdm import tqdm
 from preproc.criteo.rules import NUM_CATEGORICAL
 from preproc.synthetic.model import BestReachable, PlantedModel, best_reachable
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
+from recsys.errors import UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.program import new_flags, run_command, say
+from recsys.settings import REQUIRED, setting
 
 __all__ = ["GeneratorConfig", "best_reachable", "generate", "main"]
 
@@ -36,32 +41,32 @@ CHUNK_ROWS = 32_768
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratorConfig:
-    """What to write; the fields are the flags of the same name."""
+    """Settings of a generated click log."""
 
-    output: Path
-    rows: int
-    days: int = 0
-    seed: int = 0
-    gzip: bool = False
-    threads: int = 2
-    cardinalities: tuple[int, ...] = KAGGLE_CARDINALITIES
-    click_rate: float = 0.256
-    best_auc: float = 0.80
-    write_probabilities: bool = False
-    overwrite: bool = False
+    output: Path = setting(REQUIRED, "folder for day_0 ..., or with --days 0 a file (or folder)")
+    rows: int = setting(REQUIRED, "rows in total, over all days")
+    days: int = setting(0, "write this many day files; 0 writes one train.txt")
+    seed: int = setting(0, "seed of the rows and of the planted model")
+    gzip: bool = setting(False, "compress: day_0.gz ... (several gzip members a file)")
+    threads: int = setting(2, "threads; the bytes do not depend on it", default_text="one per core")
+    cardinalities: tuple[int, ...] = setting(KAGGLE_CARDINALITIES, "distinct ids, 26 numbers")
+    click_rate: float = setting(0.256, "share of clicks")
+    best_auc: float = setting(0.80, "AUC of the true probabilities")
+    write_probabilities: bool = setting(False, "write each row's true probability (float32) too")
+    overwrite: bool = setting(False, "replace data that is there already")
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
         if self.rows < max(self.days, 1):
-            raise ValueError(f"--rows must be at least 1 a day, got {self.rows}")
+            raise UserError(f"--rows must be at least 1 a day, got {self.rows}")
         if self.days < 0 or self.threads < 1:
-            raise ValueError("--days must not be negative, and --threads must be at least 1")
+            raise UserError("--days must not be negative, and --threads must be at least 1")
         if len(self.cardinalities) != NUM_CATEGORICAL or not all(
             1 <= c < 2**32 for c in self.cardinalities
         ):
-            raise ValueError(f"--cardinalities must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
+            raise UserError(f"--cardinalities must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
         if not 0 < self.click_rate < 1 or not 0.5 < self.best_auc < 1:
-            raise ValueError("--click_rate must lie in (0, 1) and --best_auc in (0.5, 1)")
+            raise UserError("--click_rate must lie in (0, 1) and --best_auc in (0.5, 1)")
 
     @property
     def is_single_file(self) -> bool:
@@ -246,50 +251,30 @@ def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple
             yield first, future.result()
 
 
-def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags of this command."""
+SECTIONS: dict[type, str] = {GeneratorConfig: "log"}
+"""Sections of the flags, and their headings."""
 
-    def define(kind: str, name: str, default: object, text: str) -> None:
-        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=flag_values)
 
-    define("bool", "help", False, "show this text")
-    define("string", "output", None, "folder for day_0 ..., or with --days 0 a file (or folder)")
-    define("integer", "rows", None, "rows in total, over all days")
-    define("integer", "days", 0, "write this many day files; 0 writes one train.txt")
-    define("integer", "seed", 0, "seed of the rows and of the planted model")
-    define("bool", "gzip", False, "compress: day_0.gz ... (several gzip members a file)")
-    define("integer", "threads", os.cpu_count() or 1, "threads; the bytes do not depend on it")
-    define(
-        "list", "cardinalities", list(map(str, KAGGLE_CARDINALITIES)), "distinct ids, 26 numbers"
-    )
-    define("float", "click_rate", 0.256, "share of clicks")
-    define("float", "best_auc", 0.80, "AUC of the true probabilities")
-    define("bool", "write_probabilities", False, "write each row's true probability (float32) too")
-    define("bool", "overwrite", False, "replace data that is there already")
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = new_flags()
+    define_settings(values, SECTIONS, defaults={"threads": os.cpu_count() or 1})
+    return values
+
+
+def run(values: flags.FlagValues) -> None:
+    """Writes the log that the flags describe, and prints what a model can reach on it.
+
+    Raises:
+        UserError: a flag has no meaning.
+    """
+    given, _ = values_from_flags(values, SECTIONS)
+    if given["output"] is None or given["rows"] is None:
+        raise UserError("--output and --rows are needed")
+    planted = generate(GeneratorConfig(**given), progress=True)
+    say(json.dumps(planted["best_reachable"], indent=1))
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    values = flags.FlagValues()  # type: ignore[no-untyped-call]
-    define_flags(values)
-    try:
-        extra = values(argv)[1:]
-        if values.help:
-            print(__doc__, values.get_help(), sep="\n")
-            return 0
-        if extra or values.output is None or values.rows is None:
-            raise ValueError(
-                f"--output and --rows are needed, and no other arguments {extra or ''}"
-            )
-        given = values.flag_values_dict()
-        given |= {
-            "output": Path(values.output),
-            "cardinalities": tuple(map(int, values.cardinalities)),
-        }
-        del given["help"]
-        planted = generate(GeneratorConfig(**given), progress=True)
-    except (flags.Error, ValueError, OSError) as error:
-        print(f"generate_criteo: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(planted["best_reachable"], indent=1))
-    return 0
+    return run_command(run, define_flags(), argv, __doc__, "interrupted; nothing was written")

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recsys.errors import UserError
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -124,7 +126,7 @@ class PlantedModel:
         """Sets weights and bias so that sample rows have this click rate and best AUC.
 
         Raises:
-            ValueError: no weights reach this AUC.
+            UserError: no weights reach this AUC.
         """
         groups = self.groups(numerical, ranks)
         shares = np.sqrt(GROUP_SHARES) / (groups.std(axis=1) + 1e-9)
@@ -138,7 +140,7 @@ class PlantedModel:
         scale = _bisect(lambda s: _expected_auc(sigmoid(s * unit + offset(s))) - best_auc, 0.0, 8.0)
         reached = _expected_auc(sigmoid(scale * unit + offset(scale)))
         if abs(reached - best_auc) > 1e-3:
-            raise ValueError(f"--best_auc {best_auc} cannot be planted; this seed allows {reached}")
+            raise UserError(f"--best_auc {best_auc} cannot be planted; this seed allows {reached}")
         weights = scale * shares
         bias = offset(scale) - float(weights @ groups.mean(axis=1))
         return dataclasses.replace(self, weights=tuple(map(float, weights)), bias=bias)

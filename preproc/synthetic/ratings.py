@@ -17,7 +17,6 @@ import dataclasses
 import gzip
 import io
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -40,6 +39,11 @@ from preproc.ratings.format import (
     TEXT,
     RatingsFormat,
 )
+from recsys.errors import UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.program import new_flags, run_command, say
+from recsys.settings import REQUIRED, require_choices, setting
 
 FORMATS: dict[str, RatingsFormat] = {
     "movielens_csv": MOVIELENS_CSV,
@@ -59,33 +63,32 @@ _RATING_SHARES = (0.05, 0.10, 0.25, 0.35, 0.25)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsConfig:
-    """What to write; the fields are the flags of the same name."""
+    """Settings of a generated ratings file."""
 
-    output: Path
-    users: int
-    items: int
-    interactions: int
-    format: str = "movielens_csv"
-    seed: int = 0
-    popularity: float = 1.0
-    continuation: float = 0.5
-    overwrite: bool = False
+    output: Path = setting(REQUIRED, "The file to write; packed if its name ends in .gz.")
+    users: int = setting(REQUIRED, "How many.")
+    items: int = setting(REQUIRED, "Size of the catalogue; rare ones may stay away.")
+    interactions: int = setting(REQUIRED, f"Rows, at least {MIN_LENGTH} for each user.")
+    format: str = setting("movielens_csv", f"One of {', '.join(FORMATS)}.")
+    seed: int = setting(0, "Seed of everything.")
+    popularity: float = setting(1.0, "Exponent of the power law; 0 makes all items alike.")
+    continuation: float = setting(0.5, "Probability that the successor of an item follows it.")
+    overwrite: bool = setting(False, "Replace a file that is there already.")
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        if self.format not in FORMATS:
-            raise ValueError(f"--format must be one of {', '.join(FORMATS)}; got {self.format!r}")
+        require_choices(self, {"format": FORMATS})
         if self.users < 1 or not 2 <= self.items < 2**31:
-            raise ValueError("--users must be at least 1, and --items in [2, 2**31)")
+            raise UserError("--users must be at least 1, and --items in [2, 2**31)")
         if self.interactions < MIN_LENGTH * self.users:
-            raise ValueError(
+            raise UserError(
                 f"--interactions must be at least {MIN_LENGTH} for each user "
                 f"({MIN_LENGTH * self.users}), got {self.interactions}"
             )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
-            raise ValueError("--continuation must lie in [0, 1] and --popularity in [0, 10]")
+            raise UserError("--continuation must lie in [0, 1] and --popularity in [0, 10]")
         if self.seed < 0:
-            raise ValueError(f"--seed must not be negative, got {self.seed}")
+            raise UserError(f"--seed must not be negative, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,47 +226,31 @@ def _write(
         file.write(format_block(block, layout, order))
 
 
+SECTIONS: dict[type, str] = {RatingsConfig: "ratings"}
+"""Sections of the flags, and their headings."""
+
+
 def define_flags() -> flags.FlagValues:
     """Returns the flags of this command, unparsed."""
-    values = flags.FlagValues()  # type: ignore[no-untyped-call]
-
-    def define(kind: str, name: str, default: object, text: str) -> None:
-        getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=values)
-
-    define("bool", "help", False, "Show this text.")
-    define("string", "output", None, "The file to write; packed if its name ends in .gz.")
-    define("integer", "users", None, "How many.")
-    define("integer", "items", None, "Size of the catalogue; rare ones may stay away.")
-    define("integer", "interactions", None, f"Rows, at least {MIN_LENGTH} for each user.")
-    define("string", "format", "movielens_csv", f"One of {', '.join(FORMATS)}.")
-    define("integer", "seed", 0, "Seed of everything.")
-    define("float", "popularity", 1.0, "Exponent of the power law; 0 makes all items alike.")
-    define("float", "continuation", 0.5, "Probability that the successor of an item follows it.")
-    define("bool", "overwrite", False, "Replace a file that is there already.")
+    values = new_flags()
+    define_settings(values, SECTIONS)
     return values
+
+
+def run(values: flags.FlagValues) -> None:
+    """Writes the file that the flags describe, and prints its name.
+
+    Raises:
+        UserError: a flag has no meaning.
+    """
+    needed = ("output", "users", "items", "interactions")
+    given, _ = values_from_flags(values, SECTIONS)
+    if any(given[name] is None for name in needed):
+        raise UserError(f"--{', --'.join(needed)} are needed")
+    generate(RatingsConfig(**given))
+    say(values.output)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit status."""
-    values = define_flags()
-    try:
-        extra = values(argv)[1:]
-        if values.help:
-            print(__doc__, values.get_help(), sep="\n")
-            return 0
-        needed = ("output", "users", "items", "interactions")
-        if extra or any(values[name].value is None for name in needed):
-            raise ValueError(
-                f"--{', --'.join(needed)} are needed, and no other arguments {extra or ''}"
-            )
-        given = values.flag_values_dict()
-        del given["help"]
-        generate(RatingsConfig(**(given | {"output": Path(values.output)})))
-    except (flags.Error, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    print(values.output)
-    return 0
+    return run_command(run, define_flags(), argv, __doc__, "interrupted; nothing was written")

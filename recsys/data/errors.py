@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The error that every reader of a dataset raises."""
 
+from recsys.errors import UserError
 
-class DatasetError(ValueError):
+
+class DatasetError(UserError):
     """A dataset on disk breaks its contract; the message says where, how, and what to do."""

@@ -4,6 +4,8 @@
 import math
 from collections.abc import Sequence
 
+from recsys.errors import DivergenceError
+
 CONSTANT_LOSS_STEPS = 100
 """So many steps with the very same loss cannot be chance."""
 
@@ -12,10 +14,6 @@ _ADVICE = (
     "too high for small data), a longer --warmup_steps, or --amp off; check the data with "
     "python -m dataspec.verify"
 )
-
-
-class DivergenceError(RuntimeError):
-    """Training cannot succeed any more; the message says why and what to try."""
 
 
 class LossMonitor:

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from preproc.criteo.job import default_threads
 from preproc.files.progress import ProgressReporter
 from preproc.files.row_parts import ITEM, RATING, TIMESTAMP, USER, RawParts
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
@@ -27,6 +26,7 @@ from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left
 from preproc.ratings.read import RatingsSink
 from recsys.data.sequences import RawIds
 from recsys.data.sequences_fingerprint import order_raw_ids
+from recsys.settings import default_threads
 
 
 def run(

@@ -10,10 +10,12 @@ import pytest
 
 from preproc.criteo import preflight as criteo_preflight
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.job import CriteoJob, format_bytes, parse_memory_size
+from preproc.criteo.job import CriteoJob, format_bytes
 from preproc.criteo.rules import PRESETS
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
+from recsys.errors import UserError
+from recsys.settings import parse_bytes
 from tests.preproc.criteo.rows import good_text, run, write_days
 
 GOOD = good_text(200, seed=1)
@@ -148,10 +150,10 @@ def test_full_disk(tmp_path, monkeypatch):
 def test_memory_sizes():
     sizes = {"4GiB": 2**32, "512M": 2**29, "1.5GB": 1_500_000_000, " 100 kb ": 100_000, "7": 7}
     for text, size in sizes.items():
-        assert parse_memory_size(text) == size
+        assert parse_bytes("memory_limit", text) == size
     for text in ("", "GiB", "-1G", "4 Gibi", "1e9", "4,5G", "nan"):
-        with pytest.raises(PreprocError, match=r"must be a number with a unit.*got"):
-            parse_memory_size(text)
+        with pytest.raises(UserError, match=r"must be a number with a unit.*got"):
+            parse_bytes("memory_limit", text)
     assert [format_bytes(n) for n in (5, 2**20, 3 * 2**40)] == ["5 B", "1.0 MiB", "3.0 TiB"]
 
 
@@ -168,7 +170,7 @@ def test_memory_sizes():
     ],
 )
 def test_settings_without_a_meaning(fields, message):
-    with pytest.raises(PreprocError, match=message):
+    with pytest.raises(UserError, match=message):
         CriteoJob(input=Path("in"), output=Path("out"), semantics=PRESETS["dlrm"], **fields)
 
 

@@ -19,6 +19,7 @@ from preproc.spark.cluster import Worker, explain_workers
 from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
 from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
+from recsys.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GIB = 2**30
@@ -56,7 +57,7 @@ def test_flags_become_settings():
     ],
 )
 def test_settings_without_a_meaning(fields, message):
-    with pytest.raises(PreprocError, match=message):
+    with pytest.raises(UserError, match=message):
         SparkSettings(**fields)
 
 

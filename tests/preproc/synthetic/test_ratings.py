@@ -81,7 +81,7 @@ def test_many_blocks_hold_all_users(monkeypatch):
         ("--continuation=1.5", "--continuation must lie in"),
         ("--seed=-1", "--seed must not be negative"),
         ("--output=", "--output are needed"),
-        ("stray", "no other arguments"),
+        ("stray", "unexpected argument 'stray'"),
     ],
 )
 def test_bad_flags(tmp_path, capsys, flag, message):

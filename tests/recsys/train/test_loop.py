@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 
-from recsys.train.divergence import DivergenceError
+from recsys.errors import DivergenceError
 from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
 from recsys.train.run_log import RunLog
 from recsys.train.schedule import WarmupPolynomialDecay

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line that all preprocessing commands share."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from preproc.files.errors import PreprocError
+from preproc.files.quarantine import QUARANTINE_FILE
+from recsys.data.manifest import Manifest
+from recsys.flags import values_from_flags
+from recsys.program import run_command, say
+from recsys.settings import Sections
+
+
+def values_of(values: flags.FlagValues, sections: Sections) -> dict[str, Any]:
+    """Returns what the flags of a command that makes a dataset say.
+
+    Raises:
+        PreprocError: --input or --output is missing, or a text cannot be read.
+    """
+    for name in ("input", "output"):
+        if not values[name].value:
+            raise PreprocError(f"--{name} is needed (--help shows all flags)")
+    given, _ = values_from_flags(values, sections)
+    return given
+
+
+def run(
+    prepare: Callable[[flags.FlagValues], Path],
+    values: flags.FlagValues,
+    argv: Sequence[str],
+    description: str | None,
+    interrupted: str,
+) -> int:
+    """Runs a command that makes a dataset, and prints its folder; returns the exit status."""
+
+    def prepare_and_report(values: flags.FlagValues) -> None:
+        dataset = prepare(values)
+        left_out = sum(Manifest.load(dataset).rejected.values())
+        if left_out and values.progress != "json":
+            print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
+        say(str(dataset))
+
+    return run_command(prepare_and_report, values, argv, description, interrupted)
