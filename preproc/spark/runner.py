@@ -87,12 +87,9 @@ class SparkRunner:
         self._context = session.sparkContext
         self.task_cpus = int(self._context.getConf().get("spark.task.cpus", "1"))
         self.start_timeout = start_timeout
+        self.version = str(self._context.version)
+        """Spark's version; read at once, for a stopped session no longer tells it."""
         self._without_executor: float | None = None
-
-    @property
-    def version(self) -> str:
-        """Spark's version."""
-        return str(self._context.version)
 
     @property
     def is_local(self) -> bool:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ratings through Spark: the bytes of the embedded engine; one local session for all."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from preproc.ratings.engines import spark as spark_ratings
@@ -66,3 +70,26 @@ def test_real_ratings(tmp_path, real_data):
     source = real_data / "ml-100k" / "u.data.gz"
     made = ratings_oracle.assert_agrees("spark", source, tmp_path, **settings)
     assert (made.statistics["items"], made.statistics["interactions"]) == (1349, 99_287)
+
+
+def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
+    """With a Spark of its own, which ends before the manifest is written."""
+    source = tmp_path / "u.data"
+    rows = ratings_oracle.interactions(400, seed=7)
+    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
+    made = {}
+    for engine in ("pyarrow", "spark"):
+        output = tmp_path / engine
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "preproc.movielens", f"--engine={engine}"),
+                *(f"--input={source}", f"--output={output}", "--min_item_count=2"),
+            ],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        made[engine] = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+    assert made["spark"] == made["pyarrow"] != {}
