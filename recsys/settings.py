@@ -7,12 +7,12 @@ keys and keys of the log, so they differ between sections. `recsys.flags` makes 
 
 import dataclasses
 import os
-import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from recsys.errors import UserError
+from recsys.sizes import SIZE_UNITS, parse_size
 
 T = TypeVar("T")
 
@@ -23,23 +23,6 @@ Unit = Literal["bytes"]
 
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that has none."""
-
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "K": 2**10,
-    "M": 2**20,
-    "G": 2**30,
-    "T": 2**40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
 
 
 def setting(
@@ -139,19 +122,19 @@ def parse_bytes(name: str, text: str) -> int:
     Raises:
         UserError: the spelling is none of these.
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
+    size = parse_size(text)
+    if size is None:
         raise UserError(
             f"--{name} must be a number with a unit, such as 4GiB, 512MiB or 2GB; got {text!r}"
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return size
 
 
 def spell_bytes(count: int) -> str:
     """Returns a whole number of bytes as a flag spells it, such as `4GiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if count and count % _UNITS[unit.upper()] == 0:
-            return f"{count // _UNITS[unit.upper()]}{unit}"
+        if count and count % SIZE_UNITS[unit.upper()] == 0:
+            return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
     return str(count)
 
 

@@ -6,10 +6,7 @@ import re
 from pathlib import Path
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
-
-MAX_LINE_BYTES = 2**20
-"""A longer line stops the run; a Criteo row has 393 bytes at most."""
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 
 _PROBE_BYTES = 2**16
 _DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")

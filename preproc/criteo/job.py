@@ -9,29 +9,18 @@ from typing import Literal, get_args
 from preproc.criteo.rules import PRESETS, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
+from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
 from recsys.settings import REQUIRED, default_threads, require_choices, require_positive, setting
 
 EngineName = Literal["native", "reference", "spark", "nvtabular"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
-NvtabularDevice = Literal["auto", "cpu", "gpu"]
-NVTABULAR_DEVICES: tuple[NvtabularDevice, ...] = get_args(NvtabularDevice)
-
 Format = Literal["split", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 Layout = Literal["nvidia", "torchrec"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-
-
-def format_bytes(count: float) -> str:
-    """Returns a size for a message, such as `1.5 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

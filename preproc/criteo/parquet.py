@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from preproc.criteo.columns import read_rows
 from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.engines.native.kernel.binding import Progress
-from preproc.criteo.engines.native.units import run_units, share_budget
 from preproc.criteo.rules import NUM_COLUMNS, Split
 from preproc.criteo.torchrec import dataset_spec
+from preproc.files.budget import run_units, share_budget
+from preproc.files.progress import Progress
 from recsys.data import parquet
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec

@@ -10,7 +10,7 @@ from preproc.criteo.engines.native import run as criteo_native
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.finish import finalize
 from preproc.criteo.job import CriteoJob, EngineName
-from preproc.files.errors import PreprocError
+from preproc.files.errors import KernelError, PreprocError
 from preproc.files.progress import ProgressReporter
 from preproc.files.workspace import Workspace
 
@@ -55,7 +55,7 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         try:
             chosen = engine or _choose_engine(engine_job)
             return finalize(engine_job, chosen(engine_job.for_engine()))
-        except binding.KernelError as error:
+        except KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error
 
 

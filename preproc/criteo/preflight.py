@@ -5,15 +5,14 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from preproc.criteo.engines.reference import reject_reason
 from preproc.criteo.input import find_inputs
-from preproc.criteo.job import CriteoJob, format_bytes
-from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL
+from preproc.criteo.job import CriteoJob
+from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.output_folder import check_output, existing_folder
 from preproc.files.quarantine import escape_row
-from preproc.files.workspace import Workspace
+from preproc.files.workspace import Workspace, check_output, existing_folder
+from recsys.sizes import format_bytes
 
 SAMPLE_ROWS = 100
 

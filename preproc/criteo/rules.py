@@ -26,6 +26,12 @@ NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
+SHORTEST_ROW_BYTES = 41
+"""A label, 39 tabs and a line feed: bounds how many rows unread text can hold."""
+
+REMEDIES = ", or keep fewer categories (--frequency_limit, --category_modulus)"
+"""What the user may change where categories do not fit the memory limit."""
+
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -48,6 +54,36 @@ def row_grammar() -> re.Pattern[bytes]:
         rb"[01](?:\t(?:-?[0-9]{1,10})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}"
         % (NUM_NUMERICAL, NUM_CATEGORICAL)
     )
+
+
+_GRAMMAR = row_grammar()
+
+
+def reject_reason(row: bytes) -> RejectReason | None:
+    """Returns why a row (without its line end) is refused, None if it is good."""
+    fields = row.split(b"\t")
+    if len(fields) != NUM_COLUMNS:
+        return "columns"
+    if _GRAMMAR.fullmatch(row) and all(
+        INT32_MIN <= int(f) <= INT32_MAX for f in fields[1 : 1 + NUM_NUMERICAL] if f
+    ):
+        return None
+    for index, field in enumerate(fields):
+        if any(not 0x20 <= byte <= 0x7E for byte in field):
+            return "encoding"
+        # The field in the company of good ones: the grammar then judges it alone.
+        alone = [b"0", *[b""] * (NUM_COLUMNS - 1)]
+        alone[index] = field
+        fits = _GRAMMAR.fullmatch(b"\t".join(alone)) is not None
+        if index == 0 and not fits:
+            return "label"
+        if 1 <= index <= NUM_NUMERICAL and field:
+            fits = fits and INT32_MIN <= int(field) <= INT32_MAX
+            if not fits:
+                return "integer"
+        if index > NUM_NUMERICAL and not fits:
+            return "hex"
+    raise AssertionError("a row breaks the grammar, yet each of its fields fits")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

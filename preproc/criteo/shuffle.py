@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.engines.native.kernel.binding import KernelCancelledError, Progress
-from preproc.criteo.engines.native.units import free_budget, run_units, share_budget
 from preproc.criteo.rules import shuffle_keys
+from preproc.files.budget import free_budget, run_units, share_budget
+from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.input_file import open_fd
-from preproc.files.progress import ProgressReporter
+from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import write_record
 from recsys.data.positioned_io import read_array
 from recsys.data.positioned_write import write_at
@@ -288,5 +288,5 @@ def _blocks(rows: int, progress: Progress) -> Iterator[slice]:
     """Yields the blocks of so many rows, until the run is cancelled."""
     for start in range(0, rows, _BLOCK_ROWS):
         if progress.stop:
-            raise KernelCancelledError("the shuffle was cancelled")
+            raise CancelledError("the shuffle was cancelled")
         yield slice(start, min(start + _BLOCK_ROWS, rows))

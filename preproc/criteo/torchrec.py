@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from preproc.criteo.columns import read_rows
 from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.engines.native.kernel.binding import KernelCancelledError, Progress
-from preproc.criteo.engines.native.units import run_units, share_budget
 from preproc.criteo.job import Layout
 from preproc.criteo.rules import NUM_COLUMNS, SPLITS, Split
-from preproc.files.linked_files import link_files
-from preproc.files.workspace import write_record
+from preproc.files.budget import run_units, share_budget
+from preproc.files.errors import CancelledError as CancelledError
+from preproc.files.progress import Progress
+from preproc.files.workspace import link_files, write_record
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 
@@ -70,7 +70,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
         ranges = ((r, min(r + _BLOCK_ROWS, last)) for r in range(first, last, _BLOCK_ROWS))
         for start, block in read_rows(result.columns, split, spec, ranges):
             if progress.stop:
-                raise KernelCancelledError("writing the wide flavour was cancelled")
+                raise CancelledError("writing the wide flavour was cancelled")
             writer.write(start, block)
         write_record(paths[unit], {"rows": last - first})
 

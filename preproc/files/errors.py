@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors a user can cause; the command line prints them without a traceback."""
+"""Errors of a run: those a user can cause, and those of the C++ kernel."""
 
 from recsys.errors import UserError
 
@@ -12,3 +12,11 @@ class TooManyBadRowsError(PreprocError):
     """More rows break the grammar than --max_bad_fraction allows."""
 
     exit_code = 3
+
+
+class KernelError(RuntimeError):
+    """A call of the C++ kernel failed; the message is the kernel's."""
+
+
+class CancelledError(KernelError):
+    """Work ended early because `Progress.cancel` was called."""

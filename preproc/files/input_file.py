@@ -25,6 +25,9 @@ REFUSED_MAGIC = {
 }
 """Compressions that are recognised so that the message can name them."""
 
+MAX_LINE_BYTES = 2**20
+"""A longer line stops the run; a Criteo row has 393 bytes at most."""
+
 _PIECE_BYTES = 2**19
 _ENDS_BYTES = 2**16
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a stage is: a bar, a line every ten seconds, or JSON for machines."""
+"""Progress of a stage: its counters, and a bar, periodic line or JSON that shows them."""
 
 import contextlib
+import ctypes
 import json
 import sys
 import threading
@@ -21,6 +22,27 @@ Counters = Callable[[], tuple[int, int]]
 _BAR_PERIOD_S = 0.2
 _JSON_PERIOD_S = 1.0
 _LINE_PERIOD_S = 10.0
+
+
+class Progress(ctypes.Structure):
+    """Counters that threads and the C++ kernel advance; may be read at any time."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_uint64),
+        ("rows", ctypes.c_uint64),
+        ("stop", ctypes.c_uint64),
+    )
+    bytes: int
+    rows: int
+    stop: int
+
+    def cancel(self) -> None:
+        """Makes every call that uses this object end soon with CancelledError."""
+        self.stop = 1
+
+    def counters(self) -> tuple[int, int]:
+        """Returns (bytes, rows) done."""
+        return self.bytes, self.rows
 
 
 class ProgressReporter:

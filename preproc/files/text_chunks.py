@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
-
-MAX_LINE_BYTES = 2**20
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preproc.criteo.job import format_bytes
 from preproc.files.errors import PreprocError
+from recsys.sizes import format_bytes
 
 DEFAULT_PYTHON = Path(__file__).parents[2] / ".venv-nvtabular" / "bin" / "python"
 """Made by `make nvtabular`."""

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Literal, get_args
 
-from preproc.criteo.job import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.files.quarantine import QUARANTINE_FILE
+from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
@@ -20,7 +20,7 @@ from preproc.ratings.format import (
     TEXT,
     RatingsFormat,
 )
-from preproc.ratings.kcore import KCORES, KCore
+from preproc.ratings.ids import KCORES, KCore
 from preproc.spark.settings import SparkSettings
 from recsys.data.sequences import MIN_LENGTH
 from recsys.settings import REQUIRED, require_choices, setting

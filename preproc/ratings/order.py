@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
-from preproc.ratings.ids import dense_items, dense_users
+from preproc.ratings.ids import dense_items, dense_users, kcore
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.kcore import kcore
 from preproc.ratings.read import Ratings
 from recsys.data.sequences import RawIds, Sequences
 from recsys.data.sequences_fingerprint import split_fingerprint

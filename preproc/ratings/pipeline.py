@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.output_folder import check_output, existing_folder
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, BadRow, write_quarantine
-from preproc.files.workspace import Workspace
+from preproc.files.workspace import Workspace, check_output, existing_folder
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.order import Filtered, order_sequences

@@ -2,16 +2,19 @@
 """Reads a ratings file into columns of numbers, and refuses or sets aside its bad rows."""
 
 import dataclasses
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import BadRow, check_bad_rows
+from preproc.files.row_parts import RowPart
 from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import RatingsFormat
 from preproc.ratings.ids import IdColumn
@@ -21,6 +24,8 @@ from preproc.ratings.parse import Interactions, parse_chunk
 
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
+
+USER, ITEM, TIMESTAMP, RATING, ROW = "user", "item", "timestamp", "rating", "row"
 
 
 class RatingsSink(Protocol):
@@ -78,6 +83,47 @@ class Ratings:
         timestamps = np.concatenate(self._timestamps)
         self._timestamps = []
         return timestamps
+
+
+@dataclasses.dataclass(slots=True)
+class RawParts:
+    """Takes the rows of a ratings file, and keeps them as parquet parts.
+
+    Attributes:
+        folder: for the parts; exists.
+        parts: those written.
+        num_rows: good rows.
+        bad: rows that were set aside.
+    """
+
+    folder: Path
+    parts: list[RowPart] = dataclasses.field(default_factory=list)
+    num_rows: int = 0
+    bad: list[BadRow] = dataclasses.field(default_factory=list)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the parts; there is one with a good row."""
+        names: list[str] = pq.read_schema(self.parts[0].path).names
+        return names
+
+    def add(self, rows: Interactions, min_rating: float) -> None:
+        """Writes the next rows; the engine drops those below `min_rating` later."""
+        if not len(rows):
+            return
+        columns: dict[str, Any] = {
+            USER: rows.users.cast(pa.string()),
+            ITEM: rows.items.cast(pa.string()),
+            ROW: np.arange(self.num_rows, self.num_rows + len(rows)),
+        }
+        if rows.ratings is not None and min_rating > 0:
+            columns[RATING] = rows.ratings
+        if rows.timestamps is not None:
+            columns[TIMESTAMP] = rows.timestamps
+        part = RowPart(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
+        pq.write_table(pa.table(columns), part.path)
+        self.parts.append(part)
+        self.num_rows += len(rows)
 
 
 def read_ratings(

@@ -8,8 +8,8 @@ that its web page uses. YARN and Kubernetes have their own tools, which the mess
 import dataclasses
 from typing import Any
 
-from preproc.criteo.job import format_bytes
 from preproc.spark.settings import parse_spark_size
+from recsys.sizes import format_bytes
 
 _DEFAULT_EXECUTOR_MEMORY = "1g"
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"

@@ -17,9 +17,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.engines.native.units import run_units
-from preproc.files.errors import PreprocError
+from preproc.files.budget import run_units
+from preproc.files.errors import KernelError, PreprocError
+from preproc.files.progress import Progress
 from preproc.spark import cluster as spark_cluster
 
 Item = TypeVar("Item")
@@ -57,7 +57,7 @@ class _TallySum:
         return first + second
 
 
-Work = Callable[[Item, binding.Progress], TaskTally]
+Work = Callable[[Item, Progress], TaskTally]
 """Does one item on an executor; found there by its name, so it is a module's function or a partial
 of one."""
 
@@ -274,11 +274,11 @@ def _new_group() -> str:
 
 def _do_batch(work: Work[Item], tally: _Accumulator, batch: list[Item]) -> None:
     """Does the items of one task, one thread for each."""
-    progress = binding.Progress()
+    progress = Progress()
     try:
         for _, done in run_units(batch, lambda item: work(item, progress), len(batch), progress):
             tally.add(done)
-    except (PreprocError, binding.KernelError) as error:
+    except (PreprocError, KernelError) as error:
         tally.add(TaskTally(errors=(str(error),)))
     except _STORAGE_ERRORS as error:
         message = (

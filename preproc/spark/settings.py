@@ -7,14 +7,13 @@ from typing import Literal, get_args
 
 from preproc.files.errors import PreprocError
 from recsys.settings import require_choices, setting
+from recsys.sizes import JVM_UNITS, parse_size
 
 SparkMode = Literal["kernel", "dataframe"]
 SPARK_MODES: tuple[SparkMode, ...] = get_args(SparkMode)
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
 _NEXT_KEY = re.compile(r",(?=[A-Za-z][\w.-]*=)")
-_MEMORY = re.compile(r"([0-9]+)([kmgt]?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def parse_spark_conf(texts: list[str]) -> tuple[tuple[str, str], ...]:
@@ -40,10 +39,10 @@ def parse_spark_size(name: str, text: str) -> int:
     Raises:
         PreprocError: the spelling is none of these.
     """
-    match = _MEMORY.fullmatch(text.strip())
-    if match is None:
+    size = parse_size(text, JVM_UNITS, fractions=False)
+    if size is None:
         raise PreprocError(f"{name} must be a size such as 512m or 4g; got {text!r}")
-    return int(match[1]) << _POWERS[match[2].lower()]
+    return size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

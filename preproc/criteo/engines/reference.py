@@ -20,31 +20,26 @@ from preproc.criteo.engine import (
     write_dictionaries,
 )
 from preproc.criteo.engines.native.encode import EncodeStage
-from preproc.criteo.input import MAX_LINE_BYTES, long_line_message
+from preproc.criteo.input import long_line_message
 from preproc.criteo.rules import (
-    INT32_MAX,
-    INT32_MIN,
     NUM_CATEGORICAL,
     NUM_COLUMNS,
     NUM_NUMERICAL,
     REJECT_REASONS,
     CriteoSemantics,
-    RejectReason,
     Split,
     order_dictionary,
-    row_grammar,
+    reject_reason,
     shuffle_keys,
     split_bounds,
     transform_numerical,
 )
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 from preproc.files.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
-
-_GRAMMAR = row_grammar()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,33 +57,6 @@ class ParsedRows:
     integers_missing: npt.NDArray[np.bool_]
     categories: npt.NDArray[np.uint32]
     categories_missing: npt.NDArray[np.bool_]
-
-
-def reject_reason(row: bytes) -> RejectReason | None:
-    """Returns why a row (without its line end) is refused, None if it is good."""
-    fields = row.split(b"\t")
-    if len(fields) != NUM_COLUMNS:
-        return "columns"
-    if _GRAMMAR.fullmatch(row) and all(
-        INT32_MIN <= int(f) <= INT32_MAX for f in fields[1 : 1 + NUM_NUMERICAL] if f
-    ):
-        return None
-    for index, field in enumerate(fields):
-        if any(not 0x20 <= byte <= 0x7E for byte in field):
-            return "encoding"
-        # The field in the company of good ones: the grammar then judges it alone.
-        alone = [b"0", *[b""] * (NUM_COLUMNS - 1)]
-        alone[index] = field
-        fits = _GRAMMAR.fullmatch(b"\t".join(alone)) is not None
-        if index == 0 and not fits:
-            return "label"
-        if 1 <= index <= NUM_NUMERICAL and field:
-            fits = fits and INT32_MIN <= int(field) <= INT32_MAX
-            if not fits:
-                return "integer"
-        if index > NUM_NUMERICAL and not fits:
-            return "hex"
-    raise AssertionError("a row breaks the grammar, yet each of its fields fits")
 
 
 def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:

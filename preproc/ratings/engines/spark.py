@@ -3,7 +3,7 @@
 
 The driver judges the rows by the grammar while it reads the file, and writes them as parquet parts
 to the storage that executors see. Spark drops low ratings, drops for the k-core, joins the rows
-with the dense ids and sorts them. Ids follow the one rule (`ratings_ids`), in the driver, which
+with the dense ids and sorts them. Ids follow the one rule (`ratings.ids`), in the driver, which
 holds the distinct raw ids and 4 bytes for each row that the filters leave.
 """
 
@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.progress import ProgressReporter
-from preproc.files.row_parts import ITEM, RATING, ROW, TIMESTAMP, USER, RawParts
 from preproc.ratings.ids import order_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left
-from preproc.ratings.read import RatingsSink
+from preproc.ratings.read import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsSink, RawParts
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
@@ -153,7 +152,7 @@ class _Rows:
 
 
 def _kcore(job: RatingsJob, rows: _Rows) -> int:
-    """Drops what `kcore.kcore` drops; returns the number of passes that dropped something."""
+    """Drops what `ids.kcore` drops; returns the number of passes that dropped something."""
     assert job.min_user_count is not None
     assert job.min_item_count is not None
     passes = 0

@@ -10,7 +10,8 @@ from recsys.data import spec_document
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.manifest import MANIFEST_FILE, Manifest, file_checksum, fingerprint
-from recsys.data.verify.report import Findings, format_bytes
+from recsys.data.verify.report import Findings
+from recsys.sizes import DECIMAL, format_bytes
 
 _AGAIN = "copy it again, or prepare the dataset again"
 _DICTIONARY_ITEM_BYTES = 4
@@ -58,7 +59,9 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
     total = sum(manifest.files[name]["bytes"] for name in present)
     text = f"{len(present):,} of {len(manifest.files):,} have the right size"
     if quick:
-        findings.fact("files", f"{text}, {format_bytes(total)}; checksums not compared (--quick)")
+        findings.fact(
+            "files", f"{text}, {format_bytes(total, DECIMAL)}; checksums not compared (--quick)"
+        )
         return
     start, wrong = time.monotonic(), 0
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, desc="checksums", disable=None) as bar:
@@ -67,7 +70,7 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
             bar.update(manifest.files[name]["bytes"])
     rate = total / 1e6 / max(time.monotonic() - start, 1e-9)
     checked = f"{wrong:,} wrong checksums" if wrong else "checksums match"
-    findings.fact("files", f"{text}, {format_bytes(total)}, {checked} ({rate:,.0f} MB/s)")
+    findings.fact("files", f"{text}, {format_bytes(total, DECIMAL)}, {checked} ({rate:,.0f} MB/s)")
 
 
 def _has_checksum(path: Path, expected: str, findings: Findings) -> bool:

@@ -29,15 +29,6 @@ class Findings:
         self.facts.append((name, text))
 
 
-def format_bytes(count: float) -> str:
-    """Returns a size such as `373.1 GB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns aligned lines: the first column to the left, numbers to the right."""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]

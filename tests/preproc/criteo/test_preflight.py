@@ -10,12 +10,13 @@ import pytest
 
 from preproc.criteo import preflight as criteo_preflight
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.job import CriteoJob, format_bytes
+from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import PRESETS
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from recsys.errors import UserError
 from recsys.settings import parse_bytes
+from recsys.sizes import format_bytes
 from tests.preproc.criteo.rows import good_text, run, write_days
 
 GOOD = good_text(200, seed=1)

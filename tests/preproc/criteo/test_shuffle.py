@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preproc.criteo import finish
 from preproc.criteo import shuffle as shuffle_columns
-from preproc.criteo import shuffle_train
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.rules import PRESETS, CriteoSemantics, shuffle_keys
-from preproc.files import linked_files, workspace
+from preproc.files import workspace
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from recsys.data.click_columns import ClickColumns
@@ -139,7 +139,7 @@ def test_without_hard_links(days, tmp_path, monkeypatch):
         raise PermissionError("no hard links here")
 
     expected = run(days, tmp_path / "linked", semantics=seeded(1), format=BOTH)
-    monkeypatch.setattr(linked_files.os, "link", refuse)
+    monkeypatch.setattr(workspace.os, "link", refuse)
     assert run(days, tmp_path / "copied", semantics=seeded(1), format=BOTH).files == expected.files
 
 
@@ -275,7 +275,7 @@ def test_failed_shuffle_continues(days, tmp_path, small_units, monkeypatch):
 def test_another_seed_starts_over(days, tmp_path, small_units, monkeypatch):
     expected = run(days, tmp_path / "expected", semantics=seeded(2))
     with monkeypatch.context() as patch:
-        patch.setattr(shuffle_train, "link_files", _raise_stop)
+        patch.setattr(finish, "link_files", _raise_stop)
         with pytest.raises(OSError, match="stop"):
             run(days, tmp_path / "made", semantics=seeded(1))
     assert run(days, tmp_path / "made", semantics=seeded(2)).files == expected.files

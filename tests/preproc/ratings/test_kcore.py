@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preproc.ratings import kcore as module
-from preproc.ratings.kcore import kcore
+from preproc.ratings import ids as module
+from preproc.ratings.ids import kcore
 
 
 def plain(pairs, min_users, min_items, kind):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from preproc.criteo import __main__ as criteo
-from preproc.criteo.engines.spark.row_places import DayRows, RowGroup
+from preproc.criteo.engines.spark.row_numbers import DayRows, RowGroup
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import BadRow

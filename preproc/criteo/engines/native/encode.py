@@ -17,19 +17,21 @@ from preproc.criteo.engine import (
     dictionary_path,
 )
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.engines.native.merge import REMEDIES, Dictionaries, rows_per_file
+from preproc.criteo.engines.native.merge import Dictionaries, rows_per_file
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
-from preproc.criteo.engines.native.units import (
-    STREAM_BYTES,
-    feed_unit,
-    free_budget,
-    memory_error,
-    run_units,
-    share_budget,
+from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
+from preproc.criteo.rules import (
+    NUM_NUMERICAL,
+    REMEDIES,
+    SPLITS,
+    CriteoSemantics,
+    Split,
+    split_bounds,
 )
-from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, CriteoSemantics, Split, split_bounds
+from preproc.files.budget import free_budget, memory_error, run_units, share_budget
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
+from preproc.files.progress import Progress
 from preproc.files.workspace import boot_id, read_record, settings_key, write_record
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
@@ -169,7 +171,7 @@ def _encode_units(
 ) -> None:
     job = engine_job.job
     check_encode_memory(job.memory_limit, dictionaries)
-    progress = binding.Progress()
+    progress = Progress()
     total = sum(u.result.text_bytes for u in plan.units)
     progress.bytes = total - sum(plan.units[i].result.text_bytes for i in missing)
     progress.rows = plan.first_rows[-1] - sum(plan.units[i].result.rows for i in missing)
@@ -205,7 +207,7 @@ def encode_unit(
     index: int,
     tables: ctypes.Array[ctypes.c_void_p],
     outputs: "Outputs",
-    progress: binding.Progress,
+    progress: Progress,
 ) -> dict[Split, int]:
     """Writes the rows of one unit at their places.
 

@@ -17,20 +17,14 @@ from preproc.criteo.engines.native.scan import (
     scan_unit,
     table_budget,
 )
-from preproc.criteo.engines.native.units import (
-    NativeSettings,
-    free_budget,
-    memory_error,
-    run_units,
-    share_budget,
-)
-from preproc.criteo.rules import NUM_CATEGORICAL, split_bounds
+from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.rules import NUM_CATEGORICAL, REMEDIES, split_bounds
+from preproc.files.budget import free_budget, memory_error, run_units, share_budget
+from preproc.files.progress import Progress
 from preproc.files.workspace import atomic_file, settings_key
 
 LEAST_MERGE_BYTES = 2 * 2**20
 """A table of one MiB and as much for the categories of a small column."""
-
-REMEDIES = ", or keep fewer categories (--frequency_limit, --category_modulus)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,7 +122,7 @@ def _scan_cut(
     if found is not None:
         return found
     _, table_bytes = table_budget(engine_job, settings)
-    progress = binding.Progress()
+    progress = Progress()
     modulus = engine_job.job.semantics.category_modulus
     return scan_unit(
         modulus, scanned.folder, unit.unit, name, table_bytes, progress, row_limit=rows
@@ -172,7 +166,7 @@ def merge_column(
     path: Path,
     frequency_limit: int,
     budget: int,
-    progress: binding.Progress,
+    progress: Progress,
 ) -> int:
     """Writes the dictionary of one column.
 
@@ -203,7 +197,7 @@ def _merge_columns(
     settings: NativeSettings,
 ) -> None:
     job = engine_job.job
-    progress = binding.Progress()
+    progress = Progress()
 
     def work(column: int, budget: int) -> int:
         return merge_column(

@@ -17,17 +17,14 @@ from preproc.criteo.engines.native.units import (
     TextUnit,
     feed_unit,
     line_range,
-    run_units,
-    share_budget,
 )
-from preproc.criteo.rules import REJECT_REASONS, RejectReason
+from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, RejectReason
+from preproc.files.budget import run_units, share_budget
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
+from preproc.files.progress import Progress
 from preproc.files.quarantine import BadRow, check_bad_rows
 from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
-
-SHORTEST_ROW_BYTES = 41
-"""A label, 39 tabs and a line feed: bounds how many rows unread text can hold."""
 
 LEAST_TABLE_BYTES = 4 * 2**20
 """Counts of a thread: below this, runs become so short that merging them dominates."""
@@ -78,7 +75,7 @@ def scan(
     """
     job = engine_job.job
     folder = scan_folder(engine_job, units)
-    progress = binding.Progress()
+    progress = Progress()
     done: dict[TextUnit, ScannedUnit] = {}
     for unit in units:
         if (found := load_unit(folder, unit, unit.name)) is not None:
@@ -146,7 +143,7 @@ def scan_unit(
     unit: TextUnit,
     name: str,
     table_bytes: int,
-    progress: binding.Progress,
+    progress: Progress,
     row_limit: int = binding.NO_LIMIT,
 ) -> ScannedUnit:
     """Scans a unit, or its first `row_limit` valid rows; results go to files called `name`."""

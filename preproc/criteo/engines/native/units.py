@@ -3,21 +3,12 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Iterator
 
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.input import align_to_line, long_line_message
-from preproc.criteo.job import format_bytes
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
-
-Unit = TypeVar("Unit")
-Result = TypeVar("Result")
-
-_RESERVE_BYTES = 24 * 2**20
-"""Left free of the limit: the interpreter's own growth while a stage runs (14 MiB measured)."""
 
 STREAM_BYTES = 4 * 2**20
 """Buffers of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
@@ -118,68 +109,3 @@ def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:
     """Returns the whole lines of a unit of plain text."""
     size = unit.file.size
     return align_to_line(fd, unit.begin, size), align_to_line(fd, unit.end, size)
-
-
-def run_units(
-    units: Iterable[Unit],
-    work: Callable[[Unit], Result],
-    threads: int,
-    progress: binding.Progress,
-) -> Iterator[tuple[Unit, Result]]:
-    """Works on units in threads and yields results as they come; an error stops the others."""
-    pool = concurrent.futures.ThreadPoolExecutor(threads)
-    try:
-        futures = {pool.submit(work, unit): unit for unit in units}
-        for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
-    except BaseException:
-        progress.cancel()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def anonymous_bytes() -> int:
-    """Returns the anonymous memory of this process (an estimate where /proc is missing)."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return 100 * 2**20
-    for line in status.splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 100 * 2**20
-
-
-def free_budget(memory_limit: int) -> int:
-    """Returns what the limit leaves for the tables and buffers of a stage."""
-    return memory_limit - anonymous_bytes() - _RESERVE_BYTES
-
-
-def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int, int]:
-    """Divides the free memory among threads; fewer threads work where it is short.
-
-    Args:
-        memory_limit: of the whole process.
-        threads: wanted.
-        least_bytes: what a thread cannot do without.
-
-    Returns:
-        Threads, and bytes for each.
-
-    Raises:
-        PreprocError: not even one thread has enough.
-    """
-    free = free_budget(memory_limit)
-    if free < least_bytes:
-        raise memory_error(memory_limit, memory_limit - free + least_bytes, "")
-    threads = max(1, min(threads, free // least_bytes))
-    return threads, free // threads
-
-
-def memory_error(memory_limit: int, needed: int, remedy: str) -> PreprocError:
-    """Returns the error for a limit that cannot be kept."""
-    return PreprocError(
-        f"--memory_limit {format_bytes(memory_limit)} is too small: this input needs "
-        f"{format_bytes(needed)}. Raise --memory_limit{remedy}"
-    )

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from preproc.criteo.engine import EngineJob
-from preproc.criteo.engines.nvtabular.counts import count_columns, group_parts, merge_counts
 from preproc.criteo.engines.nvtabular.rows import (
     CATEGORICAL,
     MISSING_CATEGORY,
     ValidRows,
     write_part,
 )
-from preproc.criteo.rules import order_dictionary
+from preproc.criteo.rules import REMEDIES, order_dictionary
 from preproc.files.row_parts import RowPart
 from preproc.files.workspace import settings_key
+from preproc.nvtabular.counts import count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
 
 
@@ -77,7 +77,8 @@ def _dictionary(
     """Returns the categories of a column in id order."""
     if not folders:
         return np.empty(0, np.uint32)
-    found, counts = merge_counts(folders, name, memory_limit)
+    remedy = f"{REMEDIES}, or use --engine native, which merges piece by piece"
+    found, counts = merge_counts(folders, name, memory_limit, remedy)
     values = found.to_numpy()
     present = values != MISSING_CATEGORY
     values, counts = values[present].astype(np.uint32), counts[present].astype(np.uint64)

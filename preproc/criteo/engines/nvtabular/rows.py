@@ -3,8 +3,8 @@
 
 NVTabular's own CSV reader would let malformed rows through (each dataframe library accepts
 something wrong in silence), so it gets only rows that the grammar accepted. The grammar runs over
-whole chunks as one RE2 expression; the rows that it does not take are judged one by one by the
-reference engine's `reject_reason`.
+whole chunks as one RE2 expression; the rows that it does not take are judged one by one by
+`reject_reason`.
 """
 
 import dataclasses
@@ -21,8 +21,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from preproc.criteo.engine import EngineJob, FileRows
-from preproc.criteo.engines.reference import reject_reason
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS, RejectReason
+from preproc.criteo.rules import (
+    NUM_CATEGORICAL,
+    NUM_NUMERICAL,
+    REJECT_REASONS,
+    SHORTEST_ROW_BYTES,
+    RejectReason,
+    reject_reason,
+)
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import BadRow, check_bad_rows, escape_row, unescape_row
@@ -44,7 +50,6 @@ CHUNK_BYTES = 32 * 2**20
 CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
 
 _FORMAT_VERSION = 1
-_SHORTEST_ROW_BYTES = 41  # a label, 39 tabs and a line feed
 _HEX_DIGITS = 8
 
 # Ten digits may exceed int32, so rows that have them go through `reject_reason`.
@@ -100,7 +105,7 @@ class _Tally:
         """Stops as soon as the text still unread, all good rows, could not save the run."""
         if self.bad and all(f.compression == "none" for f in self._unread):
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
-            most_rows = self.lines + unread // _SHORTEST_ROW_BYTES
+            most_rows = self.lines + unread // SHORTEST_ROW_BYTES
             check_bad_rows(
                 self.bad, most_rows, self._max_bad_fraction, _load_bad_rows(self.bad_files)
             )

@@ -22,11 +22,6 @@ import pyarrow.parquet as pq
 
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, write_dictionaries
 from preproc.criteo.engines.native.encode import EncodeStage, staging_folder
-from preproc.criteo.engines.nvtabular.counts import (
-    GroupProgress,
-    group_parts,
-    groups_of,
-)
 from preproc.criteo.engines.nvtabular.dictionary import Dictionaries, build_dictionaries
 from preproc.criteo.engines.nvtabular.rows import (
     CATEGORICAL,
@@ -43,6 +38,7 @@ from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.row_parts import RowPart, total_bytes
 from preproc.files.workspace import settings_key
+from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dataframe mode: Spark SQL alone does the work, no Python and no native code on the executors.
 
-scan    text -> validated rows, a parquet folder per day              (spark_rows)
-count   rows -> categories counted, ordered and numbered              (spark_dictionaries)
+scan    text -> validated rows, a parquet folder per day              (rows)
+count   rows -> categories counted, ordered and numbered              (dictionaries)
 encode  rows joined with the dictionaries -> ids, a folder per group  (here)
 join    the ids of a group -> their place in the columns, by the driver (here)
 
@@ -29,7 +29,7 @@ from preproc.criteo.engines.spark.dictionaries import (
     copy_dictionaries,
     count_categories,
 )
-from preproc.criteo.engines.spark.row_places import RowGroup, all_days
+from preproc.criteo.engines.spark.row_numbers import RowGroup, all_days
 from preproc.criteo.engines.spark.rows import read_rows
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,

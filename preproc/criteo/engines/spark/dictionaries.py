@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from preproc.criteo.engine import DICTIONARY_DTYPE, EngineJob
-from preproc.criteo.engines.spark.row_places import RowGroup, all_days
+from preproc.criteo.engines.spark.row_numbers import RowGroup, all_days
 from preproc.criteo.rules import NUM_CATEGORICAL, CriteoSemantics, split_bounds
 from preproc.files.workspace import atomic_file, settings_key
 from preproc.spark.runner import SparkRunner

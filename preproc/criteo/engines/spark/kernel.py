@@ -30,7 +30,6 @@ from preproc.criteo.engines.native.encode import (
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import (
     LEAST_MERGE_BYTES,
-    REMEDIES,
     Dictionaries,
     map_runs,
     merge_column,
@@ -39,7 +38,6 @@ from preproc.criteo.engines.native.merge import (
 from preproc.criteo.engines.native.run import assemble
 from preproc.criteo.engines.native.scan import (
     LEAST_TABLE_BYTES,
-    SHORTEST_ROW_BYTES,
     ScannedInput,
     ScannedUnit,
     check_scanned,
@@ -48,16 +46,12 @@ from preproc.criteo.engines.native.scan import (
     scan_folder,
     scan_unit,
 )
-from preproc.criteo.engines.native.units import (
-    STREAM_BYTES,
-    NativeSettings,
-    TextUnit,
-    memory_error,
-    plan_units,
-    share_budget,
-)
+from preproc.criteo.engines.native.units import STREAM_BYTES, NativeSettings, TextUnit, plan_units
+from preproc.criteo.rules import REMEDIES, SHORTEST_ROW_BYTES
+from preproc.files.budget import memory_error, share_budget
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
+from preproc.files.progress import Progress
 from preproc.spark.runner import SparkRunner, TaskTally
 
 _ATTEMPT = "attempt-"
@@ -192,7 +186,7 @@ def _scan_here(
     folder: Path,
     table_bytes: int,
     unit: TextUnit,
-    progress: binding.Progress,
+    progress: Progress,
 ) -> TaskTally:
     scanned = load_unit(folder, unit, unit.name)  # by an attempt whose answer was lost
     if scanned is None:
@@ -237,7 +231,7 @@ def _merge_here(
     memory_limit: int,
     threads: int,
     column: int,
-    progress: binding.Progress,
+    progress: Progress,
 ) -> TaskTally:
     runs = map_runs(units)[column]
     path = dictionaries.paths[column]
@@ -272,7 +266,7 @@ def _encode_here(
     dictionaries: Dictionaries,
     memory_limit: int,
     index: int,
-    progress: binding.Progress,
+    progress: Progress,
 ) -> TaskTally:
     tables = _open_tables.get(dictionaries, memory_limit)
     with open_outputs(plan) as outputs:

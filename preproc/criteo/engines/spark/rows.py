@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from preproc.criteo.engine import EngineJob
-from preproc.criteo.engines.native.scan import SHORTEST_ROW_BYTES
-from preproc.criteo.engines.reference import reject_reason
-from preproc.criteo.engines.spark.row_places import DayRows, RowGroup, all_days
-from preproc.criteo.input import MAX_LINE_BYTES, long_line_message
+from preproc.criteo.engines.spark.row_numbers import DayRows, RowGroup, all_days
+from preproc.criteo.input import long_line_message
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
+    SHORTEST_ROW_BYTES,
+    reject_reason,
     row_grammar,
 )
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 from preproc.files.quarantine import EXAMPLES, BadRow, check_bad_rows
 from preproc.files.workspace import read_record, settings_key, write_record
 from preproc.spark.runner import SparkRunner

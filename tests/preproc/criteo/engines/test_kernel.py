@@ -20,7 +20,9 @@ from preproc.criteo.rules import (
     CriteoSemantics,
     transform_numerical,
 )
+from preproc.files.errors import CancelledError
 from preproc.files.input_file import InputFile
+from preproc.files.progress import Progress
 from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text
 
 KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
@@ -49,7 +51,7 @@ def scan(text: bytes, semantics: CriteoSemantics, table_bytes: int = 2**20, piec
             table_bytes=table_bytes,
             runs_fd=runs_fd,
             rejects_fd=rejects_fd,
-            progress=binding.Progress(),
+            progress=Progress(),
         ) as scanner:
             for start in range(0, len(text), piece):
                 scanner.feed(text[start : start + piece])
@@ -71,7 +73,7 @@ def merge(result, entries, semantics: CriteoSemantics, budget: int = 2**21) -> l
                 frequency_limit=semantics.frequency_limit,
                 budget_bytes=budget,
                 dictionary_fd=fd,
-                progress=binding.Progress(),
+                progress=Progress(),
             )
             dictionaries.append(read_all(fd, "<u4"))
             assert merged.kept == len(dictionaries[-1])
@@ -97,7 +99,7 @@ def encode(text: bytes, rows: int, dictionaries, semantics: CriteoSemantics):
             dictionaries=tables,
             semantics=semantics,
             targets=[target],
-            progress=binding.Progress(),
+            progress=Progress(),
         ) as encoder:
             encoder.feed(text)
             read, positives = encoder.finish()
@@ -167,7 +169,7 @@ def test_merge_says_what_it_needs():
             frequency_limit=1,
             budget_bytes=2**18,
             dictionary_fd=fd,
-            progress=binding.Progress(),
+            progress=Progress(),
         )
         assert merged.kept == merged.distinct == run.entries
         assert merged.needed_bytes > 2**18
@@ -183,7 +185,7 @@ def test_counts_beyond_32_bits():
             frequency_limit=2**32,
             budget_bytes=2**21,
             dictionary_fd=fd,
-            progress=binding.Progress(),
+            progress=Progress(),
         )
         assert (merged.kept, merged.distinct) == (1, 2)
 
@@ -259,7 +261,7 @@ def test_float32_comes_between():
 
 
 def test_cancel_and_long_lines():
-    progress = binding.Progress()
+    progress = Progress()
     with memory_file() as fd:
         scanner = binding.Scanner(modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress)
         with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 "):
@@ -269,7 +271,7 @@ def test_cancel_and_long_lines():
             scanner.__class__(
                 modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress
             ) as other,
-            pytest.raises(binding.KernelCancelledError),
+            pytest.raises(CancelledError),
         ):
             other.feed(b"1")
 
@@ -288,7 +290,7 @@ def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
                 modulus=None,
                 table_bytes=2**20,
                 runs_fd=fd,
-                progress=binding.Progress(),
+                progress=Progress(),
                 row_limit=limit,
             ) as scanner,
         ):

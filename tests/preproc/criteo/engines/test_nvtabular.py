@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.engines.nvtabular import counts as nvtabular_counts
 from preproc.criteo.engines.nvtabular import dictionary as nvtabular_dictionary
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
 from preproc.criteo.rules import PRESETS, CriteoSemantics
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
 from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows

@@ -12,7 +12,7 @@ from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
-from preproc.criteo.engines.spark.row_places import RowGroup
+from preproc.criteo.engines.spark.row_numbers import RowGroup
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.pipeline import prepare
 from preproc.criteo.rules import PRESETS, REJECT_REASONS

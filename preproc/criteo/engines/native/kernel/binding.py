@@ -16,10 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.engines.native.kernel.library import (
-    KernelCancelledError,
-    KernelError,
     LineTooLongError,
-    Progress,
     RawEncodeTarget,
     RawMergeResult,
     RawNumericalRule,
@@ -33,16 +30,14 @@ from preproc.criteo.engines.native.kernel.library import (
     made,
 )
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, RejectReason
+from preproc.files.progress import Progress
 
 __all__ = [
     "DICTIONARY_BYTES_PER_CATEGORY",
     "EncodeTarget",
     "Encoder",
-    "KernelCancelledError",
-    "KernelError",
     "LineTooLongError",
     "MergeResult",
-    "Progress",
     "Run",
     "ScanResult",
     "Scanner",

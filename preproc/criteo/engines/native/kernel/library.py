@@ -6,39 +6,15 @@ import functools
 from pathlib import Path
 
 from preproc.criteo.rules import NUM_CATEGORICAL, REJECT_REASONS
+from preproc.files.errors import CancelledError, KernelError
 
 LIBRARY = Path(__file__).with_name("criteo_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 
 
-class KernelError(RuntimeError):
-    """A call of the kernel failed; the message is the kernel's."""
-
-
-class KernelCancelledError(KernelError):
-    """A call ended early because `Progress.cancel` was called."""
-
-
 class LineTooLongError(KernelError):
     """A line is longer than any buffer should be."""
-
-
-class Progress(ctypes.Structure):
-    """Counters that the kernel moves on while it works; may be read at any time."""
-
-    _fields_ = (
-        ("bytes", ctypes.c_uint64),
-        ("rows", ctypes.c_uint64),
-        ("stop", ctypes.c_uint64),
-    )
-    bytes: int
-    rows: int
-    stop: int
-
-    def cancel(self) -> None:
-        """Makes every call that uses this object end soon with KernelCancelledError."""
-        self.stop = 1
 
 
 class RawRun(ctypes.Structure):
@@ -194,7 +170,7 @@ def check(status: int) -> None:
     if status == 0:
         return
     message = load().criteo_error().decode(errors="replace")
-    kinds = {_CANCELLED: KernelCancelledError, _LINE_TOO_LONG: LineTooLongError}
+    kinds = {_CANCELLED: CancelledError, _LINE_TOO_LONG: LineTooLongError}
     raise kinds.get(status, KernelError)(message)
 
 

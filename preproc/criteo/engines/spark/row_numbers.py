@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rows are that Spark read: block and line number to line, row and byte of the file."""
+"""Maps Spark's (block, line) to line, row and byte of the input file."""
 
 import dataclasses
 from pathlib import Path

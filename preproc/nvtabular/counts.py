@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preproc.criteo.engines.native.merge import REMEDIES
-from preproc.criteo.engines.native.units import memory_error
+from preproc.files.budget import memory_error
 from preproc.files.progress import ProgressReporter
 from preproc.files.row_parts import RowPart, total_bytes
 from preproc.files.workspace import read_record, write_record
@@ -109,7 +108,7 @@ def count_columns(
 
 
 def merge_counts(
-    folders: Sequence[Path], column: str, memory_limit: int | None = None
+    folders: Sequence[Path], column: str, memory_limit: int | None = None, remedy: str = ""
 ) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     """Returns the distinct values of a column and how often each occurs, in no special order.
 
@@ -117,6 +116,7 @@ def merge_counts(
         folders: at least one, from `count_columns`.
         column: one of those counted.
         memory_limit: bytes of anonymous memory of all processes; None: any.
+        remedy: what else the user may do where the limit is too small, for the message.
 
     Raises:
         PreprocError: the counts do not fit the memory limit.
@@ -124,8 +124,7 @@ def merge_counts(
     paths = [folder / "categories" / f"unique.{column}.parquet" for folder in folders]
     needed = _MERGE_ENTRY_BYTES * sum(pq.read_metadata(p).num_rows for p in paths)
     if memory_limit is not None and needed > memory_limit - LEAST_WORKER_BYTES:
-        remedies = REMEDIES + ", or use --engine native, which merges piece by piece"
-        raise memory_error(memory_limit, needed + LEAST_WORKER_BYTES, remedies)
+        raise memory_error(memory_limit, needed + LEAST_WORKER_BYTES, remedy)
     size = f"{column}_size"
     table = pa.concat_tables([pq.read_table(p, columns=[column, size]) for p in paths])
     if len(paths) > 1:
