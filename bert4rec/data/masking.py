@@ -16,6 +16,7 @@ from torch import Tensor
 from bert4rec.config import MaskLastOf
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +119,7 @@ def mask_tokens(
         1, num_items + 1, (num_targets,), generator=generator, device=device, dtype=items.dtype
     )
     shown = torch.where(drawn < rule.mask_replace + rule.random_replace, others, labels)
-    shown = shown.masked_fill(drawn < rule.mask_replace, num_items + 1)
+    shown = shown.masked_fill(drawn < rule.mask_replace, mask_item(num_items))
     places = index - layout.offsets[target_layout.sequence_of_token()]
     return MaskedBatch(
         items.index_copy(0, index, shown), layout, Targets(index, target_layout, places), labels

@@ -29,8 +29,3 @@ def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
 def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
     """Returns [U], the item that `validation` or `test` asks for."""
     return sequences.test_items if split == "test" else sequences.validation_items
-
-
-def mask_item(num_items: int) -> int:
-    """Returns the number that stands for a masked item; 0 stands for none."""
-    return num_items + 1

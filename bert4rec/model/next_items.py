@@ -11,13 +11,9 @@ from torch import Tensor
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item, room_for_items
 
 Histories = Sequence[npt.NDArray[np.int64]]
-
-
-def room_for_items(model: Bert4Rec, causal: bool) -> int:
-    """Returns the items of a history that the model looks at; the mask takes one place."""
-    return model.max_len if causal else model.max_len - 1
 
 
 def ask(model: Bert4Rec, histories: Histories, *, causal: bool) -> Queries:
@@ -28,8 +24,8 @@ def ask(model: Bert4Rec, histories: Histories, *, causal: bool) -> Queries:
         histories: B arrays of item numbers, oldest first; none empty where `causal`.
         causal: the model predicts from the last item, without a mask behind it.
     """
-    room = room_for_items(model, causal)
-    ends: list[int] = [] if causal else [model.num_items + 1]
+    room = room_for_items(model.max_len, causal)
+    ends: list[int] = [] if causal else [mask_item(model.num_items)]
     shown = [np.append(history[max(len(history) - room, 0) :], ends) for history in histories]
     lengths = np.array([len(items) for items in shown], np.int64)
     device = model.head.bias.device

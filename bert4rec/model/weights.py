@@ -11,6 +11,7 @@ from bert4rec.config import ModelConfig, ObjectiveConfig
 from bert4rec.model.network import Bert4Rec
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
+from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,25 @@ class StoredModel:
     causal: bool
     num_items: int
     fingerprint: str | None
+
+    def check_dataset(
+        self, num_items: int, fingerprint: str | None, dataset: str, setting: str
+    ) -> None:
+        """Refuses another dataset than that of the training; see `check_same_dataset`.
+
+        Args:
+            num_items: of the dataset.
+            fingerprint: of the dataset; None for `random`, which has none.
+            dataset: its name, for the message.
+            setting: that names a dataset, for the message.
+        """
+        check_same_dataset(
+            self.path,
+            Origin({"items": self.num_items}, self.fingerprint),
+            Origin({"items": num_items}, fingerprint),
+            dataset,
+            f"name the dataset of the training with {setting}",
+        )
 
     def load(self) -> Bert4Rec:
         """Returns the model with its weights, in evaluation mode on the CPU.

@@ -12,15 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert4rec.config import DataConfig
-from bert4rec.data.sources import dataset_fingerprint
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_items import ask, pairs
 from bert4rec.model.weights import describe_model, weights_of
+from bert4rec.rules import room_for_items
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.network import NextItemNetwork
 from bert4rec.serve.served import KIND, ServedBert4Rec
+from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.deployment import OutOfRange, Quantize
@@ -34,7 +34,6 @@ from recsys.serve.signature import (
     Signature,
     bert4rec_signature,
 )
-from recsys.train.checkpoint import CheckpointError
 
 _ROWS_PER_REQUEST = 16
 
@@ -71,14 +70,8 @@ class Bert4RecExport(CheckpointExport):
 
     def _read_names(self, dataset: Path) -> ItemNames:
         names = ItemNames(read_item_map(dataset).raw.to_pylist())
-        was = self._stored.fingerprint
-        now = dataset_fingerprint(DataConfig(dataset_path=str(dataset)))
-        if len(names) != self._stored.num_items or (was and now and was != now):
-            raise CheckpointError(
-                f"{self.path}: was trained on {self._stored.num_items} items (dataset fingerprint "
-                f"{was}), {dataset} has {len(names)} ({now}); name the dataset of the training "
-                "with --raw_ids"
-            )
+        fingerprint = Manifest.load(dataset).fingerprint
+        self._stored.check_dataset(len(names), fingerprint, str(dataset), "--raw_ids")
         return names
 
     @functools.cached_property
@@ -87,7 +80,7 @@ class Bert4RecExport(CheckpointExport):
 
     @property
     def _history_length(self) -> int:
-        room = self._stored.config.max_len - (0 if self._stored.causal else 1)
+        room = room_for_items(self._stored.config.max_len, self._stored.causal)
         if room < 1:
             raise ValueError(f"{self.path}: --max_len 1 leaves no place for a history")
         return room

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.next_items import room_for_items
 from bert4rec.model.scoring import Queries
 from bert4rec.nn.layout import PaddedLayout
+from bert4rec.rules import mask_item, room_for_items
 
 _BLOCK_ROWS = 1 << 16
 """Items scored at a time: 256 KiB of scores for each history."""
@@ -31,7 +31,7 @@ class NextItemNetwork(nn.Module):
     def __init__(self, model: Bert4Rec, top_k: int, causal: bool) -> None:
         super().__init__()
         self.model = model
-        self.history_length = room_for_items(model, causal)
+        self.history_length = room_for_items(model.max_len, causal)
         self._top_k = top_k
         self._causal = causal
 
@@ -54,7 +54,7 @@ class NextItemNetwork(nn.Module):
         items = history.new_zeros(rows, places + 1).scatter(1, place, history)[:, :places]
         lengths = is_item.sum(1)
         if not self._causal:
-            mask = torch.full_like(history[:, :1], self.model.num_items + 1)
+            mask = torch.full_like(history[:, :1], mask_item(self.model.num_items))
             items = items.scatter(1, lengths.unsqueeze(1), mask)
             lengths = lengths + 1
         layout = PaddedLayout.of_padded(lengths.clamp(min=1), places)

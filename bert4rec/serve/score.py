@@ -23,7 +23,6 @@ from recsys.data.manifest import Manifest
 from recsys.data.sequences import Sequences, read_sequences
 from recsys.serve.requests import Arrays
 from recsys.serve.signature import Signature
-from recsys.train.checkpoint import CheckpointError
 
 LIST_LENGTH = 10
 """K of the figures, HR@K and NDCG@K."""
@@ -86,13 +85,8 @@ def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
     sequences = read_sequences(root)
     if stored is None:
         return sequences
-    now = Manifest.load(root).fingerprint
-    if stored.num_items != sequences.num_items or stored.fingerprint not in (None, now):
-        raise CheckpointError(
-            f"{stored.path}: was trained on {stored.num_items} items (dataset fingerprint "
-            f"{stored.fingerprint}), {root} has {sequences.num_items} ({now}); name the dataset of "
-            "the training with --dataset"
-        )
+    fingerprint = Manifest.load(root).fingerprint
+    stored.check_dataset(sequences.num_items, fingerprint, str(root), "--dataset")
     return sequences
 
 

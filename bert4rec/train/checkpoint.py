@@ -2,11 +2,18 @@
 """What a BERT4Rec checkpoint holds, and how it is put back."""
 
 from bert4rec.config import SECTIONS, Bert4RecConfig
+from bert4rec.data.sources import dataset_root
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import FINGERPRINT, MODEL_GROUP, NUM_ITEMS, weights_of
+from bert4rec.model.weights import (
+    FINGERPRINT,
+    MODEL_GROUP,
+    NUM_ITEMS,
+    describe_model,
+    weights_of,
+)
 from bert4rec.train.step import Bert4RecTrainStep
 from recsys.settings import resumable_settings
-from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from recsys.train.loop import LoopState
 from recsys.train.processes import ALONE, Processes
 
@@ -59,13 +66,12 @@ def resume_run(
         return None
     checkpoint = read_checkpoint(latest)
     checkpoint.check_same_settings(config.to_dict(), resumable_settings(SECTIONS))
-    was = checkpoint.state.get(FINGERPRINT)
-    if was != fingerprint:
-        raise CheckpointError(
-            f"{checkpoint.path}: the run began with another dataset (fingerprint {was}, now "
-            f"{fingerprint}). Name that one with --dataset_path, or start anew with "
-            "--load_checkpoint_path"
-        )
+    describe_model(latest).check_dataset(
+        model.num_items,
+        fingerprint,
+        str(dataset_root(config.data) or config.data.dataset_name),
+        "--dataset_path",
+    )
     with step.whole_tables():
         checkpoint.copy_into(MODEL_GROUP, weights_of(model))
         checkpoint.copy_into(_OPTIMIZER, step.optimizer.state())

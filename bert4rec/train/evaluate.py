@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import Split, known_lengths, mask_item, true_items
+from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
+from bert4rec.rules import mask_item, room_for_items
 from recsys.data.sequences import Sequences
 from recsys.train.precision import Precision
 from recsys.train.processes import ALONE, Processes
@@ -97,8 +98,7 @@ def ask(
     device: torch.device,
 ) -> Queries:
     """Asks a model for the next item of some users, given what a split lets it see."""
-    room = model.max_len if causal else model.max_len - 1
-    windows = known_windows(sequences, split, users, room)
+    windows = known_windows(sequences, split, users, room_for_items(model.max_len, causal))
     append = None if causal else mask_item(sequences.num_items)
     items, layout = pack(sequences, windows, device, append)
     return Queries.of_histories(model, items, layout, causal=causal)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import mask_item
 from bert4rec.model.scoring import Queries
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item, room_for_items
 from bert4rec.train.evaluate import seen_pairs
 from bert4rec.train.run import Announce, Session
 from recsys.train.latency import DISTINCT_INPUTS, TABLE_HEAD, InferenceFigures, measure_latency
@@ -62,7 +62,7 @@ def _batches(session: Session, batch_size: int) -> list[_Histories]:
     """Returns batches of users in random order; users come again where they are too few."""
     sequences, device = session.sequences, session.device
     causal = session.predicts_causally
-    room = session.model.max_len if causal else session.model.max_len - 1
+    room = room_for_items(session.model.max_len, causal)
     order = np.random.default_rng(session.config.run.seed).permutation(sequences.num_users)
     count = min(DISTINCT_INPUTS, session.config.run.inference_benchmark_steps)
     found = []

@@ -22,11 +22,11 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.sources import dataset_root
+from bert4rec.data.sources import dataset_fingerprint, dataset_root
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_items import ask, pairs
-from bert4rec.model.weights import load_weights
-from bert4rec.train.resolve import check_catalogue, take_model_from_checkpoint
+from bert4rec.model.weights import describe_model, load_weights
+from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
 from recsys.train.device import resolve_device
 from recsys.train.precision import Precision, resolve_precision
@@ -77,7 +77,12 @@ class Recommender:
             raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
             raw_ids = read_item_map(root).raw.to_pylist()
-        check_catalogue(path, len(raw_ids), str(root or "--dataset_name random"))
+        describe_model(path).check_dataset(
+            len(raw_ids),
+            dataset_fingerprint(config.data),
+            str(root or config.data.dataset_name),
+            "--dataset_path",
+        )
         with device:
             model = Bert4Rec(config.model, len(raw_ids))
         load_weights(path, model)

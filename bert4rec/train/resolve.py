@@ -38,20 +38,6 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     return _changed(config, stored, "as in the checkpoint")
 
 
-def check_catalogue(path: Path, num_items: int, where: str) -> None:
-    """Refuses a dataset that is not the one a checkpoint was trained on.
-
-    Raises:
-        CheckpointError: the numbers of items differ, so the numbers stand for other items.
-    """
-    checkpoint = read_checkpoint(path)
-    if checkpoint.state.get("num_items") != num_items:
-        raise CheckpointError(
-            f"{checkpoint.path}: was trained on {checkpoint.state.get('num_items')} items, {where} "
-            f"has {num_items}; name the dataset of the training with --dataset_path"
-        )
-
-
 def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     """Returns the config with the filters that the dataset was prepared with.
 

@@ -12,17 +12,16 @@ import torch
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negatives import draw_negatives
-from bert4rec.data.sources import dataset_fingerprint, open_sequences
+from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import load_weights
+from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.build import build_batches, build_schedule, build_step
 from bert4rec.train.checkpoint import resume_run, save_run
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.resolve import (
-    check_catalogue,
     take_filters_from_dataset,
     take_model_from_checkpoint,
 )
@@ -90,8 +89,11 @@ class Session:
         precision = resolve_precision(device, config.precision.amp, config.precision.amp_dtype, 1.0)
         sequences = open_sequences(config.data, run.seed)
         if run.load_checkpoint_path is not None:
-            check_catalogue(
-                Path(run.load_checkpoint_path), sequences.num_items, config.data.dataset_name
+            describe_model(Path(run.load_checkpoint_path)).check_dataset(
+                sequences.num_items,
+                dataset_fingerprint(config.data),
+                str(dataset_root(config.data) or config.data.dataset_name),
+                "--dataset_path",
             )
         negatives = _draw_all_negatives(sequences, config, announce) if draws_negatives else {}
         torch.manual_seed(run.seed)

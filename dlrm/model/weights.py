@@ -7,7 +7,7 @@ spread over devices differently when it is loaded.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
+from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,48 @@ class StoredModel:
         return model.eval()
 
 
+def stored_table_sizes(path: Path) -> tuple[int, ...]:
+    """Returns the rows of each table in a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    if nvidia_checkpoint.is_nvidia_checkpoint(path):
+        return nvidia_checkpoint.table_sizes(path)
+    checkpoint = read_checkpoint(path)
+    count = sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
+    return tuple(checkpoint.shape_of(table_group(i), _WEIGHT)[0] for i in range(count))
+
+
+def check_dataset(
+    path: Path, names: Sequence[str], table_sizes: Sequence[int], dataset: str
+) -> None:
+    """Refuses another dataset than that of the training; see `check_same_dataset`.
+
+    Args:
+        path: of the checkpoint, as of `describe_model`.
+        names: of the categorical features of the dataset.
+        table_sizes: rows of the table that each needs.
+        dataset: its name, for the message.
+
+    Raises:
+        CheckpointError: the sizes differ, or the checkpoint is missing or damaged.
+    """
+    check_same_dataset(
+        path,
+        Origin(_sizes(names, stored_table_sizes(path))),
+        Origin(_sizes(names, table_sizes)),
+        dataset,
+        "name the dataset of the training with --dataset, and repeat its --max_table_size",
+    )
+
+
+def _sizes(names: Sequence[str], table_sizes: Sequence[int]) -> dict[str, int]:
+    if len(names) != len(table_sizes):
+        return {"categorical features": len(table_sizes)}
+    return {f"rows of {name}": rows for name, rows in zip(names, table_sizes, strict=True)}
+
+
 def describe_model(path: Path) -> StoredModel:
     """Reads what model a checkpoint holds, without its weights.
 
@@ -132,17 +175,14 @@ def describe_model(path: Path) -> StoredModel:
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         data, settings = nvidia_checkpoint.read_metadata(path)
-        sizes = nvidia_checkpoint.table_sizes(path)
         config = _model_config(path, settings)
-        return StoredModel(
-            path=path, step=int(data.get("step", 0)), config=config, table_sizes=sizes
-        )
-    checkpoint = read_checkpoint(path)
-    config = _model_config(checkpoint.path, checkpoint.config)
-    count = sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
-    sizes = tuple(checkpoint.shape_of(table_group(i), _WEIGHT)[0] for i in range(count))
-    step = int(checkpoint.state.get("step", 0))
-    return StoredModel(path=checkpoint.path, step=step, config=config, table_sizes=sizes)
+        step, folder = int(data.get("step", 0)), path
+    else:
+        checkpoint = read_checkpoint(path)
+        config = _model_config(checkpoint.path, checkpoint.config)
+        step, folder = int(checkpoint.state.get("step", 0)), checkpoint.path
+    sizes = stored_table_sizes(path)
+    return StoredModel(path=folder, step=step, config=config, table_sizes=sizes)
 
 
 def _model_config(path: Path, settings: Mapping[str, Any]) -> ModelConfig:

@@ -18,7 +18,7 @@ from dlrm.distributed.place_tables import build_distributed
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.shards import CutBatches, Share, ShareLoader, ShareSource
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import load_weights
+from dlrm.model.weights import check_dataset, load_weights
 from dlrm.train.evaluate import SplitScores, score_split
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from recsys.data.feature_spec import FeatureSpec
@@ -92,6 +92,12 @@ class Session:
             else:
                 model = build_distributed(config, spec.table_sizes, processes, device, announce)
         if config.run.load_checkpoint_path is not None:
+            check_dataset(
+                Path(config.run.load_checkpoint_path),
+                [feature.name for feature in spec.categorical],
+                model.embeddings.table_sizes,
+                str(config.data.dataset or config.data.dataset_type),
+            )
             load_weights(Path(config.run.load_checkpoint_path), model)
         log = log_class(
             Path(config.run.log_path) if processes.is_first else None,

@@ -89,10 +89,14 @@ class Checkpoint:
             )
         return found
 
-    def _read(self, name: str) -> dict[str, Tensor]:
+    def _existing(self, name: str) -> Path:
         file = self.path / name
         if not file.is_file() or file.stat().st_size != self.files[name]["bytes"]:
             raise CheckpointError(f"{file}: missing or cut short; use an earlier checkpoint")
+        return file
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        file = self._existing(name)
         if file_checksum(file) != self.files[name]["xxh3_128"]:
             raise CheckpointError(
                 f"{file}: its checksum differs from {MANIFEST_FILE}; the file is damaged, use an "
@@ -110,11 +114,13 @@ class Checkpoint:
             CheckpointError: it is not there, or its file is damaged.
         """
         names = [name for name in self.files if _group_of(name) == group]
-        file = self.path / (names[0] if names else f"{group}.safetensors")
+        if not names:
+            raise CheckpointError(f"{self.path}: holds no tensors {group!r}")
+        file = self._existing(names[0])
         try:
             with safetensors.safe_open(file, framework="pt") as opened:
                 shape = tuple(opened.get_slice(name).get_shape())
-            part = self.files[file.name].get("part")
+            part = self.files[names[0]].get("part")
             return shape if part is None else (part["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error

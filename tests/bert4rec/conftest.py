@@ -73,6 +73,15 @@ def write_dataset(root: Path, sequences: Sequences) -> None:
     ).save(root)
 
 
+def write_other_dataset(root: Path) -> Path:
+    """Writes a dataset that differs from `dataset` in the order of two items alone."""
+    root.mkdir()
+    sequences = make_sequences()
+    sequences.items[:2] = sequences.items[1::-1].copy()
+    write_dataset(root, sequences)
+    return root
+
+
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Path:
     """The folder of the prepared dataset."""

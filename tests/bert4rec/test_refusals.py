@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bert4rec.config import Bert4RecConfig
+from recsys.data.manifest import Manifest
 from recsys.train.checkpoint import write_checkpoint
-from tests.bert4rec.conftest import raw_id
+from tests.bert4rec.conftest import raw_id, write_other_dataset
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -203,6 +204,38 @@ def test_checkpoints(program, dataset, trained, tmp_path, capsys, mode, damage, 
     error = capsys.readouterr().err
     assert program.exit_code == 2, error
     assert message in error
+
+
+@pytest.mark.parametrize("mode", ["train", "test", "recommend", "inference_benchmark"])
+def test_another_dataset_with_as_many_items(program, dataset, trained, tmp_path, capsys, mode):
+    other = write_other_dataset(tmp_path / "other")
+    program(f"--mode={mode}", f"--dataset_path={other}", f"--load_checkpoint_path={trained}",
+            "--max_steps=1", model=("--num_eval_negatives=5",), stdin=b"")  # fmt: skip
+    error = capsys.readouterr().err
+    assert program.exit_code == 2, error
+    assert f"was trained on 40 items (dataset fingerprint {fingerprint(dataset)}), " in error
+    assert f"{other} has 40 items (dataset fingerprint {fingerprint(other)})" in error
+    assert "name the dataset of the training with --dataset_path" in error
+    assert not program.log_path.exists()
+
+
+def test_a_checkpoint_without_fingerprint_is_taken_by_its_items(
+    program, dataset, trained, tmp_path
+):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    for file in folder.glob("step_*/manifest.json"):
+        document = json.loads(file.read_text())
+        del document["state"]["dataset_fingerprint"]
+        file.write_text(json.dumps(document))
+    other = write_other_dataset(tmp_path / "other")
+    program("--mode=test", f"--dataset_path={other}", f"--load_checkpoint_path={folder}",
+            model=("--num_eval_negatives=5",))  # fmt: skip
+    assert program.exit_code == 0
+
+
+def fingerprint(root):
+    return Manifest.load(root).fingerprint
 
 
 def test_an_earlier_run_is_not_replaced(program, dataset, tmp_path, capsys):

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
-from tests.bert4rec.conftest import SMALL_MODEL, make_sequences, write_dataset
+from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
 
 STEPS_PER_EPOCH = 12
 
@@ -123,14 +122,10 @@ def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsy
 def test_resume_with_another_dataset_is_refused(program, dataset, tmp_path, capsys):
     run = f"--export_root={tmp_path / 'run'}"
     program(f"--dataset_path={dataset}", run, "--max_steps=3")
-    other = make_sequences()
-    swapped = other.items.copy()
-    swapped[:2] = swapped[1::-1]
-    (tmp_path / "other").mkdir()
-    write_dataset(tmp_path / "other", Sequences(swapped, other.offsets, other.num_items))
-    program(f"--dataset_path={tmp_path / 'other'}", run, "--resume")
+    other = write_other_dataset(tmp_path / "other")
+    program(f"--dataset_path={other}", run, "--resume")
     assert program.exit_code == 2
-    assert "the run began with another dataset (fingerprint" in capsys.readouterr().err
+    assert "was trained on 40 items (dataset fingerprint" in capsys.readouterr().err
     moved = shutil.copytree(dataset, tmp_path / "moved")
     program(f"--dataset_path={moved}", run, "--resume", "--max_steps=4")
     assert program.exit_code == 0

@@ -191,6 +191,21 @@ def test_checkpoints(program, dataset, tmp_path, capsys, damage, arguments, mess
     assert message in error
 
 
+def test_another_dataset(program, dataset, tmp_path, capsys):
+    folder, other = tmp_path / "run", tmp_path / "other"
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--max_steps=2")
+    shutil.copytree(dataset, other)
+    text = (other / "feature_spec.yaml").read_text()
+    (other / "feature_spec.yaml").write_text(text.replace("cardinality: 200", "cardinality: 201"))
+    for mode in ("train", "test", "inference_benchmark"):
+        capsys.readouterr()
+        program(f"--mode={mode}", f"--dataset={other}", f"--load_checkpoint_path={folder}")
+        error = capsys.readouterr().err
+        assert program.exit_code == 2, error
+        assert f"was trained on 200 rows of cat_1, {other} has 201 rows of cat_1" in error
+        assert "name the dataset of the training with --dataset" in error
+
+
 def test_an_earlier_run_is_not_replaced(program, dataset, tmp_path, capsys):
     arguments = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}")
     program(*arguments, "--max_steps=4")

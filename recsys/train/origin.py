@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule that a checkpoint is used with the dataset that it was trained on."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from recsys.train.checkpoint import CheckpointError
+
+_MOST_NAMED = 5
+"""Differing sizes that a message names."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """The identity of a dataset, as far as a checkpoint or a folder records it.
+
+    Attributes:
+        sizes: number of ids by what they number, such as {"items": 3706}.
+        fingerprint: of the prepared files; None where none is recorded.
+    """
+
+    sizes: Mapping[str, int]
+    fingerprint: str | None = None
+
+
+def check_same_dataset(
+    path: Path, trained_on: Origin, now: Origin, dataset: str, remedy: str
+) -> None:
+    """Refuses a dataset whose ids need not mean what those of the training meant.
+
+    Equal sizes alone prove nothing, so fingerprints are compared wherever both are recorded.
+
+    Args:
+        path: of the checkpoint.
+        trained_on: what the checkpoint records.
+        now: the dataset it is to be used with.
+        dataset: name of that one, for the message.
+        remedy: what to do instead, for the message.
+
+    Raises:
+        CheckpointError: the sizes or the fingerprints differ.
+    """
+    names = trained_on.sizes.keys() | now.sizes.keys()
+    differing = [n for n in sorted(names) if trained_on.sizes.get(n) != now.sizes.get(n)]
+    known = trained_on.fingerprint is not None and now.fingerprint is not None
+    if not differing and not (known and trained_on.fingerprint != now.fingerprint):
+        return
+    shown = (differing or sorted(names))[:_MOST_NAMED]
+    raise CheckpointError(
+        f"{path}: was trained on {_describe(trained_on, shown)}, {dataset} has "
+        f"{_describe(now, shown)}; {remedy}"
+    )
+
+
+def _describe(origin: Origin, names: list[str]) -> str:
+    sizes = ", ".join(f"{origin.sizes.get(name, 'no')} {name}" for name in names)
+    if origin.fingerprint is None:
+        return sizes
+    return f"{sizes} (dataset fingerprint {origin.fingerprint})"
