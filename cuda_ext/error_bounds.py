@@ -18,6 +18,7 @@ operation can enlarge them, and `OPERATION` is added for what it rounds itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,6 +114,44 @@ class Bounded:
         quotient = self.value / other.value
         passed_on = self.error + quotient.abs() * other.error
         return _operation(quotient, passed_on / (other.value.abs() - other.error).clamp(min=0))
+
+    def __matmul__(self, other: Bounded) -> Bounded:
+        passed_on = self.value.abs() @ other.error + self.error @ other.value.abs()
+        passed_on = passed_on + self.error @ other.error
+        magnitudes = (self.value.abs() + self.error) @ (other.value.abs() + other.error)
+        terms = self.value.shape[-1]
+        return Bounded(self.value @ other.value, passed_on + (terms + 1) * EPS * magnitudes)
+
+    def t(self) -> Bounded:
+        """As `Tensor.t`."""
+        return Bounded(self.value.t(), self.error.t())
+
+    def sum(self, dim: int) -> Bounded:
+        """As `Tensor.sum`, with the dimension kept."""
+        passed_on = self.error.sum(dim, keepdim=True)
+        magnitudes = self.value.abs().sum(dim, keepdim=True) + passed_on
+        added = (self.value.shape[dim] + 1) * EPS * magnitudes
+        return Bounded(self.value.sum(dim, keepdim=True), passed_on + added)
+
+    def exp(self) -> Bounded:
+        """As `Tensor.exp`, steepest above the value."""
+        return _operation(self.value.exp(), self.value.exp() * self.error.expm1())
+
+    def log(self) -> Bounded:
+        """As `Tensor.log`, steepest below the value."""
+        return _operation(self.value.log(), -torch.log1p(-self.error / self.value))
+
+    def apply(
+        self, function: Callable[[Tensor], Tensor], slope: float, magnitude: Tensor
+    ) -> Bounded:
+        """Bounds a function of each element.
+
+        Args:
+            function: in float64.
+            slope: the largest magnitude of its derivative.
+            magnitude: of the largest intermediate, what `OPERATION` is relative to.
+        """
+        return Bounded(function(self.value), slope * self.error + OPERATION * magnitude)
 
     def square(self) -> Bounded:
         """As `Tensor.square`."""

@@ -4,6 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from bert4rec.nn.cpu.row_softmax import RowBlockedCrossEntropy, rows_per_block
+from cuda_ext.error_bounds import Bounded
 
 CPU = torch.device("cpu")
 
@@ -21,25 +22,48 @@ def plain(inputs, labels):
     return F.cross_entropy(F.linear(hidden, weight, bias), labels)
 
 
-def errors(found, exact):
-    return [
-        float((f.detach().double() - e.detach()).abs().max())
-        for f, e in zip(found, exact, strict=True)
-    ]
+def bounds(inputs, labels, factor, products=torch.float32):
+    """Bounds the loss and the gradients of a multiple of it.
+
+    Args:
+        inputs: vectors, weight and bias.
+        labels: of the targets.
+        factor: what the loss is multiplied with.
+        products: type of the factors of matrix products, and of the results.
+    """
+
+    def narrow(tensor):
+        return tensor if products == torch.float32 else tensor.rounded(products)
+
+    hidden, weight, bias = (Bounded.exact(tensor.detach()) for tensor in inputs)
+    hidden, weight = narrow(hidden), narrow(weight)
+    one_hot = Bounded.exact(F.one_hot(labels, len(weight.value)))
+    logits = narrow(hidden @ weight.t()) + bias
+    top = Bounded.exact(logits.value.amax(1, keepdim=True))
+    powers = (logits - top).exp()
+    total = powers.sum(1)
+    losses = total.log() + top - (logits * one_hot).sum(1)
+    delta = (powers / total - one_hot) * (1 / len(labels))
+    to_logits = narrow(delta)
+    gradients = (
+        narrow(to_logits @ weight),
+        narrow(to_logits.t() @ hidden),
+        delta.sum(0).reshape(-1),
+    )
+    return [losses.mean(0).reshape(), *(gradient * factor for gradient in gradients)]
 
 
 @pytest.mark.parametrize("rows", [1, 7, 32, 70])
-def test_no_less_exact_than_plain_torch(rows):
-    single, labels = problem(torch.float32)
-    double = [t.detach().double().requires_grad_() for t in single]
-    loss = plain(double, labels)
-    exact = [loss, *torch.autograd.grad(loss * 5, double)]
-    loss = plain(single, labels)
-    usual = errors([loss, *torch.autograd.grad(loss * 5, single)], exact)
-    loss = RowBlockedCrossEntropy.apply(*single, labels, rows)
-    mine = errors([loss, *torch.autograd.grad(loss * 5, single)], exact)
-    for error, other, truth in zip(mine, usual, exact, strict=True):
-        assert error <= 2 * other + 1e-7 * max(float(truth.detach().abs().max()), 1.0)
+def test_exact_to_the_bounds_of_its_sums(rows):
+    inputs, labels = problem(torch.float32)
+    double = [t.detach().double().requires_grad_() for t in inputs]
+    truth = plain(double, labels)
+    truths = [truth.detach(), *torch.autograd.grad(truth * 5, double)]
+    loss = RowBlockedCrossEntropy.apply(*inputs, labels, rows)
+    results = [loss.detach(), *torch.autograd.grad(loss * 5, inputs)]
+    for result, exact, bound in zip(results, truths, bounds(inputs, labels, 5.0), strict=True):
+        torch.testing.assert_close(bound.value, exact, rtol=1e-9, atol=1e-12)
+        assert bound.excess(result) <= 1
 
 
 def test_large_logits_neither_overflow_nor_vanish():
@@ -53,16 +77,15 @@ def test_large_logits_neither_overflow_nor_vanish():
 @pytest.mark.parametrize("rows", [7, 70])
 def test_products_follow_autocast_and_gradients_the_parameters(rows):
     inputs, labels = problem(torch.float32)
-    exact = torch.autograd.grad(plain(inputs, labels), inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        usual = torch.autograd.grad(plain(inputs, labels), inputs)
         loss = RowBlockedCrossEntropy.apply(*inputs, labels, rows)
     assert loss.dtype == torch.float32
-    mine = torch.autograd.grad(loss, inputs)
-    assert [g.dtype for g in mine] == [t.dtype for t in inputs]
-    for error, other in zip(errors(mine, exact), errors(usual, exact), strict=True):
-        assert error <= 2 * other
-    assert max(errors(mine, exact)) > 1e-5, "nothing was computed in bfloat16"
+    results = [loss.detach(), *torch.autograd.grad(loss, inputs)]
+    assert [g.dtype for g in results[1:]] == [t.dtype for t in inputs]
+    for result, bound in zip(results, bounds(inputs, labels, 1.0, torch.bfloat16), strict=True):
+        assert bound.excess(result) <= 1
+    single = bounds(inputs, labels, 1.0)
+    assert single[1].excess(results[1]) > 100, "nothing was computed in bfloat16"
 
 
 def test_the_same_bits_again():
