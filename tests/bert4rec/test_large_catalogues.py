@@ -114,7 +114,7 @@ def test_the_first_step_of_lazy_adam_is_that_of_adam(head, clip_norm):
     settings = {"head": head, "loss": "sampled", "clip_norm": clip_norm}
     rows, row_loss = train(config(**settings))
     dense, dense_loss = train(config(**settings, item_update="dense"))
-    assert row_loss == pytest.approx(dense_loss, rel=1e-6)
+    assert row_loss == pytest.approx(dense_loss, rel=1e-5)
     for name, tensor in dense.items():
         # Adam divides by the root of the gradient's own square: where a gradient is a rounding
         # error its sign is chance, and that may move an element by twice the rate.
@@ -168,7 +168,7 @@ def test_accumulated_batches_are_one_large_batch():
         part = network(question) * len(a.labels) / total
         part.backward()
         expected_loss += float(part.detach())
-    assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
+    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
     for name, parameter in plain.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
 

@@ -34,7 +34,7 @@ def parse(text: str) -> Words:
 
 def run_program(program: Path) -> str:
     """Returns what a build of the program prints."""
-    return subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([program], capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 def emulated() -> str:

@@ -101,26 +101,22 @@ def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA compiler: nvcc is not here")
-def test_a_build_with_cuda_loads_into_a_torch_without(sources):
-    build = run(
-        *(sys.executable, "setup.py", "build_ext", "--inplace"),
-        folder=sources,
-        FORCE_CUDA="1",
-        TORCH_CUDA_ARCH_LIST="9.0",
-    )
-    assert build.returncode == 0, build.stderr
-    assert run_example(sources).stdout.split()[-1] == "compiled"
-    script = "from cuda_ext import library; print(sorted(library.COMPILED_FOR))"
-    answer = run(sys.executable, "-c", script, folder=sources)
-    assert answer.stdout == "['cpu', 'cuda']\n", answer.stderr
-
-
-@pytest.mark.slow
+@pytest.mark.timeout(3600)  # everything is compiled, while others compile too
 @pytest.mark.skipif("cpu" not in library.COMPILED_FOR, reason="no C++ compiler built the kernels")
 def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
+    """One build for all that needs a whole one: with CUDA kernels where nvcc is here.
+
+    They load into a torch without CUDA too. The assembler of nvcc need not optimize: none runs.
+    """
+    devices = ["cpu"] if shutil.which("nvcc") is None else ["cpu", "cuda"]
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    built = run(*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), ".", folder=sources)
+    built = run(
+        *(*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), "."),
+        folder=sources,
+        FORCE_CUDA=str(int("cuda" in devices)),
+        TORCH_CUDA_ARCH_LIST="9.0",
+        NVCC_APPEND_FLAGS="-Xptxas=-O0",
+    )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
@@ -133,3 +129,6 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
     assert run_example(installed).stdout.split()[-1] == "compiled"
+    script = "from cuda_ext import library; print(sorted(library.COMPILED_FOR))"
+    answer = run(sys.executable, "-c", script, folder=installed)
+    assert answer.stdout == f"{devices}\n", answer.stderr

@@ -38,7 +38,7 @@ def compiler() -> str:
 def verdicts(compiler) -> dict[str, str]:
     sources = [DRIVERS / "faulty_kernels.cpp", build.PACKAGE / "emu" / "block_scheduler.cpp"]
     program = build.link(build.compile_sources(sources, build.FOLDER), build.FOLDER / "faulty")
-    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=600)
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
 

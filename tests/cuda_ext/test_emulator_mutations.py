@@ -32,7 +32,7 @@ def run_driver(driver: str, package: Path, mutated: str = "") -> subprocess.Comp
         source = package / "csrc" / f"{mutated}.cu"
         objects += build.compile_sources([source], package / "objects", FLAGS, package=package)
     program = build.link(objects, (package / driver) if mutated else (FOLDER / driver), FLAGS)
-    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize("driver", ["interaction_driver", "embedding_driver"])

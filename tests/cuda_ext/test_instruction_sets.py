@@ -29,7 +29,7 @@ def run_with(kernels, *arguments):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=800,
     )
 
 

@@ -117,11 +117,11 @@ def test_ranks_compute_what_one_process_does(
     stored = reference.embeddings.stored_tables()
     gradients = dense_gradients(reference.embeddings.take_row_gradients(), stored)
     found = torch.cat([r["logits"] for r in ranks])
-    torch.testing.assert_close(found, logits.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, logits.detach(), rtol=1e-5, atol=1e-5)
     for i, parameter in enumerate(reference.mlp_parameters()):
         total = sum(r["dense"][i] for r in ranks)
-        torch.testing.assert_close(total, parameter.grad, rtol=1e-5, atol=1e-7)
-    assert_same_tables(ranks, reference.embeddings.per_feature(gradients), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(total, parameter.grad, rtol=1e-5, atol=1e-6)
+    assert_same_tables(ranks, reference.embeddings.per_feature(gradients), rtol=1e-5, atol=1e-6)
 
 
 def train(rank, placed, rule, folder):
@@ -147,7 +147,7 @@ def test_ranks_train_as_one_process(tmp_path, monkeypatch, rule, world_size):
     step = DlrmTrainStep(reference, optimizer(rule), Precision(device_type="cpu"))
     losses = [float(step(seen, RATES[rule])) for seen in Batches().batches()]
     for rank in ranks:
-        torch.testing.assert_close(rank["losses"], losses, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(rank["losses"], losses, rtol=1e-5, atol=1e-5)
         for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
     assert_same_tables(ranks, reference.embeddings.tables(), rtol=1e-5, atol=1e-6)

@@ -81,7 +81,7 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path, n
     os.kill(process.pid, number)
     rest = process.stdout.read()
     process.stdout.close()
-    assert process.wait(timeout=60) == 0, rest
+    assert process.wait(timeout=600) == 0, rest
     assert f"{number.name}: stopped after step" in rest
     step = latest(tmp_path / "run").state["step"]
     assert step >= 10

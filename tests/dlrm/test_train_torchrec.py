@@ -291,11 +291,11 @@ def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = read_log(tmp_path / "ranks.json")
-    assert losses(records) == pytest.approx(losses(expected), abs=1e-6)
+    assert losses(records) == pytest.approx(losses(expected), abs=1e-5)
     assert [r["data"]["lr"] for r in records if "step_time" in r["data"]] == [0.5] * 10 + [0.1] * 10
     for pattern in (
         r"^AUROC over validation set: (.*)\.$", r"^AUROC over test set: (.*)\.$",

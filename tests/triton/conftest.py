@@ -40,7 +40,7 @@ def run(*arguments, code=0):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout

@@ -22,7 +22,7 @@ from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def wait_until(condition):

@@ -65,7 +65,7 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(f"{url}/v2/{path}")
         program.send_signal(signal.SIGINT)
-        assert program.wait(40) == 0
+        assert program.wait(300) == 0
     finally:
         program.kill()
         program.wait()
@@ -84,7 +84,7 @@ def test_a_model_that_does_not_load_ends_the_program_with_its_reason(tmp_path):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "failed to load 'broken' version 1" in done.stderr
@@ -109,7 +109,7 @@ def test_models_are_loaded_and_unloaded_and_a_failure_leaves_the_others(reposito
             server.load("absent")
         assert server.is_ready("tiny")
         server.unload("late")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 3000
         while server.is_ready("late") and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not server.is_ready("late")
@@ -125,7 +125,7 @@ def test_polling_picks_up_a_new_version(tmp_path):
     with TritonServer(ServerSettings(repository=tmp_path, poll_secs=1), tmp_path / "log") as server:
         server.wait_ready()
         write_version(tmp_path, "tiny", 2, 3.0)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not server.is_ready("tiny", 2) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert server.is_ready("tiny", 2)

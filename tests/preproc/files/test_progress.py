@@ -29,6 +29,9 @@ def report(mode: str, stream: io.StringIO) -> str:
             done[0] += 200
             done[1] += 10
             time.sleep(0.03)
+        deadline = time.monotonic() + 60  # the reporter's thread may wait for a core
+        while mode != "none" and not stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
     return stream.getvalue()
 
 

@@ -302,7 +302,7 @@ def test_input_that_changes_meanwhile(days, tmp_path, monkeypatch):
     def change_then_merge(*args: object) -> object:
         day = source / "day_1"
         text = day.read_bytes().replace(b"\n0\t", b"\n9\t", 1)
-        time.sleep(0.01)
+        time.sleep(0.05)  # longer than a tick of the file system's clock
         day.write_bytes(text)
         return merge(*args)
 
