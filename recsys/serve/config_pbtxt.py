@@ -11,6 +11,7 @@ from typing import Any, Literal
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.signature import Signature, TensorSignature
+from recsys.settings import setting
 
 CONFIG_FILE = "config.pbtxt"
 
@@ -36,33 +37,30 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServingSettings:
-    """How a model is served.
+    """Settings of a served model."""
 
-    Attributes:
-        backend: that runs it.
-        format: of the network.
-        device: of the instances.
-        max_batch_size: most rows of one execution; 0 turns batching off.
-        dynamic_batching: let the server put requests together.
-        max_queue_delay_us: how long a request may wait for others, in microseconds.
-        preferred_batch_sizes: rows that the server tries to reach.
-        instances: copies of the model that work at the same time.
-        threads: CPU threads of each; None leaves it to the server's environment.
-        warmup: run a batch of this many rows before the model is called ready; 0 runs none.
-        cache: keep responses, where the server has a cache.
-    """
-
-    backend: Backend = "python"
-    format: ArtifactFormat = "eager"
-    device: Device = "cpu"
-    max_batch_size: int = 4096
-    dynamic_batching: bool = True
-    max_queue_delay_us: int = 0
-    preferred_batch_sizes: tuple[int, ...] = ()
-    instances: int = 1
-    threads: int | None = None
-    warmup: int = 0
-    cache: bool = False
+    backend: Backend = setting(
+        "python",
+        "What runs the model: the Python backend, which needs this project in the server's "
+        "environment and checks each request, or the container's PyTorch or ONNX Runtime backend",
+    )
+    format: ArtifactFormat = setting(
+        "eager",
+        "How the network is stored; by default eager, torchscript or onnx, after the backend",
+    )
+    device: Device = setting("cpu", "Where the instances run")
+    max_batch_size: int = setting(
+        4096,
+        "Most rows of an execution; by default 4096, of BERT4Rec 256",
+        default_text="4096, of BERT4Rec 256",
+    )
+    dynamic_batching: bool = setting(True, "Let the server put requests together")
+    max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")
+    preferred_batch_sizes: tuple[int, ...] = setting((), "Rows the server tries to reach")
+    instances: int = setting(1, "Copies of the model that work at a time; tables are shared")
+    threads: int | None = setting(None, "CPU threads of an instance; by default left to the server")
+    warmup: int = setting(0, "Rows to run before the model is called ready")
+    cache: bool = setting(False, "Keep responses, where the server has a cache")
 
     def __post_init__(self) -> None:
         """Refuses what Triton would refuse, or quietly ignore."""

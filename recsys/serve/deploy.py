@@ -22,6 +22,7 @@ from recsys.serve.formats import export_network, write_weights
 from recsys.serve.parity import Parity, default_tolerance, verify
 from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
+from recsys.settings import REQUIRED, setting
 
 logger = logging.getLogger(__name__)
 
@@ -32,29 +33,20 @@ _BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeploySettings:
-    """What is deployed, and where.
+    """Settings of a deployment; `precision` is that of the matrix products."""
 
-    Attributes:
-        repository: folder of the model repository.
-        name: of the model; None takes the kind of the model.
-        version: its number; None takes the one after the latest.
-        serving: how the model is served.
-        out_of_range: what an id outside its table gets.
-        quantize: of the embedding tables.
-        precision: of the matrix products.
-        verify: rows that are compared with the checkpoint.
-        tolerance: of that comparison; None takes that of the format.
-    """
-
-    repository: Path
-    name: str | None = None
-    version: int | None = None
+    repository: Path = setting(REQUIRED, "Folder of the model repository; made if it is missing")
+    name: str | None = setting(None, "Name of the model; by default dlrm or bert4rec")
+    version: int | None = setting(None, "Its version; by default the one after the latest")
     serving: ServingSettings = dataclasses.field(default_factory=ServingSettings)
-    out_of_range: OutOfRange = "error"
-    quantize: Quantize = "none"
+    out_of_range: OutOfRange = setting(
+        "error",
+        "What an id outside its table gets: an error, or the answer for 0, the unknown value",
+    )
+    quantize: Quantize = setting("none", "Store the tables of DLRM in 8 bits")
     precision: str = "float32"
-    verify: int = 1024
-    tolerance: float | None = None
+    verify: int = setting(1024, "Rows that are compared with the checkpoint")
+    tolerance: float | None = setting(None, "Largest difference of that comparison")
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
