@@ -157,7 +157,9 @@ class DataConfig:
         33554432, "Number of samples per epoch for the synthetic dataset"
     )
     synthetic_dataset_table_sizes: tuple[int, ...] = setting(
-        (100000,) * 26, "Embedding table sizes to use with the synthetic dataset"
+        (100000,) * 26,
+        "Embedding table sizes to use with the synthetic dataset",
+        default_text="26 times 100000",
     )
     synthetic_dataset_dir: str = setting(
         "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True

@@ -41,8 +41,8 @@ _LOAD_REQUESTS = 64
 """Distinct requests of a load: one over and over would stay in the processor's cache."""
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def argument_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     description, _, epilog = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(
         description=description,
@@ -69,12 +69,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batch_sizes", default="1,64,4096", help="rows of a request, for --mode load")
     add("--concurrency", default="1", help="requests under way; several for --mode load")
     add("--seconds", type=float, default=5.0, help="of each measurement, for --mode load")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, 1 where the answers are not the checkpoint's, 2 for what is refused."""
-    options = parse(arguments)
+    options = argument_parser().parse_args(arguments)
     try:
         with Endpoint(
             options.url, options.model, options.version, options.protocol, options.timeout_s

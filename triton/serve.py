@@ -22,8 +22,8 @@ from recsys.train.interruption import StopRequest
 _WATCH_S = 0.2
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def argument_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--repository", type=Path, required=True, help="folder of models (triton/deployer.py)")
@@ -40,12 +40,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--ready_timeout_s", type=float, default=300.0, help="give up loading after this long")
     add("--log_file", type=Path, help="of the server; default: a file in the temporary folder")
     add("arguments", nargs="*", help="after --: arguments of tritonserver, as they are")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the server until a signal comes; 1 where it fails or ends by itself."""
-    options = parse(arguments)
+    options = argument_parser().parse_args(arguments)
     log_file = options.log_file
     if log_file is None:
         log_file = Path(tempfile.mkdtemp(prefix="recipes-serve-")) / "server.log"

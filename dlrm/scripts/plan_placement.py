@@ -45,8 +45,8 @@ KNOWN_TABLES = {
 }
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Returns the settings of the command line."""
+def argument_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m dlrm.model.placement", description="Plans a placement of tables"
     )
@@ -76,7 +76,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--weight_bytes", type=int, default=4, help="of a table's element")
     add("--state_bytes_per_row", type=int, default=0, help="of the tables' optimizer; 0 for SGD")
     add("--unique_share", type=float, default=0.15, help="of the rows of a batch that differ")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
@@ -126,7 +126,7 @@ def _integers(flag: str, text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    options = parse_arguments(arguments)
+    options = argument_parser().parse_args(arguments)
     try:
         workload = workload_of(options)
         planned: PlannedPlacement = plan(workload, machine_of(options))

@@ -49,7 +49,11 @@ class GeneratorConfig:
     seed: int = setting(0, "seed of the rows and of the planted model")
     gzip: bool = setting(False, "compress: day_0.gz ... (several gzip members a file)")
     threads: int = setting(2, "threads; the bytes do not depend on it", default_text="one per core")
-    cardinalities: tuple[int, ...] = setting(KAGGLE_CARDINALITIES, "distinct ids, 26 numbers")
+    cardinalities: tuple[int, ...] = setting(
+        KAGGLE_CARDINALITIES,
+        "distinct ids, 26 numbers",
+        default_text="those of the Kaggle log",
+    )
     click_rate: float = setting(0.256, "share of clicks")
     best_auc: float = setting(0.80, "AUC of the true probabilities")
     write_probabilities: bool = setting(False, "write each row's true probability (float32) too")

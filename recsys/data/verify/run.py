@@ -94,8 +94,8 @@ def _count(items: list[str], noun: str) -> str:
     return f"{len(items) or 'no'} {noun}{'' if len(items) == 1 else 's'}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
+def argument_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m dataspec.verify",
         description="Checks a dataset before training: files, spec, rows of every split.",
@@ -113,6 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=13,
         help="numerical features, where only model_size.json describes the dataset (default 13)",
     )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    parser = argument_parser()
     arguments = parser.parse_args(argv)
     if not arguments.dataset.is_dir():
         parser.error(f"{arguments.dataset} is not a folder")

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/flags.md: every flag of every program, from the flags and parsers themselves."""
+
+import argparse
+import dataclasses
+import importlib.util
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from absl import flags
+
+from bert4rec.scripts import dist_main as bert4rec_dist_main
+from bert4rec.scripts import flags as bert4rec
+from dlrm.scripts import dist_main, plan_placement, train_torchrec
+from dlrm.scripts import flags as dlrm
+from preproc.criteo import __main__ as criteo
+from preproc.ratings import command as ratings
+from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.synthetic import clicks as generated_clicks
+from preproc.synthetic import ratings as generated_ratings
+from recsys.data.verify import run as verify
+from recsys.settings import Sections, declared
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCUMENT = REPOSITORY / "docs" / "flags.md"
+
+WRAP = textwrap.TextWrapper(
+    100, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+)
+
+HEAD = """\
+# Flags
+
+Every flag of every program. `make golden` writes this page; a test fails when it is stale.
+
+A flag is given as `--name value` or `--name=value`, a boolean one as `--name` or `--noname`, a list
+with commas. Programs that absl starts (training, `triton/deployer.py`) read flags from a file with
+`--flagfile`; `--helpfull` lists these flags of absl.
+"""
+
+
+def script(name):
+    """Returns a program of triton/, which is no package, as a module."""
+    spec = importlib.util.spec_from_file_location(
+        f"triton_{name}", REPOSITORY / f"triton/{name}.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def defined(define, **defaults):
+    """Returns the flags that a program adds to those of absl."""
+    values = flags.FlagValues()
+    define(values, **defaults)
+    return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A command, its flags, and the sections that name defaults of the machine."""
+
+    command: str
+    values: flags.FlagValues
+    sections: Sections = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A command with the flags of another one, defaults of its own, and perhaps more sections."""
+
+    command: str
+    of: str
+    defaults: Mapping[str, object]
+    more: Mapping[str, list[flags.Flag]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParserProgram:
+    """A command whose arguments argparse reads."""
+
+    command: str
+    parser: argparse.ArgumentParser
+
+
+def programs():
+    """Returns every program, in the order of the document."""
+    deployer = script("deployer")
+    torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
+    return [
+        Program("python -m dlrm.scripts.main", defined(dlrm.define_flags), dlrm.SECTIONS),
+        Variant("python -m dlrm.scripts.dist_main", "dlrm.scripts.main", dist_main.LARGE_MODEL),
+        Variant(
+            "python -m dlrm.scripts.prepare_synthetic_dataset",
+            "dlrm.scripts.main",
+            {"dataset_type": "synthetic_disk"},
+        ),
+        Variant(
+            "python -m dlrm.scripts.train_torchrec",
+            "dlrm.scripts.main",
+            train_torchrec.DEFAULTS,
+            {"TorchRec": torchrec["Torchrec"]},
+        ),
+        ParserProgram("python -m dlrm.distributed", plan_placement.argument_parser()),
+        Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),
+        Variant(
+            "python -m bert4rec.scripts.dist_main",
+            "bert4rec.scripts.main",
+            bert4rec_dist_main.LARGE_MODEL,
+        ),
+        Program("python -m preproc.criteo", criteo.define_flags(), criteo.SECTIONS),
+        Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS)),
+        Program("python -m preproc.amazon", ratings.define_flags(AMAZON)),
+        Program(
+            "python -m preproc.generate_criteo",
+            generated_clicks.define_flags(),
+            generated_clicks.SECTIONS,
+        ),
+        Program("python -m preproc.generate_ratings", generated_ratings.define_flags()),
+        ParserProgram("python -m dataspec.verify", verify.argument_parser()),
+        Program("python triton/deployer.py", defined(deployer.define_flags), deployer.SECTIONS),
+        ParserProgram("python triton/serve.py", script("serve").argument_parser()),
+        ParserProgram("python triton/client.py", script("client").argument_parser()),
+    ]
+
+
+def kind_of(flag):
+    """Returns the type of a flag in words."""
+    if isinstance(flag, flags.EnumFlag):
+        return " | ".join(flag.parser.enum_values)
+    name = flag.flag_type()
+    names = {"bool": "boolean", "int": "integer", "float": "number", "string": "text"}
+    return names.get(name, "list" if "list" in name else "text, repeatable")
+
+
+def default_of(flag, default_texts):
+    """Returns the default of a flag as a command line spells it."""
+    text = default_texts.get(flag.name)
+    if text is None and flag.default is not None:
+        text = (flag.default_as_str or "").strip("'") or "empty"
+    return "" if text is None else f", default {text}"
+
+
+def entry(name, details, help_text):
+    """Returns the lines of one flag."""
+    line = f"- `{name}` ({details})" + (f": {help_text}" if help_text else "")
+    return WRAP.fill(line) + "\n"
+
+
+def render_program(program):
+    """Returns the section of a program with flags of absl."""
+    default_texts = {
+        field.name: field.metadata["default_text"]
+        for section in program.sections
+        for field in declared(section)
+    }
+    sections = program.values.flags_by_module_dict()
+    sections.pop("Help", None)
+    return f"\n## {program.command}\n{render_sections(sections, default_texts)}"
+
+
+def render_sections(sections, default_texts):
+    """Returns the flags of each section under its heading."""
+    lines = []
+    for title, members in sections.items():
+        lines.append(f"\n### {title}\n\n")
+        for flag in sorted(members, key=lambda flag: flag.name):
+            short = f", `--{flag.short_name}`" if flag.short_name else ""
+            help_text = flag.help
+            if isinstance(flag, flags.EnumFlag):
+                help_text = help_text.partition(">: ")[2]
+            details = kind_of(flag) + default_of(flag, default_texts) + short
+            lines.append(entry(f"--{flag.name}", details, help_text))
+    return "".join(lines)
+
+
+def render_parser(program):
+    """Returns the section of a program with arguments of argparse."""
+    lines = [f"\n## {program.command}\n\n"]
+    for action in program.parser._actions:
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        kind = {int: "integer", float: "number"}.get(action.type, "text")
+        if action.choices:
+            kind = " | ".join(action.choices)
+        elif action.nargs == 0:
+            kind = "boolean"
+        if action.required:
+            kind += ", required"
+        elif action.default not in (None, False, "", argparse.SUPPRESS, []):
+            kind += f", default {action.default}"
+        lines.append(entry(name, kind, action.help))
+    return "".join(lines)
+
+
+def render_variant(program):
+    """Returns the section of a program with the flags of another one."""
+    values: Iterable[str] = (f"`--{name} {value}`" for name, value in program.defaults.items())
+    text = f"The flags of `{program.of}`, with other defaults: {', '.join(values)}."
+    text = textwrap.fill(text, 100, break_on_hyphens=False)
+    return f"\n## {program.command}\n\n{text}\n{render_sections(program.more, {})}"
+
+
+def render():
+    """Returns the document."""
+    renderers = {Program: render_program, Variant: render_variant, ParserProgram: render_parser}
+    return HEAD + "".join(renderers[type(program)](program) for program in programs())
