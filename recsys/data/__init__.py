@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset on disk: the writer and the reader of each format side by side. No torch."""
+"""Datasets on disk: writer and reader of each format. No torch."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of rows of a click log in memory: what every reader yields and every writer takes."""
+"""Rows of a click log in memory, as columns."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class ClickColumns:
         )
 
     def check_shape(self, spec: FeatureSpec) -> None:
-        """Refuses columns that differ in length, or do not belong to the spec.
+        """Refuses columns of unequal length or of another spec.
 
         Raises:
             ValueError: which column; a writer would otherwise put values into other rows.

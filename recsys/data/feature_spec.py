@@ -41,7 +41,10 @@ def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CategoricalFeature:
-    """One categorical feature: ids in [0, cardinality), 0 = missing, rare or unknown."""
+    """A categorical feature with ids in [0, cardinality).
+
+    Id 0 is missing, rare or unknown.
+    """
 
     name: str
     cardinality: int
@@ -71,7 +74,7 @@ class FeatureSpec:
     files: Mapping[str, SplitFiles] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuses names used twice, empty tables and tables too large for int32 ids."""
+        """Refuses repeated names, empty tables and tables beyond int32 ids."""
         names = [self.label, *self.numerical, *(f.name for f in self.categorical)]
         if len(set(names)) != len(names):
             twice = sorted({n for n in names if names.count(n) > 1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of a dataset: what it is, how it was made, and a checksum of every file.
+"""The manifest of a dataset: contents, settings and a checksum per file.
 
 It is written last; a dataset folder without it is not finished (or was made by other software).
 """
@@ -23,7 +23,10 @@ _BLOCK_BYTES = 1 << 22
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the XXH3-128 of a file in hex (tens of GB/s, so reading sets the pace)."""
+    """Returns the XXH3-128 of a file in hex.
+
+    It takes tens of GB/s, so reading sets the pace.
+    """
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -32,7 +35,10 @@ def file_checksum(path: Path) -> str:
 
 
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns one checksum over names and checksums of all files: equal datasets, equal value."""
+    """Returns one checksum over names and checksums of all files.
+
+    Equal datasets have equal values.
+    """
     digest = xxhash.xxh3_128()
     for name in sorted(files):
         digest.update(f"{name}\0{files[name]['xxh3_128']}\n".encode())
@@ -71,7 +77,7 @@ class Manifest:
 
     @staticmethod
     def describe_files(root: Path) -> dict[str, dict[str, Any]]:
-        """Returns size and checksum of every file below `root` but the manifest itself."""
+        """Returns size and checksum of every file but the manifest."""
         return {
             path.relative_to(root).as_posix(): {
                 "bytes": path.stat().st_size,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: one folder per split, parts of fixed row counts, columns named by the feature spec."""
+"""Parquet: a folder per split, columns named by the feature spec."""
 
 import itertools
 import os
@@ -44,7 +44,7 @@ def part_name(index: int) -> str:
 
 
 def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
-    """Writes one part file, by rename, holding one row group in memory at a time.
+    """Writes one part file by renaming, one row group in memory.
 
     Args:
         path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
@@ -84,7 +84,7 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
 
 
 def write_metadata_file(folder: Path) -> None:
-    """Writes `_metadata` beside the parts of a split, by rename: the row groups of all of them.
+    """Writes `_metadata`: the row groups of all part files of a split.
 
     Dask, and with it NVTabular and merlin, then plan their reads without opening each part.
     """
@@ -170,7 +170,7 @@ class ParquetReader:
         return self._check(raw, self.path_of_group(index), self._first_rows[index], check_ids)
 
     def read_group_unchecked(self, index: int) -> RawColumns:
-        """Returns the rows of one row group as the file holds them, numerical as float32.
+        """Returns a row group as stored, numerical features as float32.
 
         Raises:
             DatasetError: the part is damaged, or a value is null.
@@ -178,7 +178,9 @@ class ParquetReader:
         return self._columns_of(pa.concat_tables(self._tables(index)), index)
 
     def groups(self, start: int = 0, *, check_ids: bool = True) -> Iterator[ClickColumns]:
-        """Yields the rows from `start` on, a row group at a time, or a piece of a large one.
+        """Yields the rows from `start` on, a row group at a time.
+
+        A large row group comes in several tables.
 
         What is held at a time does not depend on the size of the row groups.
 
@@ -201,7 +203,7 @@ class ParquetReader:
                 row += len(table)
 
     def _tables(self, index: int) -> Iterator[pa.Table]:
-        """Yields a row group in one piece, or in several if it is large."""
+        """Yields a row group as one table, or several if large."""
         path, group = self._groups[index]
         large = self.group_rows[index] > _MAX_ROWS_AT_ONCE
         # Without these, Arrow reads all columns of the row group before it decodes the first row.
@@ -222,7 +224,7 @@ class ParquetReader:
             ) from error
 
     def _columns_of(self, table: pa.Table, index: int) -> RawColumns:
-        """Returns a table of a row group as arrays, ids as signed integers."""
+        """Returns a row group's table as arrays, ids as signed integers."""
         path, group = self._groups[index]
         nulls = [n for n in table.column_names if table.column(n).null_count]
         if nulls:
@@ -272,7 +274,7 @@ def _find_folder(root: Path, split: str) -> Path:
 
 
 def _by_number(path: Path) -> tuple[list[int | str], str]:
-    """Sorts part.2 before part.10, as Dask does, which numbers its parts without zeros."""
+    """Sorts part.2 before part.10: Dask numbers its files without zeros."""
     pieces = re.split("([0-9]+)", path.name)
     return [int(p) if i % 2 else p for i, p in enumerate(pieces)], path.name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of parquet files: what this project writes, and what a reader makes of any schema."""
+"""The columns of parquet files, written here or by other software."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def arrow_schema(spec: FeatureSpec) -> pa.Schema:
 
 
 def check_schema(path: Path, schema: pa.Schema, spec: FeatureSpec) -> None:
-    """Refuses a part that lacks a column of the spec, or holds it in another kind of type.
+    """Refuses a file that lacks a column or has another type.
 
     Raises:
         DatasetError: names the columns.
@@ -56,23 +56,23 @@ def _is_label_type(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def spec_of(root: Path, part: Path, schema: pa.Schema) -> FeatureSpec:
-    """Returns the spec file's columns, or those of a schema written by this project.
+def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
+    """Returns the spec from its file, else from our own schema.
 
     Raises:
         DatasetError: neither is there, or a cardinality is no number.
     """
-    for base in (root, part.parent.parent, part.parent.parent.parent):
+    for base in (root, path.parent.parent, path.parent.parent.parent):
         if (base / SPEC_FILE).is_file():
             return FeatureSpec.load(base)
     categorical = [
-        CategoricalFeature(field.name, _cardinality(part, field))
+        CategoricalFeature(field.name, _cardinality(path, field))
         for field in schema
         if field.metadata and b"cardinality" in field.metadata
     ]
     if not categorical:
         raise DatasetError(
-            f"{root}: no {SPEC_FILE}, and {part} carries no cardinalities; give the feature spec, "
+            f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; give the feature spec, "
             "or --num_embeddings_per_feature"
         )
     return FeatureSpec(
@@ -83,11 +83,11 @@ def spec_of(root: Path, part: Path, schema: pa.Schema) -> FeatureSpec:
     )
 
 
-def spec_of_plain(part: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
+def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
     """Returns the columns of a schema of other software.
 
     Args:
-        part: that has the schema.
+        path: that has the schema.
         schema: its integer columns are categorical, its floating ones numerical, and `label`
             (else the first column) is the label.
         cardinalities: one for each categorical column.
@@ -100,7 +100,7 @@ def spec_of_plain(part: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
     categorical = [field.name for field in columns if pa.types.is_integer(field.type)]
     if len(categorical) != len(cardinalities):
         raise DatasetError(
-            f"{part}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
+            f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
             f"{len(cardinalities)} table sizes are given (--num_embeddings_per_feature); give one "
             "for each"
         )
@@ -112,11 +112,11 @@ def spec_of_plain(part: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
     )
 
 
-def _cardinality(part: Path, field: pa.Field) -> int:
+def _cardinality(path: Path, field: pa.Field) -> int:
     text = field.metadata[b"cardinality"]
     if not text.isdigit() or len(text) > 10:
         raise DatasetError(
-            f"{part}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
+            f"{path}: column {field.name}: metadata cardinality {text[:20]!r} is not a number; "
             "give the feature spec"
         )
     return int(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads at an offset: safe from many threads, and clear about files that end early."""
+"""Thread-safe reads at an offset that report files ending early."""
 
 import os
 from pathlib import Path

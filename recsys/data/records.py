@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The earlier `binary` format: one fixed-size record per row, one file per split.
+"""The earlier `binary` format: fixed-size records, one file per split.
 
 A record is label int32, M float32, F int32, little endian: 160 bytes for Criteo (M=13, F=26).
 """
@@ -23,7 +23,7 @@ SPLIT_FILES = {
 
 
 def record_bytes(spec: FeatureSpec) -> int:
-    """Returns the size of a record: 4 x (1 + M + F)."""
+    """Returns a record's bytes, 4 x (1 + M + F)."""
     return 4 * (1 + len(spec.numerical) + len(spec.categorical))
 
 
@@ -46,7 +46,7 @@ def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -
 
 
 class BinaryRecordsReader:
-    """Reads rows of one split of records; `read` may be called from several threads.
+    """Reads the rows of a split; `read` is thread-safe.
 
     Args:
         root: the dataset folder, with `<split>_data.bin` and a spec.

@@ -105,17 +105,17 @@ class Sequences:
         if not len(self.items):
             return
         if self.items.min() < 1 or self.items.max() > self.num_items:
-            place = int(np.argmax((self.items < 1) | (self.items > self.num_items)))
-            user = int(np.searchsorted(self.offsets, place, side="right")) - 1
+            first_bad = int(np.argmax((self.items < 1) | (self.items > self.num_items)))
+            user = int(np.searchsorted(self.offsets, first_bad, side="right")) - 1
             raise DatasetError(
-                f"{where}: user {user} has the item {self.items[place]}, ids lie in "
+                f"{where}: user {user} has the item {self.items[first_bad]}, ids lie in "
                 f"[1, {self.num_items}]; {_AGAIN}"
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawIds:
-    """What the dense ids stand for.
+    """The raw id and the count of each dense id.
 
     Attributes:
         raw: strings; the first belongs to the first dense id.
@@ -288,7 +288,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Returns names and types, without what a writer is free to call the elements of a list."""
+    """Returns names and types, ignoring the name of a list's elements."""
     return [
         (f.name, f"list<{f.type.value_type}>" if pa.types.is_list(f.type) else str(f.type))
         for f in schema

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fingerprint of a leave-one-out split, and the order of raw ids that it needs."""
+"""The fingerprint of a leave-one-out split, and its order of ids."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ _BLOCK_USERS = 1 << 18
 
 
 def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
-    """Returns the order of raw ids: shorter ones first, then by their bytes.
+    """Returns the order of raw ids: by length, then by bytes.
 
     Of integers without leading zeros this is the order of their values.
     """

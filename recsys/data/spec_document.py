@@ -29,14 +29,14 @@ def show(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """Where the columns of one split lie, relative to the dataset folder (split binary)."""
+    """Column files of one split, relative to the dataset (split binary)."""
 
     label: str
     numerical: str
     categorical: tuple[str, ...]
 
     def moved(self, old: str, new: str) -> "SplitFiles | None":
-        """Returns the same files below another folder; None if one is not below `old`."""
+        """Returns the files below another folder; None if outside `old`."""
         names = [self.label, *([self.numerical] if self.numerical else []), *self.categorical]
         if any(Path(n).parts[:1] != (old,) for n in names):
             return None
@@ -50,7 +50,7 @@ class SplitFiles:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses a key written twice (YAML itself keeps the last one)."""
+    """A SafeLoader that refuses duplicate keys; YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -127,7 +127,7 @@ def channel_names(channels: dict[str, Any], channel: str, features: dict[str, An
 
 
 def cardinality(features: dict[str, Any], name: str) -> int:
-    """Returns the cardinality of a categorical feature, after a look at its dtype."""
+    """Returns a feature's cardinality after checking its dtype."""
     feature = mapping(features, name)
     value = feature.get("cardinality")
     if not isinstance(value, int) or isinstance(value, bool):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split binary: one file per feature, rows in the same order in all of them.
+"""Split binary: one file per feature, all in the same order.
 
 Two flavours share the file names and are told apart by their sizes (docs/dataset_format.md):
 `narrow` (NVIDIA DLRM: bool label, float16 numerical, int8/16/32 ids) and `wide` (TorchRec with
@@ -35,7 +35,7 @@ Access = Literal["pread", "memmap"]
 
 
 class SplitBinaryWriter:
-    """Writes one split; rows may come in any order and from many threads.
+    """Writes one split, rows in any order and from many threads.
 
     The files are made under their final names, so `split_dir` belongs in a staging folder that is
     renamed when everything is written.
@@ -135,7 +135,7 @@ class SplitBinaryWriter:
 
 
 class SplitBinaryReader:
-    """Reads rows of one split, in either flavour; `read` may be called from several threads.
+    """Reads the rows of a split, narrow or wide; `read` is thread-safe.
 
     Args:
         root: the dataset folder.
@@ -212,7 +212,7 @@ class SplitBinaryReader:
     def read_ids(
         self, features: Sequence[int], start: int, stop: int
     ) -> tuple[npt.NDArray[np.signedinteger], ...]:
-        """Returns the ids of some features of rows [start, stop), touching no other file.
+        """Returns ids of rows [start, stop), reading only these features' files.
 
         Args:
             features: by their numbers in the spec.
@@ -253,7 +253,7 @@ class SplitBinaryReader:
         return read_array(self._fds[name], self.paths[name], dtype, offset, (stop - start) * width)
 
     def advise_sequential(self) -> None:
-        """Tells the kernel that the rows will be read in order, so that it reads ahead."""
+        """Asks the kernel for read-ahead: rows will be read in order."""
         for fd in self._fds.values():
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         for values in self._maps.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the files of a split-binary split lie, and what their sizes say about them.
+"""Finds a split's column files and derives their types from sizes.
 
 The file sizes decide on flavour, rows and dtypes (docs/dataset_format.md, "Detection"); the
 feature spec is held against them, never the other way round.
@@ -49,14 +49,14 @@ def find_split(root: Path, split: str) -> Path:
         DatasetError: the dataset has no such split.
     """
     folders = [base / name for base in (root, root / "split") for name in SPLIT_FOLDERS[split]]
-    found = [f for f in folders if f.is_dir()]
-    if not found:
+    existing = [f for f in folders if f.is_dir()]
+    if not existing:
         raise DatasetError(
             f"{root}: no folder {' or '.join(SPLIT_FOLDERS[split])} for the {split} split; is this "
             "the folder of a prepared split-binary dataset?"
         )
     # A folder of that name may hold parquet files instead.
-    return next((f for f in found if (f / LABEL_FILE).is_file()), found[0])
+    return next((f for f in existing if (f / LABEL_FILE).is_file()), existing[0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SplitLayout:
 
 
 def resolve_layout(root: Path, split: str, spec: FeatureSpec) -> SplitLayout:
-    """Finds the files of a split and derives flavour, rows and dtypes from their sizes.
+    """Derives flavour, rows and dtypes of a split from file sizes.
 
     Raises:
         DatasetError: a file is missing, or the sizes fit neither flavour, or both.
@@ -146,7 +146,7 @@ def _size(path: Path) -> int:
 def _complaint(
     flavour: Flavour, paths: Mapping[str, Path], sizes: Mapping[str, int], spec: FeatureSpec
 ) -> str:
-    """Returns why the sizes do not fit a flavour; empty if they do."""
+    """Returns why sizes do not fit a flavour; empty if they do."""
     rows, rest = divmod(sizes[LABEL_FILE], _LABEL_BYTES[flavour])
     if rest:
         return f"{paths[LABEL_FILE].name} is not a multiple of {_LABEL_BYTES[flavour]} bytes"
@@ -172,7 +172,9 @@ def _complaint(
 
 
 def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -> Flavour:
-    """Tells the flavours apart where sizes cannot: no numerical features, all ids in one byte.
+    """Tells flavours apart by content, when sizes fit both.
+
+    That takes a split without numerical features whose ids all have one byte.
 
     The first byte that is not 0 is 0x01 in a column of bools and 0x80 in one of float32 0.0
     and 1.0. Labels that are all 0 leave it to the manifest.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deploying asks of a model: each model answers with a class of its own."""
+"""The interface that a model implements to be deployed."""
 
 import abc
 from collections.abc import Sequence

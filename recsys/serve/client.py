@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on a Triton server, over HTTP or gRPC: what it takes is checked before it is sent."""
+"""A client of a Triton server, HTTP or gRPC.
+
+Requests are checked against the model's signature before they are sent.
+"""
 
 import dataclasses
 import importlib
@@ -19,7 +22,7 @@ Protocol = Literal["http", "grpc"]
 
 
 class EndpointError(RuntimeError):
-    """A server cannot be reached, has no such model, or refuses a request.
+    """A server is unreachable, lacks the model, or refuses a request.
 
     Attributes:
         status: HTTP code or name of the gRPC code; empty where no answer came.
@@ -32,7 +35,7 @@ class EndpointError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """What a server spent on a model so far; differences of two say what happened between.
+    """Cumulative time a server spent on a model; subtract two readings.
 
     Attributes:
         requests: that were answered.
@@ -55,7 +58,9 @@ class ServerTimes:
 
 
 class Endpoint:
-    """A model on a server; for one thread, a context manager that closes the connection.
+    """A connection to one model on a server, for one thread.
+
+    A context manager that closes it.
 
     Args:
         url: host:port.
@@ -128,7 +133,7 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; an open one holds up a server that is told to stop."""
+        """Closes the connection; an open one delays a stopping server."""
         self._client.close()
 
     def _ask(self, method: str) -> Any:
@@ -195,21 +200,21 @@ class Endpoint:
         return {t.name: answer.as_numpy(t.name) for t in self.signature.outputs}
 
     def times(self) -> ServerTimes:
-        """Returns what the server spent on the model so far, over its versions.
+        """Returns the time spent on the model, over all versions.
 
         Raises:
             EndpointError: the server does not answer.
         """
-        found = self._ask("get_inference_statistics")["model_stats"]
-        parts = [version.get("inference_stats", {}) for version in found]
+        versions = self._ask("get_inference_statistics")["model_stats"]
+        statistics = [version.get("inference_stats", {}) for version in versions]
 
         def nanoseconds(*names: str) -> float:
-            return sum(float(part.get(n, {}).get("ns", 0)) for part in parts for n in names)
+            return sum(float(entry.get(n, {}).get("ns", 0)) for entry in statistics for n in names)
 
         return ServerTimes(
-            requests=sum(int(part.get("success", {}).get("count", 0)) for part in parts),
-            rows=sum(int(version.get("inference_count", 0)) for version in found),
-            executions=sum(int(version.get("execution_count", 0)) for version in found),
+            requests=sum(int(entry.get("success", {}).get("count", 0)) for entry in statistics),
+            rows=sum(int(version.get("inference_count", 0)) for version in versions),
+            executions=sum(int(version.get("execution_count", 0)) for version in versions),
             queue_s=nanoseconds("queue") / 1e9,
             compute_s=nanoseconds("compute_input", "compute_infer", "compute_output") / 1e9,
         )
@@ -218,7 +223,7 @@ class Endpoint:
 def predict_in_order(
     endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields the answers to requests in their order, some of them under way at a time.
+    """Yields answers in the order of requests, several under way.
 
     Args:
         endpoint: of the model; each thread opens a connection of its own to it.
@@ -237,8 +242,8 @@ def predict_in_order(
         opened.append(own.endpoint)
 
     def answer(request: Arrays) -> dict[str, Any]:
-        found: dict[str, Any] = own.endpoint.predict(request)
-        return found
+        reply: dict[str, Any] = own.endpoint.predict(request)
+        return reply
 
     with ThreadPoolExecutor(concurrency, initializer=connect) as pool:
         under_way: list[Future[dict[str, Any]]] = []
@@ -256,7 +261,7 @@ def predict_in_order(
 
 
 def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
-    """Reads a request: an object with a list of rows for each input.
+    """Parses a request: an object with a list of rows per input.
 
     Args:
         signature: of the model; numbers become its types where nothing is lost.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.pbtxt: written from a signature and settings, and checked before a server sees it."""
+"""Writes config.pbtxt from signature and settings, and checks it."""
 
 import dataclasses
 import importlib
@@ -212,7 +212,7 @@ def parse_config(text: str, where: str) -> Any:
 
 
 def check_config(text: str, name: str, settings: ServingSettings) -> None:
-    """Refuses a config.pbtxt that a server would refuse, so that none is ever installed.
+    """Refuses a config.pbtxt that a server would refuse.
 
     Args:
         text: of config.pbtxt.
@@ -238,7 +238,7 @@ _SHARED_BY_VERSIONS = re.compile(
 
 
 def check_same_tensors(file: Path, new: str) -> None:
-    """Refuses to put a version under a configuration that its older versions cannot run with.
+    """Refuses a version whose tensors differ from the older versions'.
 
     Args:
         file: the model's config.pbtxt as it is.

@@ -63,7 +63,7 @@ class DeploySettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deployed:
-    """What was deployed.
+    """The result of a deployment.
 
     Attributes:
         folder: of the version.
@@ -81,7 +81,7 @@ def deploy(
     settings: DeploySettings,
     measure: Callable[[ServedModel], object] = lambda _: None,
 ) -> Deployed:
-    """Adds a version of a model to a repository; if anything fails, nothing changes there.
+    """Adds a model version to a repository, or changes nothing.
 
     Args:
         export: the checkpoint.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a version folder says about itself: `deployment.json`, beside the weights."""
+"""`deployment.json`: describes a version, in its folder."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats a network is deployed in: how each is written, and how it is run.
+"""Formats of a deployed network: writing one, and running it.
 
 Batch is the first dimension of every tensor and may have any size; everything else is fixed.
 """
@@ -32,14 +32,14 @@ Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
-    """Writes weights so that every process that reads them shares one copy in memory."""
+    """Writes weights as one file that all processes can map."""
     file = folder / WEIGHTS_FILE
     safetensors.torch.save_file(weights, file)
     file.chmod(0o644)  # safetensors lets its owner alone read it; a server is another user
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Maps the weights of a version into memory; pages are read when they are needed.
+    """Maps the weights of a version; pages are read when needed.
 
     Raises:
         DeploymentError: the file is missing or damaged.
@@ -110,14 +110,14 @@ def export_network(
 def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:
     """Writes those of the values that a package asks for."""
     wanted = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
+    constants: dict[str, Tensor] = {}
+    addresses: set[int] = set()
     for name in wanted:
         value = values[name].contiguous()
         # One layer may have two names; in the file each has bytes of its own.
-        found[name] = value.clone() if value.data_ptr() in places else value
-        places.add(value.data_ptr())
-    write_weights(folder, found)
+        constants[name] = value.clone() if value.data_ptr() in addresses else value
+        addresses.add(value.data_ptr())
+    write_weights(folder, constants)
 
 
 def open_artifact(
@@ -149,8 +149,8 @@ def open_artifact(
 
     def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         with autocast_of(deployment, device):
-            found: Sequence[Tensor] = network(*inputs)
-        return found
+            outputs: Sequence[Tensor] = network(*inputs)
+        return outputs
 
     return run
 
@@ -171,8 +171,8 @@ def _aoti_runner(path: Path, folder: Path, device: torch.device) -> Runner:
         package.load_constants(constants, check_full_update=True, user_managed=True)
 
     def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        found: Sequence[Tensor] = package(*inputs)
-        return found
+        outputs: Sequence[Tensor] = package(*inputs)
+        return outputs
 
     return run
 
@@ -190,7 +190,7 @@ def _onnx_runner(path: Path, signature: Signature, device: torch.device) -> Runn
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         fed = {name: t.cpu().numpy() for name, t in zip(inputs, tensors, strict=True)}
-        return [torch.from_numpy(found) for found in session.run(outputs, fed)]
+        return [torch.from_numpy(output) for output in session.run(outputs, fed)]
 
     return run
 
@@ -206,7 +206,7 @@ def _optional(*names: str) -> list[ModuleType]:
 
 @contextlib.contextmanager
 def _without_deprecations() -> Iterator[Any]:
-    """Keeps exporters from warning of themselves: NVIDIA's backends still ask for these formats."""
+    """Hides deprecation warnings of exporters that NVIDIA's backends still need."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # lists packages that are not needed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

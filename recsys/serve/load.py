@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency and throughput of a served model under a number of clients that each wait for answers."""
+"""Latency and throughput of a served model under concurrent clients."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ TABLE_HEAD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """What clients saw, and what the server says of itself.
+    """Latency and throughput seen by clients and by the server.
 
     Attributes:
         batch_size: rows of a request.
@@ -55,7 +55,7 @@ class LoadFigures:
 def measure_load(
     endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int, seconds: float
 ) -> LoadFigures:
-    """Measures a model under load: each client sends its next request when an answer came.
+    """Measures a model with clients that each wait for answers.
 
     Args:
         endpoint: of the model; each client opens a connection of its own to it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of NVIDIA's DLRM deployer, turned into ours, so that existing scripts keep working.
+"""Translates options of NVIDIA's DLRM deployer into ours.
 
 What repeats the architecture of the model (after `--`) is not needed: the checkpoint says it.
 """
@@ -53,24 +53,24 @@ def translate(arguments: Sequence[str]) -> list[str]:
     Raises:
         ValueError: an option has no counterpart, or its value is missing or senseless.
     """
-    found: list[str] = []
+    translated: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
         name, equals, value = argument.removeprefix("--").partition("=")
         if argument == "--":
             break
         if not argument.startswith("--"):
-            found.append(argument)
+            translated.append(argument)
         elif name in _SWITCHES:
-            found += _SWITCHES[name]
+            translated += _SWITCHES[name]
         elif name in _VALUES:
             ours, convert = _VALUES[name]
-            found.append(f"--{ours}={convert(value if equals else _next(name, remaining))}")
+            translated.append(f"--{ours}={convert(value if equals else _next(name, remaining))}")
         elif name in _GONE:
             raise ValueError(f"--{name} of NVIDIA's deployer has no counterpart: {_GONE[name]}")
         else:
-            found.append(f"--{name.replace('-', '_')}{equals}{value}")
-    return found
+            translated.append(f"--{name.replace('-', '_')}{equals}{value}")
+    return translated
 
 
 def _next(name: str, remaining: Iterator[str]) -> str:

@@ -14,7 +14,7 @@ class ParityError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parity:
-    """What the comparison found.
+    """The result of a comparison.
 
     Attributes:
         rows: that were compared.
@@ -72,10 +72,10 @@ def verify(
         served.check(request)
     largest = export.largest_difference(requests, served.predict(requests))
     count = sum(len(next(iter(request.values()))) for request in requests)
-    found = Parity(count, largest, tolerance)
+    parity = Parity(count, largest, tolerance)
     if not largest <= tolerance:  # NaN is refused too
         raise ParityError(
-            f"the exported model is not the checkpoint {export.path}: {found}. Nothing was "
+            f"the exported model is not the checkpoint {export.path}: {parity}. Nothing was "
             "deployed; --tolerance allows more"
         )
-    return found
+    return parity

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `model.py` of a deployed version does inside Triton's Python backend.
+"""The class behind each version's `model.py` in Triton's Python backend.
 
 A model.py names the class that opens the version; the rest is here, in the installed package, so
 that the server's environment needs this project and a repository holds no code of its own.
@@ -56,7 +56,10 @@ class PythonBackendModel:
             self._served.predict([self._served.warmup_request(parameters[WARMUP_PARAMETER])])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers the requests of one execution; a bad one gets an error, the others an answer."""
+        """Answers the requests of one execution, each by itself.
+
+        A bad one gets an error, the others an answer.
+        """
         responses: list[Any] = [None] * len(requests)
         good: list[tuple[int, Arrays]] = []
         for i, request in enumerate(requests):
@@ -75,12 +78,12 @@ class PythonBackendModel:
         return responses
 
     def _arrays(self, request: Any) -> Arrays:
-        found = {}
+        arrays = {}
         for name in self._inputs:
             tensor = self._server.get_input_tensor_by_name(request, name)
             if tensor is not None:
-                found[name] = tensor.as_numpy()
-        return found
+                arrays[name] = tensor.as_numpy()
+        return arrays
 
     def _refusal(self, message: str) -> Any:
         error = self._server.TritonError(message, self._server.TritonError.INVALID_ARG)

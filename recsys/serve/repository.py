@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model repository of Triton on disk, to which versions are added whole or not at all.
+"""A model repository of Triton; versions are added by renaming.
 
 <repository>/<name>/config.pbtxt   of all versions
                     configs/       the same for another device, for --model-config-name
@@ -19,7 +19,7 @@ LOCK_FILE = ".deploy.lock"
 
 
 class RepositoryError(ValueError):
-    """A repository that cannot take a version; it is left as it was."""
+    """A repository cannot take a version and is left unchanged."""
 
 
 class ModelRepository:
@@ -37,7 +37,7 @@ class ModelRepository:
         return self.root / name / CONFIG_FILE
 
     def versions(self, name: str) -> list[int]:
-        """Returns the versions of a model, ascending; none where there is no such model."""
+        """Returns a model's versions, ascending; empty without such a model."""
         folder = self.root / name
         if not folder.is_dir():
             return []
@@ -45,7 +45,7 @@ class ModelRepository:
 
     @contextlib.contextmanager
     def staged_version(self, name: str, version: int | None) -> Iterator["StagedVersion"]:
-        """Gives a folder to fill; it becomes a version when `install` is called.
+        """Gives a folder to fill, a version once `install` is called.
 
         One deployment writes to a repository at a time. Whatever ends this one before, its files
         are removed; those of a killed one are removed by the next.
@@ -146,7 +146,7 @@ class StagedVersion:
 
 
 def _beside(root: Path, name: str) -> Path:
-    """Returns where a new model grows, on the file system of the repository."""
+    """Returns a staging folder on the file system of the repository."""
     parent = root.parent
     if parent.stat().st_dev == root.stat().st_dev and os.access(parent, os.W_OK):
         return root.with_name(f".{root.name}.{name}.tmp")
@@ -168,7 +168,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Waits until the files are on the disk, so that no rename survives a crash without them."""
+    """Syncs files to disk, so that no rename survives without them."""
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request must be before a model sees it; the same checks in the server and the client."""
+"""Checks of requests, the same in server and client."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +14,11 @@ Arrays = Mapping[str, Array]
 
 
 class BadRequestError(ValueError):
-    """A request that no model can answer; says what is wrong with which value."""
+    """A request with a wrong value, which the message names."""
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
-    """Refuses arrays that do not have the names, types and shapes of a signature.
+    """Refuses arrays of other names, types or shapes than a signature's.
 
     Args:
         signature: of the model.
@@ -41,8 +41,8 @@ def check_arrays(signature: Signature, arrays: Arrays) -> None:
         elif not tensor.optional:
             raise BadRequestError(f"input {tensor.name!r} is missing")
     if len(set(rows.values())) > 1:
-        found = ", ".join(f"{name} {count}" for name, count in rows.items())
-        raise BadRequestError(f"inputs differ in their number of rows: {found}")
+        counts = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise BadRequestError(f"inputs differ in their number of rows: {counts}")
     if not all(rows.values()):
         raise BadRequestError("the request holds no row; leave it out, or send at least one")
 
@@ -62,10 +62,10 @@ def _check_array(tensor: TensorSignature, array: Array) -> None:
             f"input {tensor.name!r}: expected shape [{expected}], got {list(array.shape)}"
         )
     if tensor.dtype == "float32" and not np.isfinite(array).all():
-        row, *place = np.argwhere(~np.isfinite(array))[0].tolist()
+        row, *index = np.argwhere(~np.isfinite(array))[0].tolist()
         raise BadRequestError(
-            f"input {tensor.name!r}, row {row}, feature {place[0] if place else 0}: "
-            f"{array[(row, *place)]} is no finite number"
+            f"input {tensor.name!r}, row {row}, feature {index[0] if index else 0}: "
+            f"{array[(row, *index)]} is no finite number"
         )
 
 

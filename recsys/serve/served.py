@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployed model as the Python backend and the parity check use it."""
+"""A deployed model, for the Python backend and the parity check."""
 
 import abc
 from collections.abc import Sequence
@@ -53,12 +53,12 @@ class ServedModel(abc.ABC):
             BadRequestError: as `check`.
         """
         self.check(request)
-        (found,) = self.predict([request])
-        return found
+        (reply,) = self.predict([request])
+        return reply
 
     @abc.abstractmethod
     def check_values(self, request: Arrays) -> None:
-        """Refuses values that the model has no place for; names, types and shapes are right."""
+        """Refuses bad values; names, types and shapes are checked already."""
 
     @abc.abstractmethod
     def warmup_request(self, rows: int) -> Arrays:

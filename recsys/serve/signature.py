@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, types and shapes of what a deployed model takes and gives: the one place they stand in.
+"""Names, types and shapes of a deployed model's tensors.
+
+The one file that states them.
 
 The exporter, `config.pbtxt`, the checks inside the server and the client all read them here.
 """
@@ -75,7 +77,7 @@ class TensorSignature:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """What a model takes and gives, in the order of its arguments and results."""
+    """Inputs and outputs of a model, in order."""
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
@@ -85,7 +87,7 @@ class Signature:
         return next(tensor for tensor in self.inputs if tensor.name == name)
 
     def positional(self) -> "Signature":
-        """Returns the same tensors under the names that Triton's PyTorch backend asks for."""
+        """Returns the tensors under the names of Triton's PyTorch backend."""
         return Signature(
             inputs=tuple(t.named(f"INPUT__{i}") for i, t in enumerate(self.inputs)),
             outputs=tuple(t.named(f"OUTPUT__{i}") for i, t in enumerate(self.outputs)),

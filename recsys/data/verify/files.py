@@ -75,15 +75,15 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
 
 def _has_checksum(path: Path, expected: str, findings: Findings) -> bool:
     try:
-        found = file_checksum(path)
+        now = file_checksum(path)
     except OSError as error:
         findings.problems.append(f"{path}: {error.strerror or error}; make it readable")
         return False
-    if found != expected:
+    if now != expected:
         findings.problems.append(
-            f"{path}: checksum {found}, the manifest says {expected}: the content changed; {_AGAIN}"
+            f"{path}: checksum {now}, the manifest says {expected}: the content changed; {_AGAIN}"
         )
-    return found == expected
+    return now == expected
 
 
 def _check_extra_files(root: Path, manifest: Manifest, findings: Findings) -> None:
@@ -101,7 +101,7 @@ def _check_extra_files(root: Path, manifest: Manifest, findings: Findings) -> No
 
 
 def load_spec(root: Path, num_numerical: int, findings: Findings) -> FeatureSpec | None:
-    """Returns the spec of the folder, after a comparison of all files that carry it."""
+    """Returns the folder's spec, after comparing all files that hold it."""
     spec = None
     try:
         spec = FeatureSpec.load(root, num_numerical)

@@ -12,7 +12,7 @@ from recsys.data.verify.statistics import SplitStatistics
 
 @dataclasses.dataclass(slots=True)
 class Findings:
-    """What verify says, in order.
+    """Facts and problems reported by verify, in order.
 
     Attributes:
         facts: (name, text) lines at the top of the report.
@@ -30,7 +30,7 @@ class Findings:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns aligned lines: the first column to the left, numbers to the right."""
+    """Returns aligned lines: first column left, numbers right."""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(

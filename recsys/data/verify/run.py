@@ -69,7 +69,7 @@ def _check_clicks(
 
 
 def _spec_of_parquet(root: Path) -> FeatureSpec | None:
-    """Returns the spec that parquet files carry in their schema, None without such files."""
+    """Returns the spec in the schema of parquet files, if any."""
     for split in SPLIT_FOLDERS:
         try:
             return ParquetReader(root, split).spec

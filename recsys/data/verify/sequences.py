@@ -27,7 +27,7 @@ _AGAIN = "copy it again, or prepare the dataset again"
 
 
 def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -> None:
-    """Reads a dataset of sequences as a whole, and checks what the format page promises."""
+    """Reads all sequences and checks them against the format."""
     try:
         sequences, users, items = read_sequences(root), read_user_map(root), read_item_map(root)
     except DatasetError as error:
@@ -102,10 +102,10 @@ def _check_manifest(
         "split_fingerprint": split_fingerprint(sequences, users, items),
     }
     for name, value in expected.items():
-        found = manifest.statistics.get(name)
-        if found != value:
+        stated = manifest.statistics.get(name)
+        if stated != value:
             findings.problems.append(
-                f"{path}: statistics say {name} {found}, the files {value}; {_AGAIN}"
+                f"{path}: statistics say {name} {stated}, the files {value}; {_AGAIN}"
             )
     rows = {"train": interactions - 2 * num_users, "validation": num_users, "test": num_users}
     if manifest.rows != rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a split in blocks, unchecked, whatever its format: what `verify` looks at."""
+"""Unchecked rows of a split in blocks, for `verify`, any format."""
 
 import dataclasses
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def open_sources(
 
 
 def split_folders(root: Path, split: str) -> list[Path]:
-    """Returns the folders in which a split may lie, as split binary or parquet."""
+    """Returns candidate folders of a split, split binary or parquet."""
     names = SPLIT_FOLDERS[split]
     return [base / n for base in (root, root / "split", root / FOLDER) for n in names]
 

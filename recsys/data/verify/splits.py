@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of every split, in every format, against the spec, the manifest and each other."""
+"""Checks all rows against spec, manifest and the other formats."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ _CONSTANT_ROWS = 1000
 
 @dataclasses.dataclass(slots=True)
 class _Split:
-    """A split as one format shows it: the first that could be read to its end."""
+    """A split in the first format that was read completely."""
 
     statistics: SplitStatistics
     num_rows: int
@@ -165,7 +165,7 @@ def _miss_split(root: Path, split: str, manifest: Manifest | None, findings: Fin
 def _check_layout(
     split: str, source: RowSource, declared: Mapping[str, str], findings: Findings
 ) -> None:
-    """Holds dtypes of split-binary files against the spec, and looks for files it lacks."""
+    """Checks dtypes of split-binary files and looks for missing files."""
     reader = source.reader
     if reader is None:
         return

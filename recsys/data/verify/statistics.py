@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `verify` gathers over the rows of a split: figures for the report, and bad values."""
+"""Statistics and bad values over the rows of a split."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _REMEDY = (
 
 
 class SplitStatistics:
-    """Figures over the rows seen so far; memory does not grow with them.
+    """Statistics of the rows seen so far, in constant memory.
 
     Args:
         spec: the columns.
@@ -58,7 +58,10 @@ class SplitStatistics:
         return self._numerical_sum / np.maximum(self._numerical_finite, 1)
 
     def problems(self) -> list[str]:
-        """Returns a line per column and file with bad values: the first one, and how many."""
+        """Returns a line per column and file with bad values.
+
+        It shows the first one, and how many there are.
+        """
         lines = []
         for (name, path), (first, count) in self._bad.items():
             more = f" (and {count - 1:,} more rows)" if count > 1 else ""

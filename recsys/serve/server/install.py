@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a Triton server is on this machine, and what it needs to start there.
+"""Finds a Triton server on this machine and checks its needs.
 
 In NVIDIA's container `tritonserver` is on the PATH and whole. On any other machine the binary comes
 in the PyPI package nvidia-pytriton: Triton core 2.51 (24.10) with the Python backend alone, whose
@@ -20,7 +20,7 @@ _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 
 
 class ServerError(RuntimeError):
-    """A Triton server cannot be found, does not start, or refuses what it was told."""
+    """A Triton server is missing, fails to start, or refuses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instances of a server's models take of the machine's memory (Linux)."""
+"""Memory of the instances of a server's models (Linux)."""
 
 import dataclasses
 from pathlib import Path
@@ -25,8 +25,8 @@ class InstanceMemory:
 
 
 def instance_memory(server_pid: int) -> list[InstanceMemory]:
-    """Returns the memory of each Python-backend instance of a server, by process id."""
-    found = []
+    """Returns the memory of each Python-backend instance, by process id."""
+    instances = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # The name in brackets may hold spaces; the parent's id comes two fields behind it.
@@ -38,5 +38,5 @@ def instance_memory(server_pid: int) -> list[InstanceMemory]:
             continue  # it ended meanwhile
         sizes = {line.partition(":")[0]: line.split()[1] for line in lines}
         pss, rss, anonymous = (int(sizes[key]) << 10 for key in ("Pss", "Rss", "Anonymous"))
-        found.append(InstanceMemory(int(folder.name), pss, rss, anonymous))
-    return sorted(found, key=lambda instance: instance.pid)
+        instances.append(InstanceMemory(int(folder.name), pss, rss, anonymous))
+    return sorted(instances, key=lambda instance: instance.pid)

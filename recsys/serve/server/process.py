@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Triton server as a child of this process: started, watched, told what to load, and stopped.
+"""A Triton server as a child process.
 
 It listens on loopback unless told otherwise. The parts of its interface that run uploaded code,
 write files or map memory (model repository, trace, logging, shared memory) need a key that is drawn
@@ -43,7 +43,7 @@ _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """How a server is started.
+    """Settings of a server process.
 
     Attributes:
         repository: folder of models.
@@ -197,7 +197,7 @@ class TritonServer:
             time.sleep(_POLL_S)
 
     def is_ready(self, model: str, version: int | None = None) -> bool:
-        """Whether a model (any version of it, or a given one) answers requests."""
+        """Returns whether a model, or one version of it, is ready."""
         of_version = "" if version is None else f"/versions/{version}"
         return self._answers(f"/v2/models/{model}{of_version}/ready")
 
@@ -252,13 +252,13 @@ class TritonServer:
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
-                found: list[dict[str, Any]] = json.loads(response.read())
+                models: list[dict[str, Any]] = json.loads(response.read())
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"the server does not list its models: {error}") from error
-        return found
+        return models
 
     def stop(self) -> int:
-        """Stops the server and removes what it leaves behind; safe to call again.
+        """Stops the server and cleans up; safe to call again.
 
         Returns:
             Its exit code.
@@ -280,7 +280,7 @@ class TritonServer:
 
 
 def threads_per_instance(repository: Path) -> int:
-    """Shares the cores out among the CPU instances that the repository asks for.
+    """Divides the cores among the CPU instances of a repository.
 
     Several instances with a thread for each core are many times slower than with their share.
     """
@@ -292,22 +292,22 @@ def threads_per_instance(repository: Path) -> int:
 
 
 def failure_reason(log_file: Path) -> str:
-    """Returns the lines of a server's log that say why a model or the server failed."""
+    """Returns the log lines that explain a failure."""
     lines = log_file.read_text(errors="replace").splitlines()
     errors = [line for line in lines if _ERROR_LINE.match(line)]
     failed = [line for line in errors if "failed to load" in line]
-    found = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
-    messages = (line.partition("] ")[2].strip('"') or line for line in found)
+    relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
+    messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
     # The log writes ends of lines inside a message as a backslash and an n.
-    shown = [part for text in messages for part in text.replace("\\n", "\n").splitlines() if part]
+    shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
     return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
 
 
 def remove_leftovers() -> None:
     """Removes the shared memory of servers whose starting process is gone."""
     for segment in _SHM.glob("recipes_*"):
-        found = _SHM_OF.match(segment.name)
-        if found and not Path(f"/proc/{found[1]}").exists():
+        named = _SHM_OF.match(segment.name)
+        if named and not Path(f"/proc/{named[1]}").exists():
             with contextlib.suppress(PermissionError):
                 segment.unlink(missing_ok=True)
 
