@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several batches to a step: their gradients are added up before the parameters move."""
+"""Groups of batches whose gradients are summed into one step."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ class BatchGroup:
     parts: tuple[TrainBatch, ...]
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
+        return sum(len(batch) for batch in self.parts)
 
 
 class AccumulatedBatches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of packed sequences, the same for a seed on every run and after every resume.
+"""Batches of packed sequences, reproducible by seed and after resuming.
 
 Letters: B sequences of a batch, N tokens.
 """
@@ -22,7 +22,7 @@ from recsys.data.sequences import Sequences
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """Sequences to train on, with what the host has to draw for them.
+    """Sequences to train on, with the host's random draws.
 
     Attributes:
         items: [N] int64, on the device.
@@ -96,10 +96,10 @@ class TrainBatches:
 
     def _windows(self, generator: np.random.Generator) -> Windows:
         longest = self._max_len + (self._objective != "cloze")
-        found = make_windows(self._kind, self._known, longest, generator, self._dupe_factor)
+        windows = make_windows(self._kind, self._known, longest, generator, self._dupe_factor)
         if self._objective == "causal":  # one item alone has no next one to ask for
-            found = found.take(np.flatnonzero(found.lengths > 1))
-        return found
+            windows = windows.take(np.flatnonzero(windows.lengths > 1))
+        return windows
 
     def batches(self, epoch: int, start: int) -> Iterator[TrainBatch]:
         """Yields the batches of an epoch from `start` on.
@@ -160,12 +160,12 @@ def pack(
     ends = lengths.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     first = sequences.offsets[windows.users] + windows.starts
-    place = np.arange(total) - np.repeat(ends - lengths, lengths)
+    position = np.arange(total) - np.repeat(ends - lengths, lengths)
     if append is None:
-        items = sequences.items[np.repeat(first, lengths) + place]
+        items = sequences.items[np.repeat(first, lengths) + position]
     else:
-        is_end = place == np.repeat(lengths - 1, lengths)
-        source = np.repeat(first, lengths) + place - is_end
+        is_end = position == np.repeat(lengths - 1, lengths)
+        source = np.repeat(first, lengths) + position - is_end
         items = np.where(is_end, append, sequences.items[np.maximum(source, 0)])
     packed = torch.from_numpy(items.astype(np.int64)).to(device, non_blocking=True)
     layout = SequenceLayout.of_lengths(
@@ -179,6 +179,6 @@ def pack(
 def known_windows(
     sequences: Sequences, split: Split, users: npt.NDArray[np.int64], max_len: int
 ) -> Windows:
-    """Returns, for some users, the end of what precedes the item that a split asks for."""
+    """Returns the windows of known items before each user's target."""
     known = known_lengths(sequences, split)[users]
     return Windows(users, np.zeros_like(known), known).ends(max_len)

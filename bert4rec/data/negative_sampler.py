@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negatives of a training batch, drawn on the device and shared by all its targets.
+"""Draws negatives on the device, shared by all targets of a batch.
 
 Letters: I items, S negatives.
 """
@@ -75,7 +75,7 @@ class NegativeSampler:
 
 
 def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
-    """Counts how often each item occurs in what the model trains on, plus one.
+    """Returns how often training meets each item, plus one.
 
     With the one, an item that only occurs among the held-out ones can be drawn too.
 
@@ -83,7 +83,9 @@ def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
         [I].
     """
     known = known_lengths(sequences, "train")
-    place = np.arange(len(sequences.items)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
-    items = sequences.items[place < np.repeat(known, sequences.lengths)]
+    position = np.arange(len(sequences.items)) - np.repeat(
+        sequences.offsets[:-1], sequences.lengths
+    )
+    items = sequences.items[position < np.repeat(known, sequences.lengths)]
     counts = np.bincount(items, minlength=sequences.num_items + 1)[1:]
     return counts.astype(np.float64) + 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items that a user never met: what sampled rankings compare the true item with.
+"""Samples unseen items, the candidates of sampled rankings.
 
 Letters: U users, I items, S negatives of a user.
 """
@@ -39,20 +39,20 @@ def draw_negatives(
         weights = weights + np.where(weights == 0, 1e-12, 0)  # drawn when nothing else is left
     cumulative = weights.cumsum() / weights.sum()
     generator = np.random.default_rng(seed)
-    found = np.zeros((sequences.num_users, count), np.int32)
+    negatives = np.zeros((sequences.num_users, count), np.int32)
     filled = np.zeros(sequences.num_users, np.int64)
     known = np.unique(_pairs(sequences))
     while True:
         users = np.flatnonzero(filled < count)
         if not len(users):
-            return found
+            return negatives
         drawn = np.searchsorted(cumulative, generator.random((len(users), 2 * count))) + 1
         drawn = np.minimum(drawn, sequences.num_items)
         pairs = users[:, None] * (sequences.num_items + 1) + drawn
         new = _first_of_each(pairs) & ~_is_in(pairs, known)
-        place = filled[users, None] + new.cumsum(1) - 1
-        row, column = np.nonzero(new & (place < count))
-        found[users[row], place[row, column]] = drawn[row, column]
+        column_of = filled[users, None] + new.cumsum(1) - 1
+        row, column = np.nonzero(new & (column_of < count))
+        negatives[users[row], column_of[row, column]] = drawn[row, column]
         filled[users] = np.minimum(filled[users] + new.sum(1), count)
         known = np.union1d(known, pairs[row, column])
 
@@ -68,9 +68,9 @@ def _distinct_items(sequences: Sequences) -> npt.NDArray[np.int64]:
 
 
 def _is_in(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: npt.NDArray[np.bool_] = ordered[place] == values
-    return found
+    nearest = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    is_in: npt.NDArray[np.bool_] = ordered[nearest] == values
+    return is_in
 
 
 def _first_of_each(values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset `random`: noise of any size, to measure speed and memory. Letters: U users."""
+"""The dataset `random`: noise of any size, to measure speed.
+
+Letters: U users.
+"""
 
 import numpy as np
 

@@ -17,7 +17,10 @@ def dataset_root(config: DataConfig) -> Path | None:
 
 
 def dataset_fingerprint(config: DataConfig) -> str | None:
-    """Returns the fingerprint of a prepared dataset; None for `random`, which its settings fix."""
+    """Returns a prepared dataset's fingerprint; None for `random`.
+
+    The settings of `random` fix its sequences.
+    """
     root = dataset_root(config)
     return None if root is None else Manifest.load(root).fingerprint
 

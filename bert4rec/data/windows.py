@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of the histories an epoch trains on. Letters: U users, W windows."""
+"""Chooses the windows of the histories to train on.
+
+Letters: U users, W windows.
+"""
 
 import dataclasses
 
@@ -62,32 +65,32 @@ def make_windows(
     known = known_lengths[users]
     lengths = np.minimum(known, max_len)
     if kind == "recent":
-        found = Windows(users, known - lengths, lengths)
+        windows = Windows(users, known - lengths, lengths)
     elif kind == "random":
         starts = generator.integers(0, known - lengths, endpoint=True)
-        found = Windows(users, starts, lengths)
+        windows = Windows(users, starts, lengths)
     elif kind == "sliding":
         step = max(max_len // 10, 1)
         # From the end backwards by the step, and the beginning.
         spare = known - lengths
         counts = -(-spare // step) + 1
-        place = _counted(counts)
+        step_number = _counted(counts)
         owner = np.repeat(np.arange(len(users)), counts)
-        starts = np.maximum(spare[owner] - step * place, 0)
-        found = Windows(users[owner], starts, lengths[owner])
+        starts = np.maximum(spare[owner] - step * step_number, 0)
+        windows = Windows(users[owner], starts, lengths[owner])
     else:
         counts = known - 1
         owner = np.repeat(np.arange(len(users)), counts)
         ends = _counted(counts) + 1
         starts = np.maximum(ends - max_len, 0)
-        found = Windows(users[owner], starts, ends - starts)
+        windows = Windows(users[owner], starts, ends - starts)
     if dupe_factor > 1:
-        found = found.take(np.repeat(np.arange(len(found)), dupe_factor))
-    return found
+        windows = windows.take(np.repeat(np.arange(len(windows)), dupe_factor))
+    return windows
 
 
 def _counted(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns 0 .. count - 1 for each count, one after the other."""
+    """Returns 0 .. count - 1 for each count, concatenated."""
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) - np.repeat(ends - counts, counts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The item tables of a model as tables whose rows an optimizer changes."""
+"""The item tables of a model, as tables with row updates."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
 
 
 class ItemRows:
-    """Takes item tables out of autograd: their rows get gradients, the tables do not.
+    """Takes item tables out of autograd and collects row gradients.
 
     Args:
         model: changed: the tables require no gradient any more.
@@ -28,16 +28,16 @@ class ItemRows:
             "head": (model.head.weight, model.head.lookup),
             "bias": (model.head.bias, model.head.bias_lookup),
         }
-        found = {
+        chosen = {
             name: (parameter, lookup)
             for name, (parameter, lookup) in tables.items()
             if name in wanted and parameter is not None
         }
-        self.names = list(found)
-        self._parameters = [parameter for parameter, _ in found.values()]
+        self.names = list(chosen)
+        self._parameters = [parameter for parameter, _ in chosen.values()]
         self.dims = [parameter[0].numel() for parameter in self._parameters]
-        self._lookups = [RowLookups() for _ in found]
-        for (parameter, lookup), lookups in zip(found.values(), self._lookups, strict=True):
+        self._lookups = [RowLookups() for _ in chosen]
+        for (parameter, lookup), lookups in zip(chosen.values(), self._lookups, strict=True):
             parameter.requires_grad_(False)
             lookup.lookups = lookups
 
@@ -47,4 +47,6 @@ class ItemRows:
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients that backward left, and forgets them."""
-        return [found for i, lookups in enumerate(self._lookups) for found in lookups.take(i)]
+        return [
+            gradients for i, lookups in enumerate(self._lookups) for gradients in lookups.take(i)
+        ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network with the loss behind it: what a training step calls, alone or among processes.
+"""The network and its loss: one call of a training step.
 
 Letters: N tokens, M targets, S negatives, D columns.
 """
@@ -20,7 +20,7 @@ Loss = Literal["full", "sampled", "gbce"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What a batch asks.
+    """Tokens, targets and labels of a batch.
 
     Attributes:
         items: [N] int64, packed sequences.

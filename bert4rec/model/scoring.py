@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of items for histories: the one path of evaluation, recommendation and export.
+"""Scores of items, for evaluation, recommendation and export alike.
 
 No matrix of more than a stated number of scores is ever made, however many items there are.
 Letters: B histories, I items, D columns, P pairs of a history and an item it holds.
@@ -29,7 +29,7 @@ def last_tokens(layout: SequenceLayout) -> Targets:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queries:
-    """What is compared with the items, one vector per history.
+    """Vectors to compare with the items, one per history.
 
     Attributes:
         vectors: [B, D].
@@ -62,8 +62,8 @@ class Queries:
     def _blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
         """Yields (first item row, [B, rows] scores), with up to `size` rows."""
         for start in range(0, self.items.shape[0], size):
-            part = slice(start, start + size)
-            scores = torch.addmm(self.bias[part], self.vectors, self.items[part].t())
+            rows = slice(start, start + size)
+            scores = torch.addmm(self.bias[rows], self.vectors, self.items[rows].t())
             yield start, scores.to(torch.float32)
 
     def scores_of(self, items: Tensor) -> Tensor:
@@ -143,16 +143,16 @@ class Queries:
             penalty = torch.zeros_like(seen_item, dtype=torch.float32)
             penalty = penalty.masked_fill(inside, float("-inf"))
             scores = scores.index_put((seen_row, column), penalty, accumulate=True)
-            found, place = scores.topk(min(count, scores.shape[1]), dim=1)
-            items = place + start + 1
+            top, index = scores.topk(min(count, scores.shape[1]), dim=1)
+            items = index + start + 1
             if best is not None:
-                found, items = (
-                    torch.cat([best[1], found], dim=1),
+                top, items = (
+                    torch.cat([best[1], top], dim=1),
                     torch.cat([best[0], items], dim=1),
                 )
-                found, order = found.topk(min(count, found.shape[1]), dim=1)
+                top, order = top.topk(min(count, top.shape[1]), dim=1)
                 items = items.gather(1, order)
-            best = items, found
+            best = items, top
         assert best is not None, "a catalogue has items"
         return best
 
@@ -187,12 +187,12 @@ class Queries:
 
 
 def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:
-    """Returns where a score is ahead of the true one: higher, or equal with a smaller number."""
+    """Returns where a score outranks the true one; ties by number."""
     return (scores > true) | ((scores == true) & (numbers < true_number))
 
 
 def rank_among(scores: Tensor) -> Tensor:
-    """Ranks the first column among the others; a tie is decided for the others.
+    """Returns the rank of the first column; it loses ties.
 
     Args:
         scores: [B, 1 + S]: the true item, then its negatives.

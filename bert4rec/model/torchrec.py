@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network with its item tables sharded by TorchRec, updated by FBGEMM during backward.
+"""BERT4Rec with item tables sharded by TorchRec and updated by FBGEMM.
 
 DistributedModelParallel shards the tables as its planner decides and copies the rest to every
 process. Needs the extra `torchrec`. Letters: I items, D columns, N tokens, M targets, S negatives.
@@ -58,13 +58,13 @@ class _Collected(nn.Module):
             values=torch.cat(list(parts.values())),
             lengths=torch.tensor([p.numel() for p in parts.values()], device=question.items.device),
         )
-        found = self.collection(features)
+        embedded = self.collection(features)
         queries = model(
             question.items,
             question.layout,
             question.targets,
             causal=question.causal,
-            vectors=found[_ASKED].values(),
+            vectors=embedded[_ASKED].values(),
         )
         if compared is None:
             assert model.head.weight is not None
@@ -77,7 +77,7 @@ class _Collected(nn.Module):
             model.num_items,
             question,
             queries,
-            found[_COMPARED].values(),
+            embedded[_COMPARED].values(),
             model.head.bias_of(compared - 1),
         )
 
@@ -123,9 +123,9 @@ class ShardedNetwork(nn.Module):
         )
 
     def forward(self, question: Question) -> Tensor:
-        """Returns the mean loss over the targets of this process, a float32 scalar."""
-        found: Tensor = self._parallel(question)
-        return found
+        """Returns this process's mean loss over its targets, a float32 scalar."""
+        loss: Tensor = self._parallel(question)
+        return loss
 
     def set_lr(self, lr: float) -> None:
         """Sets the rate at which the next backward moves the rows."""
@@ -144,13 +144,13 @@ class ShardedNetwork(nn.Module):
         ]
 
     def _shards(self) -> dict[str, Any]:
-        """Returns the sharded tensors: tables, and what the fused optimizer keeps for them."""
-        found = {
+        """Returns sharded tensors: tables and their optimizer's states."""
+        sharded = {
             name: tensor
             for name, tensor in self._parallel.state_dict().items()
             if ".embeddings." in f".{name}"
         }
-        tables = {name.split("embeddings.")[1].split(".")[0]: t for name, t in found.items()}
+        tables = {name.split("embeddings.")[1].split(".")[0]: t for name, t in sharded.items()}
         for key, values in self._parallel.fused_optimizer.state_dict()["state"].items():
             table = key.split("embeddings.")[1].split(".")[0]
             tables |= {
@@ -163,20 +163,20 @@ class ShardedNetwork(nn.Module):
     @torch.no_grad()
     def gather(self) -> dict[str, Tensor]:
         """Returns every table and its optimizer's tensors whole, to all processes alike."""
-        found = {}
+        gathered = {}
         shards = self._shards()
         # What is kept for a table that lies on one process is known to that process alone.
         sizes: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(sizes, {name: tuple(t.size()) for name, t in shards.items()})
         device = _device_of(next(iter(shards.values())))
-        for name, size in sorted({n: s for part in sizes for n, s in part.items()}.items()):
+        for name, size in sorted({n: s for of_rank in sizes for n, s in of_rank.items()}.items()):
             whole = torch.zeros(size, device=device)
             for shard in shards[name].local_shards() if name in shards else ():
                 whole[_place(shard)] = shard.tensor
             # Each element lies in one shard, so the sum is that element.
             dist.all_reduce(whole)
-            found[name] = whole
-        return found
+            gathered[name] = whole
+        return gathered
 
     @torch.no_grad()
     def scatter(self, whole: dict[str, Tensor]) -> None:
@@ -187,9 +187,9 @@ class ShardedNetwork(nn.Module):
 
     def fill_tables(self) -> None:
         """Puts the whole tables into the model; every process must call it."""
-        found = self.gather()
+        tables = self.gather()
         for name, parameter in self._tables.items():
-            parameter.data = found[name]
+            parameter.data = tables[name]
 
     def whole_tables(self) -> dict[str, Tensor]:
         """Returns the tables that `fill_tables` put into the model."""
@@ -216,7 +216,7 @@ def shard_network(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps what TorchRec and FBGEMM say about their own code out of a run's output."""
+    """Silences messages of TorchRec and FBGEMM about their own code."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore", "Please use DTensor", FutureWarning)

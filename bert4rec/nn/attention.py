@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head attention over packed sequences, with queries at all or at some tokens.
+"""Multi-head attention over packed sequences, for all or chosen queries.
 
 Letters: N tokens, Q queries, H heads, E columns of a head, B sequences, T tokens of the longest.
 """
@@ -59,14 +59,14 @@ def attend(
         q = queries.view(queries.shape[0], num_heads, -1)
         k, v = fused.view(fused.shape[0], 2, num_heads, -1).unbind(1)
     if _takes_packed(q, dropout_probability) and not (causal and query_places is not None):
-        found = varlen_attn(
+        mixed = varlen_attn(
             *(q, k, v),
             *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
             *(query_layout.max_length, key_layout.max_length),
             window_size=(-1, 0) if causal else (-1, -1),
         )
-        assert isinstance(found, Tensor)
-        return found.flatten(1)
+        assert isinstance(mixed, Tensor)
+        return mixed.flatten(1)
     q, k, v = (
         layout.padded(x).transpose(1, 2)
         for layout, x in ((query_layout, q), (key_layout, k), (key_layout, v))
@@ -83,7 +83,10 @@ def attend(
 
 
 def _takes_blocks(fused: Tensor) -> bool:
-    """Whether gradients are wanted on a CPU; without them PyTorch's own kernel is as fast."""
+    """Returns whether to compute in blocks: for gradients, on a CPU.
+
+    Without gradients PyTorch's own kernel is as fast.
+    """
     wanted = torch.is_grad_enabled() and fused.requires_grad
     return wanted and fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
 
@@ -99,7 +102,10 @@ def _mask(
     query_places: Tensor | None,
     causal: bool,
 ) -> Tensor | None:
-    """Returns [B, 1, 1 or Tq, Tk] bool, True where a key counts; None where all do."""
+    """Returns [B, 1, 1 or Tq, Tk] bool, True for visible keys.
+
+    None where all are visible.
+    """
     if causal and query_places is not None:
         places = query_layout.padded(query_places)
         keys = torch.arange(key_layout.max_length, device=places.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer block over packed tokens, computed at all tokens or only where it is needed.
+"""A transformer block over packed tokens, or over some of them.
 
 Letters: N tokens, M targets, D columns, H heads.
 """
@@ -32,7 +32,7 @@ class Targets:
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each with a residual connection and a normalisation.
+    """Attention and a feed-forward network, with residuals and norms.
 
     Args:
         dim: D.
@@ -93,17 +93,17 @@ class Block(nn.Module):
         mixed = self.dropout(linear(attended, out.weight, out.bias))
         if self.pre_norm:
             kept = kept + mixed
-            found: Tensor = kept + self._feed_forward(self.feed_forward_norm(kept))
+            output: Tensor = kept + self._feed_forward(self.feed_forward_norm(kept))
         else:
             kept = self.attention_norm(kept + mixed)
-            found = self.feed_forward_norm(kept + self._feed_forward(kept))
-        return found
+            output = self.feed_forward_norm(kept + self._feed_forward(kept))
+        return output
 
     def _feed_forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.dropout(
+        output: Tensor = self.dropout(
             feed_forward(tokens, self.expand, self.contract, self._activation)
         )
-        return found
+        return output
 
     def _attend(
         self, source: Tensor, layout: SequenceLayout, targets: Targets | None, causal: bool

@@ -12,7 +12,7 @@ _LEVELS = 256
 
 
 def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
-    """Draws 1 for an element that is kept and 0 for one that is dropped.
+    """Draws 1 for a kept element and 0 for a dropped one.
 
     Args:
         like: floating point, on a CPU; of the same shape and type is what is drawn.
@@ -60,8 +60,8 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
         return values
     if values.device.type != "cpu":
         return nn.functional.dropout(values, probability)
-    found: Tensor = _ByteDropout.apply(values, dropped_levels(probability))  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _ByteDropout.apply(values, dropped_levels(probability))  # type: ignore[no-untyped-call]
+    return output
 
 
 class Dropout(nn.Module):

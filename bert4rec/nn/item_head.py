@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From hidden vectors to scores of items. Letters: M targets, D columns, I items."""
+"""From hidden vectors to scores of items.
+
+Letters: M targets, D columns, I items.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +12,7 @@ from bert4rec.nn.item_lookup import ItemLookup
 
 
 class ItemHead(nn.Module):
-    """What a hidden vector is compared with to score items.
+    """Compares hidden vectors with items, to score them.
 
     Args:
         dim: D.
@@ -34,11 +37,11 @@ class ItemHead(nn.Module):
         self.norm = nn.LayerNorm(dim) if transform else None
 
     def query(self, hidden: Tensor) -> Tensor:
-        """Maps [M, D] to the [M, D] that is multiplied with the items."""
+        """Maps [M, D] to the vectors that are multiplied with items."""
         if self.transform is None or self.norm is None:
             return hidden
-        found: Tensor = self.norm(F.gelu(self.transform(hidden)))
-        return found
+        query: Tensor = self.norm(F.gelu(self.transform(hidden)))
+        return query
 
     def item_vectors(self, table: Tensor) -> Tensor:
         """Returns [I, D]: row i scores item i + 1.

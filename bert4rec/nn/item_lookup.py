@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of an item table, with a dense gradient or a gradient of the looked-up rows alone."""
+"""Looks up rows of an item table, with dense or row gradients."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,10 @@ class ItemLookup:
         self.lookups: RowLookups | None = None
 
     def __call__(self, table: Tensor, rows: Tensor) -> Tensor:
-        """Maps [L] int64 row numbers to [L, D] vectors of `table`, [R, D]."""
+        """Maps [L] int64 row numbers to [L, D] vectors of `table`.
+
+        `table` is [R, D].
+        """
         if self.lookups is None or not torch.is_grad_enabled():
             return F.embedding(rows, table)
         anchor = self.lookups.anchor(rows, table.shape[1], table.dtype)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Item embeddings and positions of packed tokens. Letters: N tokens, D columns, I items."""
+"""Item embeddings and positions of packed tokens.
+
+Letters: N tokens, D columns, I items.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -65,5 +68,5 @@ class TokenEmbedding(nn.Module):
             places = places + (self.max_len - layout.lengths())[layout.sequence_of_token()]
         if vectors is None:
             vectors = self.lookup(self.items, items)
-        found: Tensor = self.dropout(self.norm(vectors + F.embedding(places, self.positions)))
-        return found
+        output: Tensor = self.dropout(self.norm(vectors + F.embedding(places, self.positions)))
+        return output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the sequences of a batch lie in tensors that hold no padding.
+"""Offsets of the sequences of a batch in tensors without padding.
 
 Every layer but attention works on single tokens, so a batch is kept packed: [N, D] for the N real
 tokens of B sequences, one sequence after the other. Attention alone needs to know where each
@@ -44,7 +44,7 @@ class SequenceLayout:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every sequence has T tokens, so that a view is enough to pad."""
+        """Returns whether every sequence has T tokens: padding is a view."""
         return self.num_tokens == self.batch_size * self.max_length
 
     def lengths(self) -> Tensor:
@@ -57,7 +57,7 @@ class SequenceLayout:
         return torch.repeat_interleave(sequences, self.lengths(), output_size=self.num_tokens)
 
     def place_of_token(self) -> Tensor:
-        """Returns [N] int64, the place of each token in its sequence, from 0."""
+        """Returns [N] int64, each token's position in its sequence, from 0."""
         tokens = torch.arange(self.num_tokens, device=self.offsets.device)
         return tokens - self.offsets[self.sequence_of_token()]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a target among all items, or among a sample of them.
+"""Losses of a target among all items or sampled ones.
 
 Letters: M targets, I items, D columns, S sampled negatives. Labels are item numbers from 0.
 """
@@ -23,7 +23,9 @@ def softmax_cross_entropy(
     labels: Tensor,
     max_logits: int = MAX_LOGITS,
 ) -> Tensor:
-    """Cross entropy of linear logits over all items, without more than `max_logits` in memory.
+    """Cross entropy of linear logits over all items, in bounded memory.
+
+    At most `max_logits` logits are in memory.
 
     Args:
         hidden: [M, D].
@@ -43,12 +45,12 @@ def softmax_cross_entropy(
         by_rows: Tensor = RowBlockedCrossEntropy.apply(hidden, weight, bias, labels, rows)  # type: ignore[no-untyped-call]
         return by_rows
     block = max(max_logits // hidden.shape[0], 1)
-    found: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]
-    return found
+    loss: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]
+    return loss
 
 
 class _BlockedCrossEntropy(torch.autograd.Function):
-    """Goes twice through blocks of items: for the normaliser, then for the gradients.
+    """Makes two passes over blocks of items: normaliser, then gradients.
 
     The logits are computed twice, so that each block of the weight's gradient is written once.
     """
@@ -85,22 +87,22 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         to_bias = None if bias is None else torch.empty_like(bias)
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         for start in range(0, weight.shape[0], block):
-            part = slice(start, start + block)
-            shares = torch.exp(_logits(hidden, weight, bias, part) - normaliser.unsqueeze(1))
+            items = slice(start, start + block)
+            shares = torch.exp(_logits(hidden, weight, bias, items) - normaliser.unsqueeze(1))
             size = shares.shape[1]
             here = (labels >= start) & (labels < start + size)
             columns = (labels - start).clamp(0, size - 1)
             shares[rows, columns] -= here.to(shares.dtype)
             shares = (shares * scale).to(hidden.dtype)
-            to_hidden += shares @ weight[part]
-            to_weight[part] = shares.t() @ hidden
+            to_hidden += shares @ weight[items]
+            to_weight[items] = shares.t() @ hidden
             if to_bias is not None:
-                to_bias[part] = shares.sum(0)
+                to_bias[items] = shares.sum(0)
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice) -> Tensor:
-    return F.linear(hidden, weight[part], None if bias is None else bias[part]).to(torch.float32)
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, items: slice) -> Tensor:
+    return F.linear(hidden, weight[items], None if bias is None else bias[items]).to(torch.float32)
 
 
 def sampled_softmax(

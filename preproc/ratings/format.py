@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ratings formats: row grammars, and what is wrong with a row that breaks its grammar.
+"""Row grammars of the ratings formats, and diagnoses of bad rows.
 
 The grammar is one regular expression over the bytes of a row, read alike by Python and by RE2.
 """
@@ -42,7 +42,7 @@ _SHOWN_BYTES = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsFormat:
-    """How the rows of a file are written.
+    """The grammar and columns of a ratings file.
 
     Attributes:
         name: for messages and the manifest.
@@ -90,7 +90,7 @@ class RatingsFormat:
         return re.fullmatch(self.grammar().encode(), row) is not None
 
     def diagnose(self, row: bytes) -> tuple[RejectReason, str]:
-        """Returns why a bad row is refused: the reason, and what was found and is needed."""
+        """Returns why a row is bad: the reason and an explanation."""
         if self.is_json:
             return _json_fault(row) or ("json", "the object cannot be read")
         fields = row.split(self.separator.encode())
@@ -108,12 +108,12 @@ class RatingsFormat:
 
 
 def _json_fault(row: bytes) -> tuple[RejectReason, str] | None:
-    """Returns what is wrong with a line of JSON, None if nothing is."""
-    found = _read_json(row)
-    if isinstance(found, str):
-        return "json", found
+    """Returns the fault of a line of JSON, None if sound."""
+    value_or_fault = _read_json(row)
+    if isinstance(value_or_fault, str):
+        return "json", value_or_fault
     for key, column in JSON_KEYS.items():
-        value = found.get(key)
+        value = value_or_fault.get(key)
         if value is None:
             return "columns", f"{column} is missing (key {key})"
         text = show(json.dumps(value).encode())
@@ -136,12 +136,12 @@ def _is_number(value: Any, column: Column) -> bool:
 def _read_json(row: bytes) -> dict[str, Any] | str:
     """Returns the object of a line, or what is wrong with it."""
     try:
-        found = json.loads(row)
+        value = json.loads(row)
     except (ValueError, RecursionError) as error:
         if row.lstrip().startswith(b"{'"):
             return "a Python dictionary, not JSON; get the JSON file, or convert it"
         return f"not JSON ({error})"
-    return found if isinstance(found, dict) else "not a JSON object"
+    return value if isinstance(value, dict) else "not a JSON object"
 
 
 def show(value: bytes) -> str:

@@ -20,7 +20,10 @@ _MIN_PENDING = 2**20
 
 
 class IdColumn:
-    """A column of raw ids that arrives in chunks; holds 4 bytes a row, and each id once."""
+    """A column of raw ids, read in chunks, as codes.
+
+    It holds 4 bytes a row, and each id once.
+    """
 
     def __init__(self) -> None:
         self._values = pa.array([], pa.string())
@@ -47,7 +50,10 @@ class IdColumn:
         self._pending, self._pending_values = [], 0
 
     def finish(self) -> tuple[Int32Array, pa.Array]:
-        """Returns the codes of all rows and the raw ids that they number; empties the column."""
+        """Returns the codes of all rows and their raw ids.
+
+        The column is empty afterwards.
+        """
         self._merge()
         codes = np.concatenate([*self._codes, np.empty(0, np.int32)])
         self._codes = []
@@ -70,7 +76,7 @@ def dense_users(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
 
 
 def dense_items(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
-    """Numbers the items that occur from 1, by count descending, then by raw id.
+    """Numbers the items from 1, by count descending, then raw id.
 
     Args:
         codes: [n] places in `raw`.
@@ -85,7 +91,7 @@ def dense_items(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
 
 
 def order_items(raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the places of items in id order: by count descending, then by raw id."""
+    """Returns the order of items: count descending, then raw id."""
     by_raw = order_raw_ids(raw)
     return by_raw[np.argsort(-counts[by_raw], kind="stable")]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ratings file of a run: where it is, and which format it has."""
+"""Finds the ratings file of a run and detects its format."""
 
 import re
 
@@ -31,15 +31,17 @@ def find_file(job: RatingsJob) -> InputFile:
         raise PreprocError(f"--input {path}: no such file or folder; give a ratings file")
     if path.is_dir():
         names = [n + suffix for n in job.source.file_names for suffix in ("", ".gz")]
-        found = [path / n for n in names if (path / n).is_file()]
-        if len(found) != 1:
-            what = ", ".join(f.name for f in found) or "none of " + ", ".join(job.source.file_names)
+        present = [path / n for n in names if (path / n).is_file()]
+        if len(present) != 1:
+            what = ", ".join(f.name for f in present) or "none of " + ", ".join(
+                job.source.file_names
+            )
             what = what if job.source.file_names else "a folder"
             raise PreprocError(
                 f"--input {path}: must name one ratings file, found {what}; give the path of the "
                 "file itself"
             )
-        path = found[0]
+        path = present[0]
     if not path.is_file():
         raise PreprocError(f"--input {path}: is not a regular file; give a plain or gzip file")
     if path.stat().st_size == 0:
@@ -48,7 +50,7 @@ def find_file(job: RatingsJob) -> InputFile:
 
 
 def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:
-    """Returns the format of a file by its first rows, and their mean length in bytes.
+    """Detects a file's format and mean row length by its first rows.
 
     Raises:
         PreprocError: no row is good, or the order of columns cannot be told.
@@ -87,17 +89,20 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     return best, length
 
 
-def _check_columns(job: RatingsJob, file: InputFile, found: RatingsFormat) -> RatingsFormat:
-    order = ",".join(found.columns[:2])
+def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> RatingsFormat:
+    order = ",".join(layout.columns[:2])
     if job.columns not in ("auto", order):
         raise PreprocError(
             f"--columns {job.columns}: the header of {file.path} says {order}; leave the flag out"
         )
-    return found
+    return layout
 
 
 def _order_of_columns(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
-    """Tells users from items in rows without header: items are ASINs or ISBNs."""
+    """Returns whether users or items come first, without a header.
+
+    Items are ASINs or ISBNs.
+    """
     orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
     if job.columns != "auto":
         return orders[job.columns]

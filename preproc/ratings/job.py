@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one ratings run is asked to do, validated, and what the file at hand makes of it."""
+"""Settings of one ratings run, validated."""
 
 import dataclasses
 import math
@@ -131,17 +131,17 @@ class RatingsJob:
                 f"--max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction}"
             )
 
-    def resolve(self, found: RatingsFormat) -> "RatingsJob":
+    def resolve(self, layout: RatingsFormat) -> "RatingsJob":
         """Returns the job with the minimum counts that suit a format.
 
         Raises:
             PreprocError: a setting contradicts the format.
         """
-        if "rating" not in found.columns and self.min_rating > 0:
+        if "rating" not in layout.columns and self.min_rating > 0:
             raise PreprocError(
                 f"--min_rating {self.min_rating:g}: {self.input} holds no ratings; leave it out"
             )
-        is_log = found.has_timestamps
+        is_log = layout.has_timestamps
         users = self.source.min_user_count if is_log else MIN_LENGTH
         items = self.source.min_item_count if is_log else 0
         return dataclasses.replace(

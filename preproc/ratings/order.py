@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ratings that were read to the histories of users: filters, dense ids, order."""
+"""Turns ratings into histories: filters, dense ids, order."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ from recsys.data.sequences_fingerprint import split_fingerprint
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filtered:
-    """What the filters left.
+    """Interactions that pass the filters.
 
     Attributes:
         sequences: histories in dense ids.
@@ -87,7 +87,7 @@ def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilterFigures:
-    """What the filters dropped: rows by rating and by k-core, and the passes of the latter."""
+    """Counts of rows dropped by rating and by k-core."""
 
     below_min_rating: int
     dropped_by_kcore: int
@@ -133,7 +133,7 @@ def collect(
 def time_keys(
     users: npt.NDArray[np.int32], timestamps: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.integer[Any]]:
-    """Returns keys whose stable order is that by user, then time, then file order.
+    """Returns sort keys for user, then time, then file order.
 
     One key is sorted many times faster than two are.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a ratings file to columns: the grammar judges each row first, then Arrow reads the good.
+"""Parses ratings: the grammar judges rows, Arrow reads the good.
 
 No CSV or JSON reader is trusted to find malformed rows: each accepts some of them silently.
 """
@@ -62,7 +62,7 @@ class Interactions:
 def parse_chunk(
     chunk: Chunk, layout: RatingsFormat, *, skip_header: bool
 ) -> tuple[Interactions, npt.NDArray[np.int64]]:
-    """Returns the good rows of a chunk, and the places of its bad lines.
+    """Returns a chunk's good rows and the line numbers of others.
 
     Args:
         chunk: the lines.
@@ -135,7 +135,7 @@ def _read_json(text: bytes) -> pa.Table:
 def _sound_objects(
     chunk: Chunk, places: npt.NDArray[np.int64]
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Returns the rows of the lines that hold a good one, and the places of the others.
+    """Returns the rows of sound lines and the numbers of others.
 
     Arrow refuses a text as a whole, so it is halved until the lines at fault are found: the verdict
     on a line does not depend on its neighbours.
@@ -143,18 +143,18 @@ def _sound_objects(
     tables, refused = [_JSON_SCHEMA.empty_table()], []
     pending = [places]
     while pending:
-        part = pending.pop()
+        lines = pending.pop()
         chosen = np.zeros(chunk.num_lines, np.bool_)
-        chosen[part] = True
-        table = _read_objects(chunk.text_of(chosen), len(part))
+        chosen[lines] = True
+        table = _read_objects(chunk.text_of(chosen), len(lines))
         if table is not None:
             is_sound = _is_sound(table)
             tables.append(table if is_sound.all() else table.filter(pa.array(is_sound)))
-            refused += part[~is_sound].tolist()
-        elif len(part) == 1:
-            refused.append(int(part[0]))
+            refused += lines[~is_sound].tolist()
+        elif len(lines) == 1:
+            refused.append(int(lines[0]))
         else:
-            pending += [part[len(part) // 2 :], part[: len(part) // 2]]  # the first half next
+            pending += [lines[len(lines) // 2 :], lines[: len(lines) // 2]]  # the first half next
     return pa.concat_tables(tables), np.array(refused, np.int64)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ratings run: look before working, read, filter, order, write, one rename at the end.
+"""One ratings run, from checks before work to the final rename.
 
 Peak memory is about 45 bytes for each row at or above --min_rating, plus each raw id twice, plus
 about 200 MiB.

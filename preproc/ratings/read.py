@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a ratings file into columns of numbers, and refuses or sets aside its bad rows."""
+"""Reads a ratings file into columns; refuses or quarantines bad rows."""
 
 import dataclasses
 from pathlib import Path
@@ -77,7 +77,7 @@ class Ratings:
             self._timestamps.append(timestamps)
 
     def take_timestamps(self) -> npt.NDArray[np.int64] | None:
-        """Returns the times of all rows, None if there are none, and forgets them."""
+        """Returns and forgets the times of all rows, if there are any."""
         if not self._timestamps:
             return None
         timestamps = np.concatenate(self._timestamps)
@@ -173,13 +173,13 @@ def _set_aside(
             f"{chunk.offset + chunk.starts[places[0]]}: {text} ({reason}). Repair the row, or "
             "leave such rows out with --bad_rows quarantine"
         )
-    for place in places.tolist():
-        row = chunk.row(place)
+    for line in places.tolist():
+        row = chunk.row(line)
         bad.append(
             BadRow(
                 name,
-                chunk.offset + int(chunk.starts[place]),
-                chunk.first_line + place,
+                chunk.offset + int(chunk.starts[line]),
+                chunk.first_line + line,
                 layout.diagnose(row)[0],
                 row,
             )
@@ -187,6 +187,6 @@ def _set_aside(
         if len(bad) > MAX_QUARANTINED_ROWS:
             raise TooManyBadRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
-                f"{chunk.first_line + place} ({bad[-1].reason}); this is not a file of format "
+                f"{chunk.first_line + line} ({bad[-1].reason}); this is not a file of format "
                 f"{layout.name}: get it again, or name its --format"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Criteo-format click logs of any size, with labels from a planted model.
+"""Writes Criteo-format click logs with labels from a planted model.
 
     python -m preproc.generate_criteo --output DIR --rows 4000000 --days 4
 
@@ -92,11 +92,11 @@ class GeneratorConfig:
         return self.output / "planted.json"
 
     def probabilities_file(self) -> Path:
-        """Returns the name of the file of true probabilities: float32, one per row, in order."""
+        """Returns the file name of true probabilities, float32 in row order."""
         return self.planted_file().with_suffix(".probabilities.f32")
 
     def rows_of_file(self) -> list[int]:
-        """Returns the rows of each file: as equal as can be, the first ones larger."""
+        """Returns the rows of each file: equal, the first ones larger."""
         parts = max(self.days, 1)
         return [self.rows // parts + (d < self.rows % parts) for d in range(parts)]
 
@@ -237,7 +237,10 @@ def _write(
 
 
 def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple[Job, Chunk]]:
-    """Makes chunks in threads (NumPy releases the lock) and yields them in order."""
+    """Makes chunks in threads and yields them in order.
+
+    NumPy releases the lock.
+    """
     jobs = (
         Job(file, chunk, min(CHUNK_ROWS, rows - chunk * CHUNK_ROWS))
         for file, rows in enumerate(config.rows_of_file())

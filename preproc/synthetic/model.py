@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planted click model behind generated logs: known probabilities, so a known best AUC.
+"""The planted click model, whose best AUC is known.
 
 logit = bias + w . (numerical effects, id effects, pair effects). Only the most frequent ids of a
 column have an effect, and a missing id has none, so that all of it can be learned from the rows
@@ -39,7 +39,9 @@ NUMERICAL_CENTRE = np.array(
 
 
 def zipf_ranks(uniform: Floats, cardinality: int, exponent: float) -> Integers:
-    """Turns uniform numbers in [0, 1) into bounded Zipf ranks (0 is the most frequent).
+    """Maps uniform numbers in [0, 1) to bounded Zipf ranks.
+
+    Rank 0 is the most frequent.
 
     The inverse distribution function of a bounded Pareto law, rounded down: no table, so the
     memory does not grow with the cardinality.
@@ -83,12 +85,12 @@ class PlantedModel:
         ids = []
         for cardinality, exponent in zip(cardinalities, exponents, strict=True):
             heads = min(cardinality, NUM_HEAD_IDS)
-            share = zipf_probabilities(heads, cardinality, exponent)
-            share /= share.sum()
+            probability = zipf_probabilities(heads, cardinality, exponent)
+            probability /= probability.sum()
             effects = rng.standard_normal(heads)
-            effects -= share @ effects
+            effects -= probability @ effects
             # Unit variance, or the most frequent id of a skewed column would hide the others.
-            effects /= np.sqrt(share @ effects**2) + 1e-9
+            effects /= np.sqrt(probability @ effects**2) + 1e-9
             ids.append(np.append(effects * rng.uniform(0.5, 1.5), 0.0))
         numerical = rng.standard_normal((len(NUMERICAL_CENTRE), 2)) * (0.5, 0.16)
         return cls(numerical_effects=numerical, id_effects=tuple(ids))
@@ -116,14 +118,16 @@ class PlantedModel:
         return result
 
     def probabilities(self, numerical: Integers, ranks: Integers) -> npt.NDArray[np.float32]:
-        """Returns the click probability of each row, [n] float32; the labels are drawn from it."""
+        """Returns click probabilities, [n] float32, to draw labels from."""
         logits = np.asarray(self.weights) @ self.groups(numerical, ranks) + self.bias
         return sigmoid(logits).astype(np.float32)
 
     def calibrate(
         self, numerical: Integers, ranks: Integers, click_rate: float, best_auc: float
     ) -> "PlantedModel":
-        """Sets weights and bias so that sample rows have this click rate and best AUC.
+        """Fits weights and bias to a click rate and a best AUC.
+
+        They hold on the sample rows that are given.
 
         Raises:
             UserError: no weights reach this AUC.
@@ -160,14 +164,14 @@ def _bisect(function: Any, low: float, high: float) -> float:
 
 
 def _expected_auc(ascending: Floats) -> float:
-    """Returns the AUC to expect when labels are drawn from these sorted probabilities."""
+    """Returns the expected AUC of labels drawn from sorted probabilities."""
     negatives = 1.0 - ascending
     below = np.cumsum(negatives) - negatives / 2
     return float((ascending * below).sum() / (ascending.sum() * negatives.sum()))
 
 
 class BestReachable:
-    """AUC and log loss of the true probabilities against the drawn labels, streamed.
+    """Streams AUC and log loss of the true probabilities.
 
     The log loss is exact (float64). The AUC is counted over `NUM_BINS` bins of the logit in
     [-12, 12]; pairs inside a bin count half, so the error is at most half the share of such

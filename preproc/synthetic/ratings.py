@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ratings of any size in any format that is read here, with order that can be learnt.
+"""Writes ratings of any size and format, with learnable order.
 
     python -m preproc.generate_ratings --output ratings.csv --users 1000 --items 500 \
         --interactions 50000
@@ -93,7 +93,7 @@ class RatingsConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """The interactions of some users, theirs in a row and in time order.
+    """Interactions of some users, grouped by user, in time order.
 
     Attributes:
         users: [n] from 0.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that look like the Criteo Kaggle log: drawn as arrays, formatted as text.
+"""Rows like the Criteo Kaggle log, drawn as arrays, written as text.
 
 Everything here works on whole columns, and a row costs about 2 microseconds.
 """
@@ -43,7 +43,7 @@ _ROW = np.dtype([("label", "u1"), ("fields", [("tab", "u1"), ("text", "<u8")], 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """Generated rows: numerical [13, n], ranks [26, n] (-1 missing), and which are missing."""
+    """Generated rows: numerical [13, n], ranks [26, n] (-1 missing), masks."""
 
     numerical: Integers
     is_missing: npt.NDArray[np.bool_]
@@ -72,7 +72,7 @@ def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...
 
 
 def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
-    """Spreads ranks over all 32-bit numbers, one to one (a column's own permutation).
+    """Spreads ranks over all 32-bit numbers, one to one per column.
 
     Source: Appleby, MurmurHash3, the 32-bit finalizer.
     """
@@ -132,7 +132,7 @@ def make_chunk(
 def calibrated_model(
     seed: int, cardinalities: tuple[int, ...], *, click_rate: float, best_auc: float
 ) -> PlantedModel:
-    """Returns the model of a seed, calibrated on rows that are never written."""
+    """Returns a seed's model, calibrated on rows that are never written."""
     model = PlantedModel.draw(seed, cardinalities, EXPONENTS)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(1,))))
     sample = draw_rows(rng, CALIBRATION_ROWS, cardinalities)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention while training on a CPU: a few sequences at a time, forward and backward in cache.
+"""Attention for training on a CPU, in blocks that fit its cache.
 
 The projections are read where they lie, side by side, and their gradients are written there, so
 that nothing of [tokens, columns] is copied, padded or put together in memory. Attention weights are
@@ -38,27 +38,30 @@ class _Rows:
     index: Tensor | None
 
     def padded(self, packed: Tensor, heads: int) -> Tensor:
-        """Maps [rows, D], a part of a wider tensor or not, to [S H, longest, E]."""
-        part = packed[self.rows]
+        """Maps [rows, D], possibly a strided view, to [S H, longest, E]."""
+        rows = packed[self.rows]
         if self.index is not None:
-            flat = part.new_zeros(self.count * self.longest, part.shape[1])
-            part = flat.index_copy_(0, self.index, part)
-        by_head = part.view(self.count, self.longest, heads, -1).transpose(1, 2)
-        return by_head.reshape(self.count * heads, self.longest, part.shape[1] // heads)
+            flat = rows.new_zeros(self.count * self.longest, rows.shape[1])
+            rows = flat.index_copy_(0, self.index, rows)
+        by_head = rows.view(self.count, self.longest, heads, -1).transpose(1, 2)
+        return by_head.reshape(self.count * heads, self.longest, rows.shape[1] // heads)
 
     def write(self, padded: Tensor, packed: Tensor, heads: int) -> None:
         """Puts [S H, longest, E] into the rows of [.., D]."""
-        part = padded.view(self.count, heads, self.longest, -1).transpose(1, 2)
+        by_token = padded.view(self.count, heads, self.longest, -1).transpose(1, 2)
         target = packed[self.rows]
         if self.index is None:
-            target.view(part.shape).copy_(part)
+            target.view(by_token.shape).copy_(by_token)
         else:
-            target.copy_(part.flatten(0, 1).flatten(1).index_select(0, self.index))
+            target.copy_(by_token.flatten(0, 1).flatten(1).index_select(0, self.index))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Block:
-    """Some sequences; `hidden` is [S, 1, P or 1, T], True where no weight may be, None nowhere."""
+    """A block of sequences.
+
+    `hidden` is [S, 1, P or 1, T], True where no weight may be, None nowhere.
+    """
 
     queries: _Rows
     keys: _Rows
@@ -66,7 +69,7 @@ class _Block:
 
 
 class _Lengths:
-    """A layout on the host: where the rows of any run of sequences lie."""
+    """A layout on the host: token offsets of any run of sequences."""
 
     def __init__(self, layout: SequenceLayout) -> None:
         self.offsets: list[int] = layout.offsets.tolist()
@@ -87,7 +90,7 @@ class _Lengths:
 
 
 def _runs(queries: _Lengths, keys: _Lengths, heads: int) -> Iterator[tuple[int, int]]:
-    """Yields the first sequence of each block and the one behind it: as many as fit, at least one.
+    """Yields ranges of sequences, as many as fit, one at least.
 
     In a batch that is sorted by length those of a block are of like length, so little is padded.
     """
@@ -163,7 +166,7 @@ class BlockedAttention(torch.autograd.Function):
             [Q, D].
         """
         asked, keys, values = _parts(queries, fused)
-        found = fused.new_empty(asked.shape)
+        output = fused.new_empty(asked.shape)
         factor = 256 / (256 - dropped_levels)
         scale = math.sqrt(heads / asked.shape[1])
         kept = []
@@ -178,12 +181,12 @@ class BlockedAttention(torch.autograd.Function):
                 mixed = torch.bmm(torch.relu(weights), v.mul(factor))
             else:
                 mixed = torch.bmm(weights, v)
-            block.queries.write(mixed, found, heads)
+            block.queries.write(mixed, output, heads)
             kept.append((block, weights))
         ctx.save_for_backward(queries, fused)  # type: ignore[arg-type]
         ctx.kept = kept  # type: ignore[attr-defined]
         ctx.settings = (heads, scale, factor)  # type: ignore[attr-defined]
-        return found
+        return output
 
     @staticmethod
     def backward(

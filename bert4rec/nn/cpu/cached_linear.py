@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers over many tokens, block by block, so that a CPU keeps what it needs in its cache.
+"""Linear layers over many tokens, in blocks that fit a CPU's cache.
 
 A product of [100,000, 64] with [64, 256] runs at two thirds of the speed of its blocks of 1,024
 rows, and between the two layers of a feed-forward network each pass over [tokens, columns] would go
@@ -29,14 +29,14 @@ def linear(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     if not _pays(tokens, weight):
         return F.linear(tokens, weight, bias)
-    found: Tensor = _BlockedLinear.apply(tokens, weight, bias)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _BlockedLinear.apply(tokens, weight, bias)  # type: ignore[no-untyped-call]
+    return output
 
 
 def feed_forward(
     tokens: Tensor, expand: nn.Linear, contract: nn.Linear, activation: Activation
 ) -> Tensor:
-    """Maps [N, D] through a layer, an activation and a second layer, to [N, D].
+    """Maps [N, D] through layer, activation and layer to [N, D].
 
     Args:
         tokens: [N, D].
@@ -48,10 +48,10 @@ def feed_forward(
         between = expand(tokens)
         result: Tensor = contract(F.gelu(between) if activation == "gelu" else F.relu(between))
         return result
-    found: Tensor = _BlockedFeedForward.apply(  # type: ignore[no-untyped-call]
+    output: Tensor = _BlockedFeedForward.apply(  # type: ignore[no-untyped-call]
         tokens, expand.weight, expand.bias, contract.weight, contract.bias, activation == "gelu"
     )
-    return found
+    return output
 
 
 def _pays(tokens: Tensor, weight: Tensor) -> bool:
@@ -78,10 +78,10 @@ class _BlockedLinear(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, tokens: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         ctx.save_for_backward(tokens, weight)
-        found = tokens.new_empty(tokens.shape[0], weight.shape[0])
-        for rows, out in _blocks(tokens, found):
+        output = tokens.new_empty(tokens.shape[0], weight.shape[0])
+        for rows, out in _blocks(tokens, output):
             torch.addmm(bias, rows, weight.t(), out=out)
-        return found
+        return output
 
     @staticmethod
     def backward(
@@ -98,7 +98,7 @@ class _BlockedLinear(torch.autograd.Function):
 
 
 class _BlockedFeedForward(torch.autograd.Function):
-    """Keeps what the activation was applied to; its result is computed again in backward."""
+    """Keeps the activation's input; backward recomputes its output."""
 
     @staticmethod
     def forward(
@@ -111,14 +111,14 @@ class _BlockedFeedForward(torch.autograd.Function):
         is_gelu: bool,
     ) -> Tensor:
         between = tokens.new_empty(tokens.shape[0], expand.shape[0])
-        found = tokens.new_empty(tokens.shape[0], contract.shape[0])
-        for rows, middle, out in _blocks(tokens, between, found):
+        output = tokens.new_empty(tokens.shape[0], contract.shape[0])
+        for rows, middle, out in _blocks(tokens, between, output):
             torch.addmm(expand_bias, rows, expand.t(), out=middle)
             active = F.gelu(middle) if is_gelu else F.relu(middle)
             torch.addmm(contract_bias, active, contract.t(), out=out)
         ctx.save_for_backward(tokens, between, expand, contract)
         ctx.is_gelu = is_gelu  # type: ignore[attr-defined]
-        return found
+        return output
 
     @staticmethod
     def backward(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy over all items in one pass through blocks of targets, gradients included.
+"""Cross entropy over all items in one pass over blocks of targets.
 
 A block's logits become its gradient where they stand, in cache, and go straight into the two
 products that want them: no matrix of [targets, items] is written to memory, read back or computed
@@ -17,7 +17,7 @@ _FEWEST_ROWS = 32
 
 
 def rows_per_block(targets: int, items: int, max_logits: int, device: torch.device) -> int:
-    """Returns the targets of a block, or 0 where a sensible block would exceed `max_logits`.
+    """Returns targets per block, 0 if a block would exceed `max_logits`.
 
     Args:
         targets: M.
@@ -71,7 +71,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
-        """Scales the gradients, in place: they are not there for a second call."""
+        """Scales the gradients in place; a second call is impossible."""
         to_hidden, to_weight, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
         hidden_dtype, weight_dtype = ctx.dtypes  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
 
 
 class _Sums:
-    """Loss and gradients of the blocks seen so far, for a loss that is the mean over all M."""
+    """Loss and gradients summed over blocks, for a mean over M."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants_gradients: bool
@@ -101,9 +101,9 @@ class _Sums:
             self.to_weight = torch.empty_like(weight, dtype=exact)
             self.to_bias = None if bias is None else torch.zeros_like(bias)
 
-    def add(self, part: slice, labels: Tensor) -> None:
+    def add(self, rows: slice, labels: Tensor) -> None:
         """Adds the targets of a slice."""
-        hidden, labels = self._hidden[part], labels[part].unsqueeze(1)
+        hidden, labels = self._hidden[rows], labels[rows].unsqueeze(1)
         # The softmax is kept to float32 at least, whatever the products are computed in.
         logits = (hidden @ self._weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))
         if self._bias is not None:
@@ -120,11 +120,11 @@ class _Sums:
         if self.to_bias is not None:
             self.to_bias += shares.sum(0)
         shares = shares.to(hidden.dtype)
-        torch.mm(shares, self._weight, out=self.to_hidden[part])
+        torch.mm(shares, self._weight, out=self.to_hidden[rows])
         if self.to_weight.dtype == hidden.dtype:
             # With beta 0 what stood there does not count, not even a nan.
-            self.to_weight.addmm_(shares.t(), hidden, beta=int(part.start > 0))
-        elif part.start:
+            self.to_weight.addmm_(shares.t(), hidden, beta=int(rows.start > 0))
+        elif rows.start:
             self.to_weight += shares.t() @ hidden
         else:
             self.to_weight.copy_(shares.t() @ hidden)
