@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec: the next item of a user's sequence, by bidirectional attention over its history."""
+"""BERT4Rec: next-item recommendation by bidirectional attention."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)

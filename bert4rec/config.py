@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of a BERT4Rec run: frozen, validated, with the names of the flags.
+"""Every setting of a BERT4Rec run: frozen, validated, named like flags.
 
 Defaults are those of TorchRec's example where it has the setting. A YAML file (`--config`, or the
 name of one in `configs/`) replaces defaults, a flag replaces both.
@@ -26,7 +26,7 @@ Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """What the network is."""
+    """Settings of the network."""
 
     max_len: int = setting(100, "Longest sequence the model sees")
     emb_dim: int = setting(256, "Columns of the item embedding and of every layer")
@@ -66,7 +66,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What the network is fed."""
+    """Settings of the data."""
 
     dataset_name: DatasetName = setting("ml-1m", "Dataset; random is generated")
     dataset_path: str | None = setting(
@@ -105,7 +105,7 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectiveConfig:
-    """What is asked of the network."""
+    """Settings of the training objective."""
 
     objective: Objective = setting(
         "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
@@ -145,7 +145,7 @@ class ObjectiveConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """How parameters move."""
+    """Settings of the optimizers."""
 
     lr: float = setting(1e-3, "Learning rate")
     lr_schedule: Literal["step", "cosine", "linear"] = setting(
@@ -181,7 +181,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionConfig:
-    """What the network computes in."""
+    """Settings of the precision."""
 
     amp: bool = setting(False, "Compute matrix products in half precision")
     amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
@@ -189,7 +189,7 @@ class PrecisionConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
-    """How recommendations are judged."""
+    """Settings of the evaluation."""
 
     metric_ks: tuple[int, ...] = setting(
         (1, 5, 10, 20, 50, 100), "Lengths K of the lists that HR@K and NDCG@K judge", resumable=True
@@ -215,7 +215,7 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """What is done, and when."""
+    """Settings of the run: mode, duration, files, processes."""
 
     mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism", resumable=True)
     parallelism: Literal["ddp", "dmp"] = setting(
@@ -329,14 +329,14 @@ class Bert4RecConfig:
 
     @property
     def updates_rows(self) -> bool:
-        """Whether steps move only those rows of the item tables that a batch met."""
+        """Returns whether steps update only touched rows of item tables."""
         choice = self.optimizer.item_update
         by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
         return choice == "rows" or (choice == "auto" and by_itself)
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """Where checkpoints go; None saves none."""
+        """Folder of checkpoints; None saves none."""
         return Path(self.run.export_root) if self.run.export_root else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 
 def mask_item(num_items: int) -> int:
-    """Returns the number that stands for a masked item; 0 stands for none."""
+    """Returns the number of the mask item; 0 is padding."""
     return num_items + 1
 
 

@@ -36,7 +36,10 @@ def run(
     description: str | None,
     interrupted: str,
 ) -> int:
-    """Runs a command that makes a dataset, and prints its folder; returns the exit status."""
+    """Runs a preprocessing command and returns its exit status.
+
+    It prints the dataset's folder.
+    """
 
     def prepare_and_report(values: flags.FlagValues) -> None:
         dataset = prepare(values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark engine as a program for spark-submit; run-spark.sh is the usual way to start it.
+"""The Spark engine for spark-submit; run-spark.sh usually starts it.
 
     spark-submit [--master ...] preproc/spark_data_utils.py --input DIR --output DIR [--flag ...]
 

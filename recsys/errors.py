@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user can cause: the command line prints them without a traceback."""
+"""Errors a user can cause, printed without a traceback."""
 
 INPUT_REFUSED, DIVERGED, INTERRUPTED = 2, 4, 130
 """Exit statuses of the programs, besides 0 and those that an error class gives itself."""
 
 
 class UserError(ValueError):
-    """Input, settings or machine do not allow the run; the message says what to do.
+    """Input, settings or machine prevent the run.
+
+    The message says what to do.
 
     Attributes:
         exit_code: exit status of the command line.
@@ -16,6 +18,9 @@ class UserError(ValueError):
 
 
 class DivergenceError(RuntimeError):
-    """Training cannot succeed any more; the message says why and what to try."""
+    """Training cannot succeed any more.
+
+    The message says why and what to try.
+    """
 
     exit_code = DIVERGED

@@ -48,7 +48,7 @@ _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z
 def parse_size(
     text: str, units: Mapping[str, int] = SIZE_UNITS, *, fractions: bool = True
 ) -> int | None:
-    """Returns the bytes of a spelled size, None where it is no size.
+    """Returns a spelled size in bytes, None for any other text.
 
     Args:
         text: such as `4GiB`, `512M` or `100000`.

@@ -172,7 +172,7 @@ class ShardedNetwork(nn.Module):
         for name, size in sorted({n: s for of_rank in sizes for n, s in of_rank.items()}.items()):
             whole = torch.zeros(size, device=device)
             for shard in shards[name].local_shards() if name in shards else ():
-                whole[_place(shard)] = shard.tensor
+                whole[_slices_of(shard)] = shard.tensor
             # Each element lies in one shard, so the sum is that element.
             dist.all_reduce(whole)
             gathered[name] = whole
@@ -183,7 +183,7 @@ class ShardedNetwork(nn.Module):
         """Puts whole tensors, as `gather` names them, into the shards."""
         for name, sharded in self._shards().items():
             for shard in sharded.local_shards():
-                shard.tensor.copy_(whole[name][_place(shard)])
+                shard.tensor.copy_(whole[name][_slices_of(shard)])
 
     def fill_tables(self) -> None:
         """Puts the whole tables into the model; every process must call it."""
@@ -300,8 +300,8 @@ def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any
     return planner.collective_plan(module, sharders, dist.GroupMember.WORLD)
 
 
-def _place(shard: Any) -> tuple[slice, ...]:
-    """Returns where a shard lies in the whole tensor."""
+def _slices_of(shard: Any) -> tuple[slice, ...]:
+    """Returns the slices of the whole tensor that a shard holds."""
     offsets, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
     return tuple(
         slice(start, start + size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers the raw ids, and filters users and items with too few interactions."""
+"""Numbers raw ids; drops users and items with few interactions."""
 
 from typing import Literal, get_args
 
@@ -158,19 +158,19 @@ def kcore(
 
 
 def _has_enough(codes: Int32Array, minimum: int) -> npt.NDArray[np.bool_] | None:
-    """Returns which places hold a code that occurs often enough, None if all do."""
+    """Returns a mask of frequent codes, None if all are."""
     if minimum <= 1 or len(codes) == 0:
         return None
     num_codes = int(codes.max()) + 1
     counts = np.zeros(num_codes, np.int64)
     # NumPy makes int64 of what it counts and looks up: in slices, that stays small.
     slices = [slice(i, i + _SLICE_ROWS) for i in range(0, len(codes), _SLICE_ROWS)]
-    for part in slices:
-        counts += np.bincount(codes[part], minlength=num_codes)
+    for rows in slices:
+        counts += np.bincount(codes[rows], minlength=num_codes)
     is_frequent = counts >= minimum
     if is_frequent[counts > 0].all():
         return None
     enough = np.empty(len(codes), np.bool_)
-    for part in slices:
-        enough[part] = is_frequent[codes[part]]
+    for rows in slices:
+        enough[rows] = is_frequent[codes[rows]]
     return enough

@@ -87,7 +87,7 @@ class Ratings:
 
 @dataclasses.dataclass(slots=True)
 class RawParts:
-    """Takes the rows of a ratings file, and keeps them as parquet parts.
+    """Keeps the good rows of a ratings file as parquet files.
 
     Attributes:
         folder: for the parts; exists.
@@ -120,9 +120,9 @@ class RawParts:
             columns[RATING] = rows.ratings
         if rows.timestamps is not None:
             columns[TIMESTAMP] = rows.timestamps
-        part = RowPart(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
-        pq.write_table(pa.table(columns), part.path)
-        self.parts.append(part)
+        written = RowPart(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
+        pq.write_table(pa.table(columns), written.path)
+        self.parts.append(written)
         self.num_rows += len(rows)
 
 

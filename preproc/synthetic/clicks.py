@@ -270,7 +270,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def run(values: flags.FlagValues) -> None:
-    """Writes the log that the flags describe, and prints what a model can reach on it.
+    """Writes the log that flags describe, and prints its best AUC.
 
     Raises:
         UserError: a flag has no meaning.

@@ -68,11 +68,8 @@ def complaints(source):
         for name in names_of(node):
             if name.strip("_") in NOT_NAMES:
                 yield f"{line}: `{name}` does not say what it holds"
-        words = (
-            ((isinstance(node, DOCUMENTED) and ast.get_docstring(node)) or "")
-            .split("\n")[0]
-            .split()
-        )
+        documented = isinstance(node, DOCUMENTED) and ast.get_docstring(node)
+        words = documented.splitlines()[0].split() if documented else []
         if words and words[0] in RIDDLES:
             yield f"{line}: begins with {words[0]!r}: {' '.join(words)}"
         if len(words) > MAX_WORDS:

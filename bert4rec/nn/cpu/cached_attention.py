@@ -75,7 +75,7 @@ class _Lengths:
         self.offsets: list[int] = layout.offsets.tolist()
         self.lengths = layout.lengths()
         self._sequence = layout.sequence_of_token()
-        self._place = layout.place_of_token()
+        self._position = layout.place_of_token()
 
     def longest(self, start: int, stop: int) -> int:
         return int(self.lengths[start:stop].max())
@@ -85,7 +85,7 @@ class _Lengths:
         longest, count = self.longest(start, stop), stop - start
         if rows.stop - rows.start == longest * count:
             return _Rows(rows, count, longest, None)
-        index = (self._sequence[rows] - start) * longest + self._place[rows]
+        index = (self._sequence[rows] - start) * longest + self._position[rows]
         return _Rows(rows, count, longest, index)
 
 
