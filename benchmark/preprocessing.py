@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
 from benchmark.report import format_value
 from benchmark.run import Usage, run_interleaved, run_process
-from preproc.criteo.pipeline import ENGINE_FUNCTIONS
+from preproc.criteo import engines
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum
 
@@ -63,7 +63,7 @@ class Settings:
     def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
         """Returns the command of one run."""
         engine, _, mode = candidate.partition("-")
-        if engine in ENGINE_FUNCTIONS:
+        if engine in engines.ENGINES:
             python, flags = sys.executable, [f"--threads={self.threads}"]
             if engine == "spark":
                 python = str(SPARK_PYTHON)

@@ -8,21 +8,17 @@ touches the final output path.
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from preproc.criteo.engines import ENGINES
 from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import NUM_CATEGORICAL, RejectReason, Split
+from preproc.criteo.rules import RejectReason, Split
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.workspace import Workspace
-
-DICTIONARY_FOLDER = "dictionaries"
-DICTIONARY_DTYPE = np.dtype("<u4")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,13 +93,7 @@ class EngineResult:
 Engine = Callable[[EngineJob], EngineResult]
 
 
-def dictionary_path(root: Path, column: int) -> Path:
-    """Returns the file with the categories of a column in id order (the first has id 1)."""
-    return root / DICTIONARY_FOLDER / f"cat_{column}.bin"
-
-
-def write_dictionaries(root: Path, dictionaries: list[npt.NDArray[np.uint32]]) -> None:
-    """Writes all dictionary files of a dataset."""
-    (root / DICTIONARY_FOLDER).mkdir(parents=True, exist_ok=True)
-    for column in range(NUM_CATEGORICAL):
-        dictionaries[column].astype(DICTIONARY_DTYPE).tofile(dictionary_path(root, column))
+def load_engine(name: str) -> Engine:
+    """Returns an engine of the registry; what it alone needs is imported now."""
+    engine: Engine = importlib.import_module(ENGINES[name]).run
+    return engine

@@ -6,15 +6,13 @@ import math
 from pathlib import Path
 from typing import Literal, get_args
 
+from preproc.criteo.engines import ENGINES
 from preproc.criteo.rules import PRESETS, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
 from recsys.settings import REQUIRED, default_threads, require_choices, require_positive, setting
-
-EngineName = Literal["native", "reference", "spark", "nvtabular"]
-ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 Format = Literal["split", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -31,7 +29,7 @@ class CriteoJob:
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: CriteoSemantics = PRESETS["dlrm"]
     preset: str = setting("dlrm", f"What numbers and ids mean: {', '.join(PRESETS)}.")
-    engine: EngineName = setting("native", f"Who does the work: {', '.join(ENGINES)}.")
+    engine: str = setting("native", f"Who does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(
         ("split",), f"What to write, comma-separated: {', '.join(FORMATS)}."
     )
@@ -65,7 +63,7 @@ class CriteoJob:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        require_choices(self)
+        require_choices(self, {"engine": ENGINES})
         unknown = [f for f in self.format if f not in FORMATS]
         if unknown or not self.format or len(set(self.format)) < len(self.format):
             raise PreprocError(

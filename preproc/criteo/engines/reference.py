@@ -12,14 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from preproc.criteo.columns import EncodeStage, SplitColumnsWriter
+from preproc.criteo.dictionaries import dataset_dictionaries
 from preproc.criteo.engine import (
-    EncodedColumns,
     EngineJob,
     EngineResult,
     FileRows,
-    write_dictionaries,
 )
-from preproc.criteo.engines.native.encode import EncodeStage
 from preproc.criteo.input import long_line_message
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
@@ -27,7 +26,6 @@ from preproc.criteo.rules import (
     NUM_NUMERICAL,
     REJECT_REASONS,
     CriteoSemantics,
-    Split,
     order_dictionary,
     reject_reason,
     shuffle_keys,
@@ -39,7 +37,6 @@ from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 from preproc.files.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.split_binary import SplitBinaryWriter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,8 +191,12 @@ def run(engine_job: EngineJob) -> EngineResult:
     shutil.rmtree(staging)  # this engine does not continue what was interrupted
     staging.mkdir()
     stage = EncodeStage(staging, job.format)
-    encoded = _write(stage, columns, [len(d) + 1 for d in dictionaries], bounds)
-    write_dictionaries(stage.dataset, dictionaries)
+    cardinalities = tuple(len(d) + 1 for d in dictionaries)
+    with SplitColumnsWriter(stage, FeatureSpec.criteo(cardinalities), bounds).open() as writer:
+        clicks = writer.write(0, columns)
+    target = dataset_dictionaries(stage.dataset)
+    for column, categories in enumerate(dictionaries):
+        target.save(column, categories)
     if bad:
         write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
     return EngineResult(
@@ -203,25 +204,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         engine={"name": "reference"},
         files=tuple(files),
         rows={split: last - first for split, (first, last) in bounds.items()},
-        positives={split: int(rows.label[slice(*b)].sum()) for split, b in bounds.items()},
-        cardinalities=tuple(len(d) + 1 for d in dictionaries),
-        columns=encoded,
+        positives=clicks,
+        cardinalities=cardinalities,
+        columns=dataclasses.replace(stage.encoded(), is_shuffled=True),
     )
-
-
-def _write(
-    stage: EncodeStage,
-    columns: ClickColumns,
-    cardinalities: list[int],
-    bounds: dict[Split, tuple[int, int]],
-) -> EncodedColumns:
-    spec = FeatureSpec.criteo(cardinalities)
-    for split, (first, last) in bounds.items():
-        rows = columns[first:last]
-        with SplitBinaryWriter(stage.columns / split, spec, len(rows)) as writer:
-            if len(rows):
-                writer.write(0, rows)
-        if stage.float32 is not None:
-            stage.float32.mkdir(exist_ok=True)
-            rows.numerical.astype("<f4").tofile(stage.float32 / split)
-    return EncodedColumns(stage.columns, stage.float32, is_shuffled=True)

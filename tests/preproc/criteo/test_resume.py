@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from preproc.criteo import columns, dictionaries
 from preproc.criteo import parquet as criteo_parquet
 from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native import merge as native_merge
@@ -134,11 +135,11 @@ def test_failed_run_continues(tmp_path, work, monkeypatch):
 def test_crash_of_the_machine_redoes_what_was_not_synced(tmp_path, work, monkeypatch):
     days = write_days(tmp_path / "days", rows=300)
     with monkeypatch.context() as patch:
-        patch.setattr(native_encode, "_copy_dictionaries", _raise_stop)
+        patch.setattr(dictionaries.Dictionaries, "copy_to", _raise_stop)
         with pytest.raises(OSError, match="stop"):
             run(days, tmp_path / "made", settings=SMALL_UNITS)
     encoded = work["encode"]
-    monkeypatch.setattr(native_encode, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
     run(days, tmp_path / "made", settings=SMALL_UNITS)
     assert work["encode"] == 2 * encoded
     assert work["scan"] == encoded
@@ -192,7 +193,7 @@ def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch):
     with pytest.raises(PreprocError, match="--overwrite"):
         run(other, tmp_path / "made")
     with monkeypatch.context() as patch:
-        patch.setattr(native_encode, "_copy_dictionaries", _raise_stop)
+        patch.setattr(dictionaries.Dictionaries, "copy_to", _raise_stop)
         with pytest.raises(OSError, match="stop"):
             run(other, tmp_path / "made", overwrite=True)
     assert Manifest.load(tmp_path / "made") == first

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 3 of the native engine: rows to columns."""
 
-import contextlib
 import ctypes
 import dataclasses
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import (
-    DICTIONARY_FOLDER,
     EncodedColumns,
     EngineJob,
-    dictionary_path,
 )
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.engines.native.merge import Dictionaries, rows_per_file
+from preproc.criteo.engines.native.merge import rows_per_file
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
 from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
 from preproc.criteo.rules import (
-    NUM_NUMERICAL,
     REMEDIES,
     SPLITS,
     CriteoSemantics,
@@ -30,11 +24,8 @@ from preproc.criteo.rules import (
 )
 from preproc.files.budget import free_budget, memory_error, run_units, share_budget
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress
-from preproc.files.workspace import boot_id, read_record, settings_key, write_record
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.split_binary import SplitBinaryWriter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,24 +58,13 @@ def plan_encode(
     engine_job: EngineJob, scanned: ScannedInput, dictionaries: Dictionaries
 ) -> "EncodePlan":
     """Returns what encoding needs to know, with the staging folder made."""
-    job, semantics = engine_job.job, engine_job.job.semantics
+    semantics = engine_job.job.semantics
     bounds = split_bounds(rows_per_file(scanned), semantics)
-    key = settings_key(
-        {
-            "scan": scanned.folder.name,
-            "merge": dictionaries.key,
-            "splits": bounds,
-            "format": sorted(job.format),
-            "numerical": [
-                semantics.numerical_offset,
-                semantics.numerical_min,
-                semantics.numerical_missing,
-            ],
-        }
-    )
+    depends = {"scan": scanned.folder.name, "merge": dictionaries.key}
+    stage = open_stage(engine_job, depends, bounds)
     return EncodePlan(
-        stage=EncodeStage(staging_folder(engine_job, key), job.format),
-        spec=FeatureSpec.criteo(dictionaries.cardinalities),
+        stage=stage,
+        columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),
         semantics=semantics,
         bounds=bounds,
         units=scanned.units,
@@ -95,34 +75,9 @@ def plan_encode(
 def finish_encode(plan: "EncodePlan", dictionaries: Dictionaries) -> EncodedInput:
     """Completes the staged dataset once every unit is encoded."""
     rows = {split: last - first for split, (first, last) in plan.bounds.items()}
-    records = [plan.stage.record(u.unit.name) or {} for u in plan.units]
-    _copy_dictionaries(dictionaries, plan.stage.dataset)
-    return EncodedInput(
-        plan.stage.dataset,
-        rows,
-        {split: sum(r["positives"][split] for r in records) for split in SPLITS},
-        EncodedColumns(plan.stage.columns, plan.stage.float32),
-    )
-
-
-class EncodeStage:
-    """Places below the staging folder of one encoding."""
-
-    def __init__(self, folder: Path, formats: tuple[str, ...]) -> None:
-        self.dataset = folder / "dataset"
-        self.columns = self.dataset if "split" in formats else folder / "columns"
-        self.float32 = folder / "float32" if "parquet" in formats else None
-        self.records = folder / "records"
-        self.dataset.mkdir(exist_ok=True)
-        self.records.mkdir(exist_ok=True)
-
-    def record(self, unit: str) -> dict[str, Any] | None:
-        """Returns what was counted in a unit that is encoded, else None."""
-        return read_record(self.records / f"{unit}.json")
-
-    def write_record(self, unit: str, positives: dict[Split, int]) -> None:
-        """Marks a unit as encoded; `positives` are its clicks in each split."""
-        write_record(self.records / f"{unit}.json", {"positives": positives})
+    dictionaries.copy_to(plan.stage.dataset)
+    clicks = plan.stage.clicks(u.unit.name for u in plan.units)
+    return EncodedInput(plan.stage.dataset, rows, clicks, plan.stage.encoded())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +85,8 @@ class EncodePlan:
     """What encoding needs to know; may be sent to another process.
 
     Attributes:
-        stage: where things go.
-        spec: the columns.
+        stage: takes the records of encoded units.
+        columns: takes the rows.
         semantics: modulus and rule for numerical features.
         bounds: global rows of each split.
         units: every unit, in row order.
@@ -139,31 +94,15 @@ class EncodePlan:
     """
 
     stage: EncodeStage
-    spec: FeatureSpec
+    columns: SplitColumnsWriter
     semantics: CriteoSemantics
-    bounds: dict[Split, tuple[int, int]]
+    bounds: Bounds
     units: tuple[ScannedUnit, ...]
     first_rows: tuple[int, ...]
 
     def missing(self) -> list[int]:
         """Returns the numbers of the units that are not encoded yet."""
         return [i for i, u in enumerate(self.units) if self.stage.record(u.unit.name) is None]
-
-
-def staging_folder(engine_job: EngineJob, key: str) -> Path:
-    """Returns the staging folder, emptied if the machine went down since it was used.
-
-    Units are written without waiting for the disk: a killed process loses nothing, but after a
-    crash of the machine a unit marked as done may lack bytes.
-    """
-    folder = engine_job.workspace.staging_dir(key)
-    mark = folder / "boot.json"
-    boot = boot_id()
-    if boot == "" or read_record(mark) != {"boot": boot}:
-        shutil.rmtree(folder)
-        folder.mkdir()
-        write_record(mark, {"boot": boot})
-    return folder
 
 
 def _encode_units(
@@ -178,11 +117,11 @@ def _encode_units(
     with (
         engine_job.reporter.stage("encode", total, lambda: (progress.bytes, progress.rows)),
         binding.open_dictionaries(dictionaries.load()) as tables,
-        open_outputs(plan) as outputs,
+        plan.columns.open(),
     ):
 
         def work(index: int) -> None:
-            clicks = encode_unit(plan, index, tables, outputs, progress)
+            clicks = encode_unit(plan, index, tables, progress)
             plan.stage.write_record(plan.units[index].unit.name, clicks)
 
         threads, _ = share_budget(job.memory_limit, job.threads, STREAM_BYTES)
@@ -206,16 +145,14 @@ def encode_unit(
     plan: EncodePlan,
     index: int,
     tables: ctypes.Array[ctypes.c_void_p],
-    outputs: "Outputs",
     progress: Progress,
 ) -> dict[Split, int]:
-    """Writes the rows of one unit at their places.
+    """Writes the rows of one unit; the columns must be open.
 
     Args:
         plan: what to do.
         index: number of the unit.
         tables: the dictionaries, opened.
-        outputs: from `open_outputs`.
         progress: counters to move on.
 
     Returns:
@@ -225,7 +162,7 @@ def encode_unit(
         PreprocError: the input changed since it was scanned.
     """
     unit, first = plan.units[index], plan.first_rows[index]
-    targets = _targets(outputs, plan.bounds, plan.spec, first, first + unit.result.rows)
+    targets = plan.columns.targets(first, first + unit.result.rows)
     with binding.Encoder(
         dictionaries=tables,
         semantics=plan.semantics,
@@ -243,62 +180,3 @@ def encode_unit(
     for (split, _), count in zip(targets, clicks, strict=True):
         positives[split] += count
     return positives
-
-
-Outputs = dict[Split, tuple[int, int, int, tuple[int, ...]]]
-"""Descriptors of each split: label, float16, float32 (or -1), categorical."""
-
-
-@contextlib.contextmanager
-def open_outputs(plan: EncodePlan) -> Iterator[Outputs]:
-    """Opens the column files of all splits, in their full size."""
-    stage = plan.stage
-    with contextlib.ExitStack() as stack:
-        outputs: Outputs = {}
-        for split, (first, last) in plan.bounds.items():
-            writer = SplitBinaryWriter(stage.columns / split, plan.spec, last - first)
-            stack.enter_context(writer)
-            label, float16, categorical = writer.file_descriptors()
-            float32 = -1
-            if stage.float32 is not None:
-                stage.float32.mkdir(exist_ok=True)
-                flags = os.O_RDWR | os.O_CREAT
-                float32 = stack.enter_context(open_fd(stage.float32 / split, flags))
-                os.ftruncate(float32, (last - first) * NUM_NUMERICAL * 4)
-            outputs[split] = (label, float16, float32, tuple(categorical))
-        yield outputs
-
-
-def _targets(
-    outputs: Outputs,
-    bounds: dict[Split, tuple[int, int]],
-    spec: FeatureSpec,
-    first: int,
-    last: int,
-) -> list[tuple[Split, binding.EncodeTarget]]:
-    """Returns where global rows [first, last) go, in row order."""
-    id_bytes = tuple(f.dtype.itemsize for f in spec.categorical)
-    targets: list[tuple[Split, binding.EncodeTarget]] = []
-    for split, (begin, end) in sorted(bounds.items(), key=lambda item: item[1]):
-        start, stop = max(first, begin), min(last, end)
-        if start >= stop:
-            continue
-        label, float16, float32, categorical = outputs[split]
-        target = binding.EncodeTarget(
-            first_row=start - first,
-            rows=stop - start,
-            out_row=start - begin,
-            label_fd=label,
-            float16_fd=float16,
-            float32_fd=float32,
-            categorical_fds=categorical,
-            id_bytes=id_bytes,
-        )
-        targets.append((split, target))
-    return targets
-
-
-def _copy_dictionaries(dictionaries: Dictionaries, dataset: Path) -> None:
-    (dataset / DICTIONARY_FOLDER).mkdir(exist_ok=True)
-    for column, path in enumerate(dictionaries.paths):
-        shutil.copyfile(path, dictionary_path(dataset, column))

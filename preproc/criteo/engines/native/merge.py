@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 2 of the native engine: one dictionary per column."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.engine import DICTIONARY_DTYPE, EngineJob
+from preproc.criteo.dictionaries import Dictionaries, map_file
+from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.scan import (
     ScannedInput,
@@ -25,37 +25,6 @@ from preproc.files.workspace import atomic_file, settings_key
 
 LEAST_MERGE_BYTES = 2 * 2**20
 """A table of one MiB and as much for the categories of a small column."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Dictionaries:
-    """The dictionary files.
-
-    Attributes:
-        key: names everything they depend on.
-        paths: one file per column: uint32 categories in id order.
-    """
-
-    key: str
-    paths: tuple[Path, ...]
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Number of categories of each column."""
-        return tuple(p.stat().st_size // DICTIONARY_DTYPE.itemsize for p in self.paths)
-
-    @property
-    def cardinalities(self) -> tuple[int, ...]:
-        """Rows of each embedding table: the categories, and id 0."""
-        return tuple(k + 1 for k in self.kept)
-
-    def missing(self) -> list[int]:
-        """Returns the columns that are not merged yet."""
-        return [c for c, path in enumerate(self.paths) if not path.exists()]
-
-    def load(self) -> list[npt.NDArray[np.uint32]]:
-        """Returns the categories of each column (mapped, not read)."""
-        return [_map(p, DICTIONARY_DTYPE) for p in self.paths]
 
 
 def merge(engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings) -> Dictionaries:
@@ -86,9 +55,7 @@ def plan_merge(
         }
     )
     folder = engine_job.workspace.unit_dir("merge", key)
-    return counted, Dictionaries(
-        key, tuple(folder / f"cat_{c}.bin" for c in range(NUM_CATEGORICAL))
-    )
+    return counted, Dictionaries(folder, key)
 
 
 def _counted_units(
@@ -144,16 +111,10 @@ def map_runs(units: Sequence[ScannedUnit]) -> Runs:
     """Returns the runs of each column (mapped, not read)."""
     runs: Runs = [[] for _ in range(NUM_CATEGORICAL)]
     for unit in units:
-        entries = _map(unit.runs_path, binding.RUN_ENTRY)
+        entries = map_file(unit.runs_path, binding.RUN_ENTRY)
         for run in unit.result.runs:
             runs[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
     return runs
-
-
-def _map(path: Path, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
 class _DoesNotFitError(Exception):
@@ -202,7 +163,7 @@ def _merge_columns(
     def work(column: int, budget: int) -> int:
         return merge_column(
             runs[column],
-            dictionaries.paths[column],
+            dictionaries.path(column),
             job.semantics.frequency_limit,
             budget,
             progress,

@@ -11,10 +11,12 @@ touches. Units depend on sizes of files alone, never on threads or memory.
 
 from typing import Any
 
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult, FileRows
+from preproc.criteo.engines import reference
 from preproc.criteo.engines.native.encode import EncodedInput, encode
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.engines.native.merge import Dictionaries, merge
+from preproc.criteo.engines.native.merge import merge
 from preproc.criteo.engines.native.scan import ScannedInput, scan
 from preproc.criteo.engines.native.units import NativeSettings, plan_units
 from preproc.criteo.rules import REJECT_REASONS
@@ -28,6 +30,12 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
         engine_job: what to do.
         settings: sizes that change speed and memory but no output; None chooses.
     """
+    if not binding.is_built():
+        engine_job.reporter.note(
+            "the native kernel is not built (python setup.py build_ext --inplace, needs a C++ "
+            "compiler); the reference engine works instead: same bytes, about 50 times slower"
+        )
+        return reference.run(engine_job)
     settings = settings or NativeSettings()
     units = plan_units(engine_job.inputs, settings)
     scanned = scan(engine_job, units, settings)

@@ -6,13 +6,13 @@ ids are not used: its counts are merged here and ordered by the one rule (count 
 value ascending), and the encoding gets the vocabularies in that order.
 """
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.nvtabular.rows import (
     CATEGORICAL,
@@ -25,14 +25,6 @@ from preproc.files.row_parts import RowPart
 from preproc.files.workspace import settings_key
 from preproc.nvtabular.counts import count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Dictionaries:
-    """The categories of each column in id order, and what they depend on."""
-
-    key: str
-    categories: list[npt.NDArray[np.uint32]]
 
 
 def build_dictionaries(
@@ -49,11 +41,13 @@ def build_dictionaries(
     folder = engine_job.workspace.unit_dir("nvtabular_count", key)
     parts = _first_parts(rows, counted, folder)
     folders = count_columns(process, parts, CATEGORICAL, folder, size, engine_job.reporter)
-    depends = {"rows": rows.key, "counted": counted, "frequency_limit": limit}
-    return Dictionaries(
-        settings_key(depends),
-        [_dictionary(folders, name, limit, job.memory_limit) for name in CATEGORICAL],
-    )
+    key = settings_key({"rows": rows.key, "counted": counted, "frequency_limit": limit})
+    folder = engine_job.workspace.unit_dir("nvtabular_dictionaries", key)
+    dictionaries = Dictionaries(folder, key)
+    for column in dictionaries.missing():
+        categories = _dictionary(folders, CATEGORICAL[column], limit, job.memory_limit)
+        dictionaries.save(column, categories)
+    return dictionaries
 
 
 def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowPart]:

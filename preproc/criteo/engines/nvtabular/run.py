@@ -10,19 +10,17 @@ and groups are kept for a resumed run. NVTabular 23.8 needs older packages, so i
 with an environment of its own (`make nvtabular`).
 """
 
-import contextlib
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, write_dictionaries
-from preproc.criteo.engines.native.encode import EncodeStage, staging_folder
-from preproc.criteo.engines.nvtabular.dictionary import Dictionaries, build_dictionaries
+from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
+from preproc.criteo.dictionaries import Dictionaries
+from preproc.criteo.engine import EngineJob, EngineResult
+from preproc.criteo.engines.nvtabular.dictionary import build_dictionaries
 from preproc.criteo.engines.nvtabular.rows import (
     CATEGORICAL,
     LABEL,
@@ -32,22 +30,16 @@ from preproc.criteo.engines.nvtabular.rows import (
     ValidRows,
     read_rows,
 )
-from preproc.criteo.rules import NUM_NUMERICAL, Split, split_bounds
+from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.row_parts import RowPart, total_bytes
-from preproc.files.workspace import settings_key
 from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_write import write_at
-from recsys.data.split_binary import SplitBinaryWriter
 
 LOG_FILE = "nvtabular.log"
-
-Bounds = dict[Split, tuple[int, int]]
 
 
 def run(engine_job: EngineJob) -> EngineResult:
@@ -70,11 +62,10 @@ def run(engine_job: EngineJob) -> EngineResult:
         total = sum(f.rows for f in rows.files)
         counted = total if job.semantics.dictionary_days == "all" else bounds["train"][1]
         dictionaries = build_dictionaries(engine_job, process, rows, counted)
-        cardinalities = tuple(len(c) + 1 for c in dictionaries.categories)
-        spec = FeatureSpec.criteo(cardinalities)
+        spec = FeatureSpec.criteo(dictionaries.cardinalities)
         stage, positives = _encode(engine_job, process, rows, dictionaries, spec, bounds)
     split_rows = {split: last - first for split, (first, last) in bounds.items()}
-    write_dictionaries(stage.dataset, dictionaries.categories)
+    dictionaries.copy_to(stage.dataset)
     if any(sum(f.rejected.values()) for f in rows.files):
         write_quarantine(stage.dataset / QUARANTINE_FILE, rows.bad_rows())
     return EngineResult(
@@ -83,8 +74,8 @@ def run(engine_job: EngineJob) -> EngineResult:
         files=rows.files,
         rows=split_rows,
         positives=positives,
-        cardinalities=cardinalities,
-        columns=EncodedColumns(stage.columns, stage.float32),
+        cardinalities=dictionaries.cardinalities,
+        columns=stage.encoded(),
     )
 
 
@@ -97,17 +88,10 @@ def _encode(
     bounds: Bounds,
 ) -> tuple[EncodeStage, dict[Split, int]]:
     """Encodes every group that was not encoded before; returns the staged columns and clicks."""
-    semantics = engine_job.job.semantics
-    numerical = {
-        "minimum": semantics.numerical_min,
-        "offset": semantics.numerical_offset,
-        "fill": {"raw_zero": "input", "output_zero": "output"}[semantics.numerical_missing],
-    }
     size = group_parts(engine_job.job.memory_limit)
-    depends = {"dictionaries": dictionaries.key, "numerical": numerical, "group_parts": size}
-    key = settings_key(depends | {"splits": bounds, "format": sorted(engine_job.job.format)})
-    stage = EncodeStage(staging_folder(engine_job, key), engine_job.job.format)
-    scratch = engine_job.workspace.unit_dir("nvtabular_encode", key)
+    depends = {"dictionaries": dictionaries.key, "group_parts": size}
+    stage = open_stage(engine_job, depends, bounds)
+    scratch = engine_job.workspace.unit_dir("nvtabular_encode", stage.key)
     groups = list(groups_of(rows.parts, size))
     missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]
     progress = GroupProgress()
@@ -116,19 +100,18 @@ def _encode(
     total = total_bytes(rows.parts)
     with engine_job.reporter.stage("encode", total, progress.counters):
         if missing:
-            _prepare(process, groups[0][:1], dictionaries, numerical, scratch)
-            with _open_columns(stage, spec, bounds) as write:
+            _prepare(process, groups[0][:1], dictionaries, engine_job.job.semantics, scratch)
+            with SplitColumnsWriter(stage, spec, bounds).open() as writer:
                 for index in missing:
                     first = sum(part.rows for group in groups[:index] for part in group)
                     positives = dict.fromkeys(bounds, 0)
                     for columns in _encode_group(process, groups[index], first, scratch, progress):
-                        for split, clicks in write(first, columns).items():
+                        for split, clicks in writer.write(first, columns).items():
                             positives[split] += clicks
                         first += len(columns)
                     stage.write_record(_group_name(index), positives)
     shutil.rmtree(scratch)
-    records: list[Any] = [stage.record(_group_name(i)) for i in range(len(groups))]
-    return stage, {split: sum(r["positives"][split] for r in records) for split in bounds}
+    return stage, stage.clicks(_group_name(i) for i in range(len(groups)))
 
 
 def _encode_group(
@@ -154,17 +137,20 @@ def _prepare(
     process: NvtabularProcess,
     parts: list[RowPart],
     dictionaries: Dictionaries,
-    numerical: dict[str, object],
+    semantics: CriteoSemantics,
     scratch: Path,
 ) -> None:
     """Hands the vocabularies and the rules for numerical features to NVTabular."""
     vocabularies = {}
-    for name, categories in zip(CATEGORICAL, dictionaries.categories, strict=True):
+    for name, categories in zip(CATEGORICAL, dictionaries.load(), strict=True):
         # The missing category goes first: so no vocabulary is empty, and it ends as id 0.
         values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
         vocabularies[name] = write_vocabulary(scratch, name, values)
-    request = numerical | {
+    request = {
         "do": "prepare",
+        "minimum": semantics.numerical_min,
+        "offset": semantics.numerical_offset,
+        "fill": {"raw_zero": "input", "output_zero": "output"}[semantics.numerical_missing],
         "parts": [str(p.path) for p in parts],
         "folder": str(scratch / "vocabularies"),
         "kept": [ROW, LABEL],
@@ -195,37 +181,3 @@ def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
         np.stack([columns[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),
         tuple(np.maximum(i - FIRST_ID, 0).astype(np.int32) for i in ids),
     )
-
-
-@contextlib.contextmanager
-def _open_columns(
-    stage: EncodeStage, spec: FeatureSpec, bounds: Bounds
-) -> Iterator[Callable[[int, ClickColumns], dict[Split, int]]]:
-    """Opens the column files of all splits; yields what writes rows and returns their clicks."""
-    writers: dict[Split, SplitBinaryWriter] = {}
-    float32: dict[Split, int] = {}
-    row_bytes = 4 * NUM_NUMERICAL
-
-    def write(first: int, columns: ClickColumns) -> dict[Split, int]:
-        positives = {}
-        for split, (begin, end) in bounds.items():
-            start, stop = max(first, begin), min(first + len(columns), end)
-            if start >= stop:
-                continue
-            piece = columns[start - first : stop - first]
-            writers[split].write(start - begin, piece)
-            if float32:
-                write_at(float32[split], piece.numerical, (start - begin) * row_bytes)
-            positives[split] = int(np.count_nonzero(piece.label))
-        return positives
-
-    with contextlib.ExitStack() as stack:
-        for split, (begin, end) in bounds.items():
-            writers[split] = SplitBinaryWriter(stage.columns / split, spec, end - begin)
-            stack.enter_context(writers[split])
-            if stage.float32 is not None:
-                stage.float32.mkdir(exist_ok=True)
-                opened = open_fd(stage.float32 / split, os.O_RDWR | os.O_CREAT)
-                float32[split] = stack.enter_context(opened)
-                os.ftruncate(float32[split], (end - begin) * row_bytes)
-        yield write

@@ -2,18 +2,16 @@
 """Dataframe mode: Spark SQL alone does the work, no Python and no native code on the executors.
 
 scan    text -> validated rows, a parquet folder per day              (rows)
-count   rows -> categories counted, ordered and numbered              (dictionaries)
+count   rows -> categories counted, ordered and numbered              (here)
 encode  rows joined with the dictionaries -> ids, a folder per group  (here)
 join    the ids of a group -> their place in the columns, by the driver (here)
 
 Every folder stands under a key of what it depends on, and has its name only when it is complete.
 """
 
-import contextlib
 import itertools
-import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, dictionary_path
-from preproc.criteo.engines.native.encode import EncodeStage, staging_folder
-from preproc.criteo.engines.spark.dictionaries import (
-    SqlDictionaries,
-    category,
-    copy_dictionaries,
-    count_categories,
-)
+from preproc.criteo.columns import EncodeStage, SplitColumnsWriter, open_stage
+from preproc.criteo.dictionaries import DICTIONARY_DTYPE, Dictionaries
+from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.engines.spark.row_numbers import RowGroup, all_days
 from preproc.criteo.engines.spark.rows import read_rows
 from preproc.criteo.rules import (
@@ -39,20 +32,18 @@ from preproc.criteo.rules import (
     Split,
     split_bounds,
 )
-from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.workspace import settings_key
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_write import write_at
-from recsys.data.split_binary import SplitBinaryWriter
 
 BROADCAST_CATEGORIES = 4 * 2**20
 """A larger dictionary is joined by a shuffle: every executor would hold it, about 40 B each."""
 
 _BATCH_ROWS = 2**16
+_FILE_BATCH_ROWS = 2**18
 
 
 def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
@@ -63,36 +54,22 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     days = all_days(groups)
     dictionaries = count_categories(engine_job, runner, groups)
     bounds = split_bounds([day.rows for day in days], semantics)
-    key = settings_key(
-        {
-            "dictionaries": dictionaries.key,
-            "splits": bounds,
-            "format": sorted(job.format),
-            "numerical": [
-                semantics.numerical_offset,
-                semantics.numerical_min,
-                semantics.numerical_missing,
-            ],
-        }
-    )
-    stage = EncodeStage(staging_folder(engine_job, key), job.format)
-    cardinalities = tuple(kept + 1 for kept in dictionaries.kept)
-    _encode_groups(engine_job, runner, groups, dictionaries, _Places(stage, bounds, cardinalities))
-    copy_dictionaries(
-        dictionaries, [dictionary_path(stage.dataset, c) for c in range(NUM_CATEGORICAL)]
-    )
+    stage = open_stage(engine_job, {"dictionaries": dictionaries.key}, bounds)
+    spec = FeatureSpec.criteo(dictionaries.cardinalities)
+    columns = SplitColumnsWriter(stage, spec, bounds)
+    _encode_groups(engine_job, runner, groups, dictionaries, stage, columns)
+    dictionaries.copy_to(stage.dataset)
     bad = [row for day in days for row in day.bad]
     if bad:
         write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
-    records = [stage.record(group.key) or {} for group in groups]
     return EngineResult(
         dataset=stage.dataset,
         engine={"name": "spark", "mode": "dataframe", "spark_version": runner.version},
         files=tuple(day.file_rows() for day in days),
         rows={split: last - first for split, (first, last) in bounds.items()},
-        positives={split: sum(r["positives"][split] for r in records) for split in SPLITS},
-        cardinalities=cardinalities,
-        columns=EncodedColumns(stage.columns, stage.float32),
+        positives=stage.clicks(group.key for group in groups),
+        cardinalities=dictionaries.cardinalities,
+        columns=stage.encoded(),
     )
 
 
@@ -100,16 +77,17 @@ def _encode_groups(
     engine_job: EngineJob,
     runner: SparkRunner,
     groups: list[RowGroup],
-    dictionaries: SqlDictionaries,
-    places: "_Places",
+    dictionaries: Dictionaries,
+    stage: EncodeStage,
+    columns: SplitColumnsWriter,
 ) -> None:
-    folder = engine_job.workspace.unit_dir("encode", places.stage.dataset.parent.name).resolve()
+    folder = engine_job.workspace.unit_dir("encode", stage.key).resolve()
     done = [0, 0]
     with (
         engine_job.reporter.stage(
             "encode", sum(g.text_bytes for g in groups), lambda: (done[0], done[1])
         ),
-        places.open(),
+        columns.open(),
     ):
         for group in groups:
             before, first_row = done
@@ -117,13 +95,13 @@ def _encode_groups(
             def update(fraction: float, before: int = before, group: RowGroup = group) -> None:
                 done[0] = before + int(fraction * group.text_bytes)
 
-            if places.stage.record(group.key) is None:
+            if stage.record(group.key) is None:
                 encoded = folder / group.key
                 if not encoded.exists():
                     table = _encoded(runner, group, dictionaries, engine_job.job.semantics)
                     write_parquet(runner, table, encoded, update)
-                positives = places.write_group(group, encoded, first_row)
-                places.stage.write_record(group.key, positives)
+                positives = _write_group(columns, group, encoded, first_row)
+                stage.write_record(group.key, positives)
                 shutil.rmtree(encoded)
             done[:] = [before + group.text_bytes, first_row + group.rows]
 
@@ -131,7 +109,7 @@ def _encode_groups(
 def _encoded(
     runner: SparkRunner,
     group: RowGroup,
-    dictionaries: SqlDictionaries,
+    dictionaries: Dictionaries,
     semantics: CriteoSemantics,
 ) -> Any:
     """Returns the valid rows of a group with their features and ids."""
@@ -143,7 +121,7 @@ def _encoded(
             ids.append(f"0 AS id{column}")
             continue
         name = f"d{column}"
-        session.read.parquet(uri(dictionaries.ids(column))).createOrReplaceTempView(name)
+        session.read.parquet(uri(_ids_folder(dictionaries, column))).createOrReplaceTempView(name)
         key = category(column, semantics)
         joins.append(f"LEFT JOIN {name} ON rows.{key} = {name}.value")
         ids.append(f"coalesce({name}.id, 0) AS id{column}")
@@ -175,88 +153,45 @@ def _numerical(semantics: CriteoSemantics) -> list[str]:
     return columns
 
 
-class _Places:
-    """The columns of all splits, and where rows go in them."""
+def _write_group(
+    columns: SplitColumnsWriter, group: RowGroup, encoded: Path, first_row: int
+) -> dict[Split, int]:
+    """Writes encoded rows under their global numbers; returns the clicks of each split.
 
-    def __init__(
-        self,
-        stage: EncodeStage,
-        bounds: dict[Split, tuple[int, int]],
-        cardinalities: tuple[int, ...],
-    ) -> None:
-        self.stage = stage
-        self._bounds = bounds
-        self._spec = FeatureSpec.criteo(cardinalities)
-        self._writers: dict[Split, SplitBinaryWriter] = {}
-        self._float32: dict[Split, int] = {}
+    Args:
+        columns: open.
+        group: whose rows.
+        encoded: parquet of them, in any order (long runs in order are faster).
+        first_row: global number of the first.
+    """
+    clicks: Counter[Split] = Counter(dict.fromkeys(SPLITS, 0))
+    written: list[tuple[int, int]] = []
+    first_rows = list(itertools.accumulate((d.rows for d in group.days), initial=first_row))
+    for path in sorted(encoded.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                numbers = _row_numbers(group, batch, first_rows)
+                order = np.argsort(numbers, kind="stable")
+                numbers, rows = numbers[order], _columns(batch, order)
+                cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
+                for start, stop in zip([0, *cuts], [*cuts, len(numbers)], strict=True):
+                    if start < stop:
+                        first = int(numbers[start])
+                        written.append((first, first + stop - start))
+                        clicks.update(columns.write(first, rows[start:stop]))
+    _check_complete(written, first_row, first_rows[-1])
+    return dict(clicks)
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Opens the files of all splits, in their full size."""
-        with contextlib.ExitStack() as stack:
-            for split, (first, last) in self._bounds.items():
-                writer = SplitBinaryWriter(self.stage.columns / split, self._spec, last - first)
-                self._writers[split] = stack.enter_context(writer)
-                if self.stage.float32 is not None:
-                    self.stage.float32.mkdir(exist_ok=True)
-                    fd = open_fd(self.stage.float32 / split, os.O_RDWR | os.O_CREAT)
-                    self._float32[split] = stack.enter_context(fd)
-            yield
 
-    def write_group(self, group: RowGroup, encoded: Path, first_row: int) -> dict[Split, int]:
-        """Writes encoded rows at their places; returns the clicks of each split.
-
-        Args:
-            group: whose rows.
-            encoded: parquet of them, in any order (long runs in order are faster).
-            first_row: global number of the first.
-        """
-        positives = dict.fromkeys(SPLITS, 0)
-        written: list[tuple[int, int]] = []
-        first_rows = list(itertools.accumulate((d.rows for d in group.days), initial=first_row))
-        for part in sorted(encoded.glob("*.parquet")):
-            with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(_BATCH_ROWS):
-                    rows = np.empty(len(batch), np.int64)
-                    days = batch["day"].to_numpy()
-                    blocks, lines = batch["block"].to_numpy(), batch["line"].to_numpy()
-                    for day in np.unique(days):
-                        here = days == day
-                        numbers = group.days[day].row_numbers(blocks[here], lines[here])
-                        rows[here] = numbers + first_rows[day]
-                    written += self._write_rows(batch, rows, positives)
-        _check_complete(written, first_row, first_rows[-1])
-        return positives
-
-    def _write_rows(
-        self, batch: Any, rows: npt.NDArray[np.int64], positives: dict[Split, int]
-    ) -> list[tuple[int, int]]:
-        """Writes rows of the given global numbers; returns the ranges they make."""
-        order = np.argsort(rows, kind="stable")
-        rows = rows[order]
-        columns = _columns(batch, order)
-        cuts = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
-        ranges = []
-        for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-            if start < stop:
-                ranges.append((int(rows[start]), int(rows[stop - 1]) + 1))
-                self._write(ranges[-1], columns[start:stop], positives)
-        return ranges
-
-    def _write(
-        self, rows: tuple[int, int], columns: ClickColumns, positives: dict[Split, int]
-    ) -> None:
-        for split, (begin, end) in self._bounds.items():
-            start, stop = max(rows[0], begin), min(rows[1], end)
-            if start >= stop:
-                continue
-            part = columns[start - rows[0] : stop - rows[0]]
-            self._writers[split].write(start - begin, part)
-            if split in self._float32:
-                values: npt.NDArray[Any] = part.numerical.astype("<f4", copy=False)
-                offset = (start - begin) * NUM_NUMERICAL * 4
-                write_at(self._float32[split], values, offset)
-            positives[split] += int(part.label.sum())
+def _row_numbers(group: RowGroup, batch: Any, first_rows: list[int]) -> npt.NDArray[np.int64]:
+    """Returns the global numbers of the rows of a batch, from the first row of each day."""
+    rows = np.empty(len(batch), np.int64)
+    days = batch["day"].to_numpy()
+    blocks, lines = batch["block"].to_numpy(), batch["line"].to_numpy()
+    for day in np.unique(days):
+        here = days == day
+        rows[here] = group.days[day].row_numbers(blocks[here], lines[here]) + first_rows[day]
+    return rows
 
 
 def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
@@ -278,3 +213,95 @@ def _check_complete(written: list[tuple[int, int]], first: int, last: int) -> No
         if start != expected:
             raise AssertionError(f"row {start} was encoded where row {expected} belongs")
         expected = stop
+
+
+def _ids_folder(dictionaries: Dictionaries, column: int) -> Path:
+    """Returns the parquet folder of a column's (value, id) pairs; not there if none is kept."""
+    return dictionaries.folder / "ids" / f"feature={column}"
+
+
+def category(column: int, semantics: CriteoSemantics) -> str:
+    """Returns the SQL of what is counted and looked up in a column."""
+    modulus = semantics.category_modulus
+    return f"c{column}" if modulus is None else f"c{column} % {modulus}L"
+
+
+def count_categories(
+    engine_job: EngineJob, runner: SparkRunner, groups: list[RowGroup]
+) -> Dictionaries:
+    """Counts the categories of the rows that dictionaries are made from, unless that was done."""
+    semantics = engine_job.job.semantics
+    rows = sum(group.rows for group in groups)
+    if semantics.dictionary_days == "train":
+        rows = split_bounds([day.rows for day in all_days(groups)], semantics)["train"][1]
+    limit = max(semantics.frequency_limit, 1)
+    key = settings_key(
+        {
+            "groups": [group.key for group in groups],
+            "rows": rows,
+            "modulus": semantics.category_modulus,
+            "frequency_limit": limit,
+        }
+    )
+    folder = engine_job.workspace.unit_dir("dictionaries", key).resolve()
+    dictionaries = Dictionaries(folder, key)
+    if not dictionaries.missing():
+        return dictionaries
+    total = sum(group.text_bytes for group in groups)
+    done = [0]
+    with engine_job.reporter.stage("count", total, lambda: (done[0], 0)):
+        ids = folder / "ids"
+        if not ids.exists():
+            table = _numbered(runner, _counted_rows(runner, groups, rows), semantics, limit)
+            write_parquet(
+                runner,
+                table,
+                ids,
+                lambda fraction: done.__setitem__(0, int(fraction * total)),
+                by="feature",
+            )
+        for column in range(NUM_CATEGORICAL):
+            _write_dictionary(dictionaries, column)
+        done[0] = total
+    return dictionaries
+
+
+def _counted_rows(runner: SparkRunner, groups: list[RowGroup], rows: int) -> Any:
+    """Returns the first `rows` valid rows of all groups."""
+    read = runner.session.read
+    whole: list[str] = []
+    cut: Any = None
+    for group in groups:
+        if rows >= group.rows:
+            whole.append(uri(group.folder))
+        elif cut is None:  # even for no rows: a table has to have columns
+            cut = read.parquet(uri(group.folder)).where(group.first_rows_condition(rows))
+        rows = max(rows - group.rows, 0)
+    table: Any = read.parquet(*whole) if whole else cut
+    if whole and cut is not None:
+        table = table.union(cut)
+    return table.where("raw IS NULL")
+
+
+def _numbered(runner: SparkRunner, rows: Any, semantics: CriteoSemantics, limit: int) -> Any:
+    pairs = ", ".join(f"{c}, {category(c, semantics)}" for c in range(NUM_CATEGORICAL))
+    rows.selectExpr(f"stack({NUM_CATEGORICAL}, {pairs}) AS (feature, value)").where(
+        "value IS NOT NULL"
+    ).createOrReplaceTempView("seen")
+    return runner.session.sql(
+        "SELECT feature, value, CAST(row_number() OVER (PARTITION BY feature"
+        " ORDER BY seen DESC, value ASC) AS INT) AS id"
+        " FROM (SELECT feature, value, count(*) AS seen FROM seen GROUP BY feature, value)"
+        f" WHERE seen >= {limit}"
+    )
+
+
+def _write_dictionary(dictionaries: Dictionaries, column: int) -> None:
+    parts = sorted(_ids_folder(dictionaries, column).glob("*.parquet"))
+    files = [pq.ParquetFile(part) for part in parts]
+    values = np.zeros(sum(f.metadata.num_rows for f in files), DICTIONARY_DTYPE)
+    for file in files:
+        for batch in file.iter_batches(_FILE_BATCH_ROWS, columns=["value", "id"]):
+            values[batch["id"].to_numpy() - 1] = batch["value"].to_numpy()
+        file.close()
+    dictionaries.save(column, values)

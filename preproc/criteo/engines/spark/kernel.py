@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.engines.native.encode import (
     EncodedInput,
@@ -24,13 +25,11 @@ from preproc.criteo.engines.native.encode import (
     check_encode_memory,
     encode_unit,
     finish_encode,
-    open_outputs,
     plan_encode,
 )
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import (
     LEAST_MERGE_BYTES,
-    Dictionaries,
     map_runs,
     merge_column,
     plan_merge,
@@ -207,7 +206,7 @@ def _merge(
     missing = dictionaries.missing()
     if not missing:
         return dictionaries
-    _remove_attempts(dictionaries.paths[0].parent)
+    _remove_attempts(dictionaries.folder)
     sizes = [sum(run.nbytes for run in runs) for runs in map_runs(units)]
     missing.sort(key=lambda column: -sizes[column])  # so that tasks end together
     counted = _Counted(TaskTally())
@@ -234,7 +233,7 @@ def _merge_here(
     progress: Progress,
 ) -> TaskTally:
     runs = map_runs(units)[column]
-    path = dictionaries.paths[column]
+    path = dictionaries.path(column)
     _, budget = share_budget(memory_limit, threads, LEAST_MERGE_BYTES)
     with _attempt(path.parent) as private:
         needed = merge_column(runs, private / path.name, frequency_limit, budget, progress)
@@ -256,7 +255,7 @@ def _encode(
     counted = _Counted(before)
     if missing:
         work = functools.partial(_encode_here, plan, dictionaries, engine_job.job.memory_limit)
-        with engine_job.reporter.stage("encode", total, counted), open_outputs(plan):
+        with engine_job.reporter.stage("encode", total, counted), plan.columns.open():
             runner.run_tasks(missing, work, counted.update)
     return finish_encode(plan, dictionaries)
 
@@ -269,8 +268,8 @@ def _encode_here(
     progress: Progress,
 ) -> TaskTally:
     tables = _open_tables.get(dictionaries, memory_limit)
-    with open_outputs(plan) as outputs:
-        clicks = encode_unit(plan, index, tables, outputs, progress)
+    with plan.columns.open():
+        clicks = encode_unit(plan, index, tables, progress)
     plan.stage.write_record(plan.units[index].unit.name, clicks)  # after the rows are on disk
     return _tally(plan.units[index])
 
@@ -280,19 +279,19 @@ class _OpenTables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paths: tuple[Path, ...] = ()
+        self._folder: Path | None = None
         self._tables: ctypes.Array[ctypes.c_void_p] | None = None
         self._stack = contextlib.ExitStack()
 
     def get(self, dictionaries: Dictionaries, memory_limit: int) -> "ctypes.Array[ctypes.c_void_p]":
         with self._lock:
-            if self._tables is None or self._paths != dictionaries.paths:
+            if self._tables is None or self._folder != dictionaries.folder:
                 self._stack.close()
                 self._tables = None
                 check_encode_memory(memory_limit, dictionaries)
                 opened = binding.open_dictionaries(dictionaries.load())
                 self._tables = self._stack.enter_context(opened)
-                self._paths = dictionaries.paths
+                self._folder = dictionaries.folder
             return self._tables
 
 

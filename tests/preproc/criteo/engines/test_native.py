@@ -16,7 +16,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from preproc.criteo.engine import dictionary_path
+from preproc.criteo.dictionaries import dataset_dictionaries
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.reference import read_rows
@@ -131,11 +131,12 @@ def test_rows_are_where_they_should_be(days, tmp_path):
     half = len(parsed.label) // 2
     assert (test.num_rows, validation.num_rows) == (half, len(parsed.label) - half)
     rows = validation.read(0, 5)
+    dictionaries = dataset_dictionaries(tmp_path / "made")
     for i in range(5):
         row = half + i
         assert rows.label[i] == parsed.label[row]
         for column in range(26):
-            dictionary = np.fromfile(dictionary_path(tmp_path / "made", column), "<u4")
+            dictionary = np.fromfile(dictionaries.path(column), "<u4")
             id_ = int(rows.categorical[column][i])
             value = parsed.categories[row, column]
             if parsed.categories_missing[row, column] or value not in dictionary:

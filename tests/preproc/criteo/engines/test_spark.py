@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.engines.native import encode as native_encode
+from preproc.criteo import columns
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
@@ -246,6 +246,6 @@ def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
         patch.setattr("preproc.criteo.engines.spark.kernel.finish_encode", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **spark("kernel"))
-    monkeypatch.setattr(native_encode, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
     made = run(days, tmp_path / "made", "spark", **spark("kernel"))
     assert_same(made, run(days, tmp_path / "native"))

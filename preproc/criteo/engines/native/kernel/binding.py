@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from preproc.criteo.columns import EncodeTarget
 from preproc.criteo.engines.native.kernel.library import (
     LineTooLongError,
     RawEncodeTarget,
@@ -229,31 +230,6 @@ def open_dictionaries(
         for handle in handles:
             if handle is not None:
                 load().criteo_dictionary_close(handle)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EncodeTarget:
-    """Rows [first_row, first_row + rows) of a text go to rows from `out_row` on of these files.
-
-    Attributes:
-        first_row: counted over the valid rows of the text.
-        rows: how many.
-        out_row: row of the output files that takes the first one.
-        label_fd: bool, one byte each.
-        float16_fd: numerical features, row-major.
-        float32_fd: the same as float32, or -1.
-        categorical_fds: one file per column.
-        id_bytes: 1, 2 or 4 for each column.
-    """
-
-    first_row: int
-    rows: int
-    out_row: int
-    label_fd: int
-    float16_fd: int
-    float32_fd: int
-    categorical_fds: tuple[int, ...]
-    id_bytes: tuple[int, ...]
 
 
 class Encoder(_Reader):

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dictionaries of a dataset: a file per column, its categories in id order."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.criteo.rules import NUM_CATEGORICAL
+from preproc.files.workspace import atomic_file
+
+DICTIONARY_FOLDER = "dictionaries"
+DICTIONARY_DTYPE = np.dtype("<u4")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dictionaries:
+    """The dictionary files of all columns; each has its name only when it is complete.
+
+    Attributes:
+        folder: with the files.
+        key: names everything they depend on, for stages that depend on them.
+    """
+
+    folder: Path
+    key: str = ""
+
+    def path(self, column: int) -> Path:
+        """Returns the file of a column: uint32 categories, the first has id 1."""
+        return self.folder / f"cat_{column}.bin"
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Number of categories of each column."""
+        sizes = (self.path(c).stat().st_size for c in range(NUM_CATEGORICAL))
+        return tuple(size // DICTIONARY_DTYPE.itemsize for size in sizes)
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Rows of each embedding table: the categories, and id 0."""
+        return tuple(k + 1 for k in self.kept)
+
+    def missing(self) -> list[int]:
+        """Returns the columns that have no dictionary yet."""
+        return [c for c in range(NUM_CATEGORICAL) if not self.path(c).exists()]
+
+    def load(self) -> list[npt.NDArray[np.uint32]]:
+        """Returns the categories of each column (mapped, not read)."""
+        return [map_file(self.path(c), DICTIONARY_DTYPE) for c in range(NUM_CATEGORICAL)]
+
+    def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
+        """Writes the dictionary of a column."""
+        with atomic_file(self.path(column)) as fd, os.fdopen(os.dup(fd), "wb") as file:
+            categories.astype(DICTIONARY_DTYPE, copy=False).tofile(file)
+
+    def copy_to(self, dataset: Path) -> None:
+        """Copies all files into a staged dataset."""
+        target = dataset_dictionaries(dataset)
+        for column in range(NUM_CATEGORICAL):
+            shutil.copyfile(self.path(column), target.path(column))
+
+
+def dataset_dictionaries(dataset: Path) -> Dictionaries:
+    """Returns the dictionaries of a dataset, with their folder made."""
+    folder = dataset / DICTIONARY_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return Dictionaries(folder)
+
+
+def map_file(path: Path, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
+    """Returns the values of a file (mapped, not read)."""
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
