@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of the Criteo kernel; preproc/criteo/engines/native/kernel/binding.py is its other side.
+// The C interface of the Criteo kernel; kernel/binding.py is its other side.
 //
 // Text goes in by ranges of a file or by pieces in memory, so the same calls serve a thread of the
 // native engine and an executor of a cluster. No call keeps state outside its handle. Calls return
