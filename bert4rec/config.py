@@ -186,6 +186,11 @@ class PrecisionConfig:
     amp: bool = setting(False, "Compute matrix products in half precision")
     amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
 
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss: none, gradients of this model do not underflow."""
+        return 1.0
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:

@@ -5,19 +5,20 @@ Letters: B sequences of a batch, N tokens.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import Objective, WindowKind
+from bert4rec.config import Bert4RecConfig, Objective, WindowKind
 from bert4rec.data.masking import MaskingRule, draw_counts
 from bert4rec.data.split import Split, known_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.data.sequences import Sequences
+from recsys.train.processes import ALONE, Processes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,6 +141,65 @@ class TrainBatches:
         items, layout = pack(self._sequences, windows, self._device)
         seed = int(generator.integers(2**63))
         return TrainBatch(items, layout, causal, counts, last_only, seed)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchGroup:
+    """The batches of one step.
+
+    Attributes:
+        parts: the batches.
+    """
+
+    parts: tuple[TrainBatch, ...]
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.parts)
+
+
+class AccumulatedBatches:
+    """Batches of a step, so that one process takes what several would.
+
+    Args:
+        sources: as for processes 0, 1, ... of the run; at least one.
+    """
+
+    def __init__(self, sources: Sequence[TrainBatches]) -> None:
+        self._sources = sources
+        self.batch_size = sum(source.batch_size for source in sources)
+        self.num_batches = sources[0].num_batches
+
+    def batches(self, epoch: int, start: int) -> Iterator[BatchGroup]:
+        """Yields the groups of an epoch from `start` on."""
+        streams = [source.batches(epoch, start) for source in self._sources]
+        yield from (BatchGroup(parts) for parts in zip(*streams, strict=True))
+
+
+def training_batches(
+    config: Bert4RecConfig,
+    sequences: Sequences,
+    device: torch.device,
+    processes: Processes = ALONE,
+) -> AccumulatedBatches:
+    """Returns this process's training batches."""
+    data, steps = config.data, config.optimizer.accumulation_steps
+    sources = [
+        TrainBatches(
+            sequences=sequences,
+            kind=data.windows,
+            max_len=config.model.max_len,
+            dupe_factor=data.dupe_factor,
+            batch_size=data.train_batch_size,
+            objective=config.objective.objective,
+            masking=MaskingRule.of(config.objective),
+            seed=config.run.seed,
+            device=device,
+            rank=processes.rank * steps + number,
+            world_size=processes.world_size * steps,
+        )
+        for number in range(steps)
+    ]
+    return AccumulatedBatches(sources)
 
 
 def pack(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config import MaskLastOf
+from bert4rec.config import MaskLastOf, ObjectiveConfig
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item
@@ -38,6 +38,17 @@ class MaskingRule:
     mask_last_of: MaskLastOf = "sequences"
     mask_replace: float = 0.8
     random_replace: float = 0.1
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig) -> "MaskingRule":
+        """Takes the rule from the settings of the objective."""
+        return cls(
+            mask_prob=config.mask_prob,
+            mask_last_prob=config.mask_last_prob,
+            mask_last_of=config.mask_last_of,
+            mask_replace=config.mask_replace,
+            random_replace=config.random_replace,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,24 +13,22 @@ from absl import flags
 
 import bert4rec  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from bert4rec.config import Bert4RecConfig
+from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
-from bert4rec.train import run as runs
-from bert4rec.train.inference import inference_benchmark
 from bert4rec.train.recommend import recommend
 from recsys import program
+from recsys.train.run import execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Does what the flags say."""
     config = config_from_flags(flag_values)
-    if config.run.mode == "test":
-        runs.test(config, program.say)
-    elif config.run.mode == "inference_benchmark":
-        inference_benchmark(config, program.say)
-    elif config.run.mode == "recommend":
+    if config.run.mode == "recommend":
         _recommend(config)
-    else:
-        result = runs.train(config, program.say)
+        return
+    joined = join_run(config)
+    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.say, joined)
+    if result is not None:
         program.say_how_to_continue(
             result.reason,
             result.state.step,

@@ -28,8 +28,8 @@ from bert4rec.model.next_items import ask, pairs
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
-from recsys.train.device import resolve_device
-from recsys.train.precision import Precision, resolve_precision
+from recsys.train.precision import Precision
+from recsys.train.run import set_up_machine
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class Recommender:
         if config.run.load_checkpoint_path is None:
             raise ValueError("--mode recommend needs --load_checkpoint_path, a trained model")
         path = Path(config.run.load_checkpoint_path)
-        if config.run.num_threads is not None:
-            torch.set_num_threads(config.run.num_threads)
-        device = resolve_device(config.run.base_device)
+        machine = set_up_machine(config, logger.info)
         config = take_model_from_checkpoint(config)
         root = dataset_root(config.data)
         if root is None:  # the items of the generated dataset have no other names
@@ -83,18 +81,17 @@ class Recommender:
             str(root or config.data.dataset_name),
             "--dataset_path",
         )
-        with device:
+        with machine.device:
             model = Bert4Rec(config.model, len(raw_ids))
         load_weights(path, model)
         model.eval()
-        precision = config.precision
         return cls(
             model=model,
             raw_ids=raw_ids,
             numbers={raw_id: number for number, raw_id in enumerate(raw_ids, 1)},
             causal=config.objective.objective == "causal",
-            precision=resolve_precision(device, precision.amp, precision.amp_dtype, 1.0),
-            device=device,
+            precision=machine.precision,
+            device=machine.device,
         )
 
     @torch.inference_mode()

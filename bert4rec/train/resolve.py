@@ -2,17 +2,13 @@
 """Fills in what a run leaves open, from the checkpoint and the dataset; each change is logged."""
 
 import dataclasses
-import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bert4rec.config import Bert4RecConfig, ModelConfig
 from bert4rec.data.sources import dataset_root
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
-
-logger = logging.getLogger(__name__)
+from recsys.train.recipe import adopt
 
 _FILTERS = ("min_user_count", "min_item_count", "min_rating")
 
@@ -35,7 +31,7 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     if config.run.mode != "train":
         names.append("objective")
     stored = {name: checkpoint.config[name] for name in names if name in checkpoint.config}
-    return _changed(config, stored, "as in the checkpoint")
+    return adopt(config, stored, "as in the checkpoint")
 
 
 def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
@@ -70,16 +66,4 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
                 f"`python -m preproc.{source} --{name} {values[name]}`"
             )
     filters = {name: recorded[name] for name in _FILTERS if name in recorded}
-    return _changed(config, filters, "as the dataset was prepared")
-
-
-def _changed(config: Bert4RecConfig, found: Mapping[str, Any], why: str) -> Bert4RecConfig:
-    values = config.to_dict()
-    changes = {
-        name: value
-        for name, value in found.items()
-        if name not in config.explicit and values[name] != value
-    }
-    for name, value in changes.items():
-        logger.info("--%s: %s, %s", name, value, why)
-    return Bert4RecConfig.from_dict(values | changes, config.explicit)
+    return adopt(config, filters, "as the dataset was prepared")

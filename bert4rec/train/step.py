@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bert4rec.config import Bert4RecConfig, ObjectiveConfig
-from bert4rec.data.accumulated import BatchGroup
-from bert4rec.data.batches import TrainBatch
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
-from bert4rec.data.negative_sampler import NegativeSampler
+from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.model.item_rows import ItemRows
 from bert4rec.model.loss import LossNetwork, Question
 from bert4rec.model.network import Bert4Rec
@@ -20,21 +19,11 @@ from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext.ops import RowOptimizer
+from recsys.data.sequences import Sequences
 from recsys.train.dense_optimizer import build_dense_optimizer
 from recsys.train.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.row_optimizer import RowwiseOptimizer
-
-
-def masking_rule(config: ObjectiveConfig) -> MaskingRule:
-    """Returns how a config masks tokens."""
-    return MaskingRule(
-        mask_prob=config.mask_prob,
-        mask_last_prob=config.mask_last_prob,
-        mask_last_of=config.mask_last_of,
-        mask_replace=config.mask_replace,
-        random_replace=config.random_replace,
-    )
 
 
 def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
@@ -90,7 +79,7 @@ class Bert4RecTrainStep:
     ) -> None:
         objective, optimizer = config.objective, config.optimizer
         self._model = model
-        self._rule = masking_rule(objective)
+        self._rule = MaskingRule.of(objective)
         self._precision = precision
         self._clip_norm = optimizer.clip_norm
         self._sampler = sampler
@@ -269,3 +258,44 @@ def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
         return rule
     without_adam = config.run.parallelism == "dmp" and device.type == "cpu"
     return "rowwise_adagrad" if without_adam else "adam"
+
+
+def build_sampler(
+    config: Bert4RecConfig, sequences: Sequences, device: torch.device
+) -> NegativeSampler | None:
+    """Returns what draws the negatives of a sampled loss; None with the full softmax.
+
+    Raises:
+        ValueError: gBCE with as many negatives as there are items.
+    """
+    objective = config.objective
+    if objective.loss == "full":
+        return None
+    if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
+        raise ValueError(
+            f"--num_negatives {objective.num_negatives}: --loss gbce is for a sample of the "
+            f"{sequences.num_items} items; ask for fewer, or use --loss full"
+        )
+    by_popularity = objective.negative_sampler == "popular"
+    return NegativeSampler(
+        sequences.num_items,
+        objective.num_negatives,
+        training_popularity(sequences) if by_popularity else None,
+        device,
+    )
+
+
+def build_step(
+    config: Bert4RecConfig,
+    sequences: Sequences,
+    model: Bert4Rec,
+    precision: Precision,
+    processes: Processes = ALONE,
+) -> Bert4RecTrainStep:
+    """Returns the training step of a model.
+
+    Raises:
+        ValueError: the settings ask for what the dataset or this machine does not have.
+    """
+    sampler = build_sampler(config, sequences, model.head.bias.device)
+    return Bert4RecTrainStep(model, config, precision, sampler, processes)

@@ -2,6 +2,7 @@
 """Scores a split, and measures the latency of inference."""
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Iterable
@@ -92,4 +93,5 @@ def measure_inference(
         with precision.autocast():
             torch.sigmoid(model(batch.numerical, batch.ids))
 
-    return measure_latency(infer, kept, batch_size, device, num_steps)
+    calls = [functools.partial(infer, batch) for batch in kept]
+    return measure_latency(calls, batch_size, device, num_steps)

@@ -96,6 +96,7 @@ def fit(session: Session) -> FitResult:
         log=session.log,
         device=session.device,
         announce=announce,
+        metric_name="auc",
         state=state,
         processes=session.processes,
     ).fit()

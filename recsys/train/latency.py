@@ -5,13 +5,10 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import torch
 
 from recsys.train.timing import LatencySummary, synchronize
-
-InputT = TypeVar("InputT")
 
 DISTINCT_INPUTS = 64
 """Inputs that are worth keeping: one over and over would stay in the cache."""
@@ -56,8 +53,7 @@ class InferenceFigures:
 
 @torch.inference_mode()
 def measure_latency(
-    infer: Callable[[InputT], object],
-    inputs: Sequence[InputT],
+    calls: Sequence[Callable[[], object]],
     batch_size: int,
     device: torch.device,
     num_steps: int,
@@ -65,18 +61,17 @@ def measure_latency(
     """Measures the latency of one batch size.
 
     Args:
-        infer: from an input on the device to the answer.
-        inputs: taken in turn.
+        calls: each answers another input that is on the device; taken in turn.
         batch_size: samples of each input.
         device: each step waits for it, since latency is what is asked for.
         num_steps: measured steps, after ten that are not.
     """
     durations = []
     steps = range(-_WARMUP_STEPS, num_steps)
-    for step, given in zip(steps, itertools.cycle(inputs), strict=False):
+    for step, call in zip(steps, itertools.cycle(calls), strict=False):
         synchronize(device)
         started = time.perf_counter()
-        infer(given)
+        call()
         synchronize(device)
         if step >= 0:
             durations.append(time.perf_counter() - started)

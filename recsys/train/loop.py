@@ -152,7 +152,7 @@ class Loop(Generic[BatchT]):
     log: RunLog
     device: torch.device
     announce: Callable[[str], None]
-    metric_name: str = "auc"
+    metric_name: str
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)

@@ -8,14 +8,13 @@ import torch
 
 from benchmark.run import run_process
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import pack
+from bert4rec.data.batches import pack, training_batches
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.data.windows import Windows
 from bert4rec.model.item_rows import ItemRows
 from bert4rec.model.loss import LossNetwork, Question
 from bert4rec.model.network import Bert4Rec
-from bert4rec.train.build import build_batches, build_sampler, build_step
-from bert4rec.train.step import next_item_batch
+from bert4rec.train.step import build_sampler, build_step, next_item_batch
 from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.precision import Precision
@@ -102,7 +101,7 @@ def test_row_gradients_are_those_of_autograd(head, loss):
 def train(settings, steps=1, epoch=0):
     model = make_model(settings)
     step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
-    batches = build_batches(settings, sequences(), CPU).batches(epoch, 0)
+    batches = training_batches(settings, sequences(), CPU).batches(epoch, 0)
     losses = [float(step(next(batches), 0.01)) for _ in range(steps)]
     return {name: p.detach() for name, p in model.named_parameters()}, losses
 
@@ -150,7 +149,7 @@ def test_accumulated_batches_are_one_large_batch():
     settings = config(objective="causal", accumulation_steps=2, train_batch_size=3)
     joined = config(objective="causal", train_batch_size=6)
     model = make_model(settings)
-    source = build_batches(settings, sequences(), CPU)
+    source = training_batches(settings, sequences(), CPU)
     step = build_step(settings, sequences(), model, Precision(device_type="cpu"))
     group = next(source.batches(0, 0))
     loss = step(group, 0.0)

@@ -57,6 +57,7 @@ class Run:
             log=RunLog(log_path),
             device=torch.device("cpu"),
             announce=self.lines.append,
+            metric_name="auc",
             state=state or LoopState(),
         )
 

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT4Rec as `recsys.train.run` runs it: data, model, batches, step, evaluation and report."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from bert4rec.config import SECTIONS, Bert4RecConfig
+from bert4rec.data.batches import (
+    AccumulatedBatches,
+    known_windows,
+    pack,
+    training_batches,
+)
+from bert4rec.data.negatives import draw_negatives
+from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
+from bert4rec.data.split import Split
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.scoring import Queries
+from bert4rec.model.weights import (
+    FINGERPRINT,
+    MODEL_GROUP,
+    NUM_ITEMS,
+    describe_model,
+    load_weights,
+    weights_of,
+)
+from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item, room_for_items
+from bert4rec.train.evaluate import SplitRanks, rank_split, seen_pairs
+from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from bert4rec.train.popularity import popularity_ranks
+from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
+from bert4rec.train.step import Bert4RecTrainStep, build_step
+from recsys.data.sequences import Sequences
+from recsys.settings import resumable_settings
+from recsys.train.allocator import keep_few_primitives
+from recsys.train.checkpoint import Checkpoint, CheckpointFolder
+from recsys.train.latency import DISTINCT_INPUTS
+from recsys.train.loop import Evaluation, FitResult, LoopConfig
+from recsys.train.processes import Processes, join_processes
+from recsys.train.recipe import Announce, Machine, SavedState
+from recsys.train.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
+from recsys.train.timing import rate_in_words
+
+_CHOSEN_METRIC = "ndcg@10"
+_OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
+
+
+def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Processes]:
+    """Joins the processes of a run as its settings and torchrun say; see `join_processes`."""
+    run = config.run
+    shards_tables = run.mode == "train" and run.parallelism == "dmp"
+    return join_processes(run.base_device, run.num_threads, needs_group=shards_tables)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Bert4RecRecipe:
+    """A BERT4Rec and its sequences; see `Recipe`.
+
+    Attributes:
+        config: settings, resolved.
+        machine: that the model is on.
+        sequences: of all users.
+        negatives: ranking -> [U, S] items that it compares each user's true item with.
+        model: the network.
+    """
+
+    config: Bert4RecConfig
+    machine: Machine
+    sequences: Sequences
+    negatives: Mapping[str, npt.NDArray[np.int32]]
+    model: Bert4Rec
+    resumable = resumable_settings(SECTIONS)
+    folder_setting = "export_root"
+
+    @classmethod
+    def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":
+        """Fills in the settings, opens the sequences and builds the model.
+
+        Raises:
+            ValueError: a setting, the dataset or the checkpoint is refused.
+        """
+        keep_few_primitives()
+        config = take_filters_from_dataset(take_model_from_checkpoint(config))
+        sequences = open_sequences(config.data, config.run.seed)
+        ranks = config.run.mode != "inference_benchmark"
+        negatives = _draw_all_negatives(sequences, config, machine.announce) if ranks else {}
+        with machine.device:
+            model = Bert4Rec(config.model, sequences.num_items)
+        return cls(
+            config=config, machine=machine, sequences=sequences, negatives=negatives, model=model
+        )
+
+    @property
+    def summary(self) -> Sequence[str]:
+        """What was opened and built."""
+        sequences, parameters = self.sequences, sum(p.numel() for p in self.model.parameters())
+        return [
+            f"{sequences.num_users} users, {sequences.num_items} items, {len(sequences.items)} "
+            f"interactions; {parameters} parameters on {self.machine.device.type}"
+        ]
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model predicts from the last item, without a mask behind it."""
+        return self.config.objective.objective == "causal"
+
+    def check_dataset(self, path: Path) -> None:
+        """Refuses a checkpoint of other sequences."""
+        data = self.config.data
+        describe_model(path).check_dataset(
+            self.sequences.num_items,
+            dataset_fingerprint(data),
+            str(dataset_root(data) or data.dataset_name),
+            "--dataset_path",
+        )
+
+    def load_weights(self, path: Path) -> None:
+        """Puts the weights of a checkpoint into the model."""
+        load_weights(path, self.model)
+
+    def training(self) -> "Bert4RecTraining":
+        """Prepares the model for training."""
+        config, machine = self.config, self.machine
+        source = training_batches(config, self.sequences, machine.device, machine.processes)
+        step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
+        for line in () if step.sharded is None else step.sharded.describe():
+            machine.announce(f"TorchRec's plan: {line}")
+        return Bert4RecTraining(self, source, step)
+
+    def rank(self, split: Split) -> SplitRanks:
+        """Ranks the item that a split withholds of every user."""
+        data = self.config.data
+        return rank_split(
+            self.model,
+            self.sequences,
+            split,
+            dict(self.negatives),
+            batch_size=data.test_batch_size if split == "test" else data.val_batch_size,
+            causal=self.causal,
+            precision=self.machine.precision,
+            device=self.machine.device,
+            processes=self.machine.processes,
+        )
+
+    def figures(self, ranked: SplitRanks) -> dict[str, float]:
+        """Returns the metrics of every ranking, by ranking and metric."""
+        return {
+            f"{name}_{metric}": value
+            for name, ranks in ranked.ranks.items()
+            for metric, value in ranking_metrics(ranks, self.config.evaluation.metric_ks).items()
+        }
+
+    def test(self) -> dict[str, float]:
+        """Ranks the test items, and the most popular items beside the model's."""
+        ranked = self.rank("test")
+        ranked.ranks["popularity"] = popularity_ranks(self.sequences, "test")
+        evaluation, announce = self.config.evaluation, self.machine.announce
+        figures = self.figures(ranked)
+        announce(f"Test on {self.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
+        for name, ranks in ranked.ranks.items():
+            intervals = bootstrap_intervals(
+                ranks, evaluation.metric_ks, evaluation.bootstrap_samples, self.config.run.seed
+            )
+            shown = []
+            for metric, value in ranking_metrics(ranks, evaluation.metric_ks).items():
+                low, high = intervals.get(metric, (float("nan"), float("nan")))
+                shown.append(f"{metric} {value:.4f} [{low:.4f}, {high:.4f}]")
+                figures |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
+            announce(f"{name}: " + ", ".join(shown))
+        return {f"test_{name}": value for name, value in figures.items()}
+
+    def inference_summary(self) -> Sequence[str]:
+        """Returns a line that says what an inference is."""
+        return [f"Best {self.config.run.top_k} of {self.sequences.num_items} items"]
+
+    def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
+        """Returns calls that find the best unseen items of users in random order.
+
+        Users come again where they are too few.
+        """
+        sequences, run, device = self.sequences, self.config.run, self.machine.device
+        self.model.eval()
+        room = room_for_items(self.model.max_len, self.causal)
+        append = None if self.causal else mask_item(sequences.num_items)
+        order = np.random.default_rng(run.seed).permutation(sequences.num_users)
+        count = min(DISTINCT_INPUTS, run.inference_benchmark_steps)
+        calls = []
+        for users in np.resize(order, (count, batch_size)):
+            windows = known_windows(sequences, "test", users, room)
+            items, layout = pack(sequences, windows, device, append)
+            seen = seen_pairs(sequences, "test", users, device)
+            calls.append(functools.partial(self._best_unseen, items, layout, *seen))
+        return calls
+
+    def _best_unseen(
+        self, items: Tensor, layout: SequenceLayout, seen_row: Tensor, seen_item: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        with self.machine.precision.autocast():
+            queries = Queries.of_histories(self.model, items, layout, causal=self.causal)
+        return queries.top(self.config.run.top_k, seen_row, seen_item)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bert4RecTraining:
+    """A BERT4Rec in training; see `Training`.
+
+    Attributes:
+        recipe: its model and data.
+        source: training batches.
+        step: that trains on one.
+    """
+
+    recipe: Bert4RecRecipe
+    source: AccumulatedBatches
+    step: Bert4RecTrainStep
+    layout = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """Learning rate of every step."""
+        return build_schedule(self.recipe.config, self.source.num_batches)
+
+    @property
+    def cadence(self) -> LoopConfig:
+        """When to print, evaluate, save and end."""
+        run = self.recipe.config.run
+        return LoopConfig(
+            epochs=run.num_epochs,
+            max_steps=run.max_steps,
+            test_freq=run.test_freq,
+            patience=run.patience,
+            print_freq=run.print_freq,
+            save_freq=run.save_freq,
+            benchmark_warmup_steps=run.benchmark_warmup_steps,
+        )
+
+    @property
+    def metric(self) -> str:
+        """Ranking and metric that choose the best checkpoint."""
+        return f"{self.recipe.config.evaluation.choose_by} {_CHOSEN_METRIC}"
+
+    def summary(self) -> str:
+        """Returns the batches of an epoch and their size."""
+        batch_size = self.source.batch_size * self.recipe.machine.processes.world_size
+        return f"Training on {self.source.num_batches} batches of {batch_size} per epoch"
+
+    def evaluate(self, epochs_done: int) -> Evaluation:  # noqa: ARG002  (any model can be ranked)
+        """Ranks the validation items."""
+        with self.step.whole_tables():
+            ranked = self.recipe.rank("validation")
+        chosen = ranking_metrics(ranked.ranks[self.recipe.config.evaluation.choose_by], (10,))
+        return Evaluation(chosen[_CHOSEN_METRIC], self.recipe.figures(ranked), ranked.users_per_s)
+
+    @contextlib.contextmanager
+    def saved(self) -> Iterator[SavedState]:
+        """Holds weights and optimizer states; what is drawn follows from the batch numbers."""
+        recipe = self.recipe
+        values = {
+            NUM_ITEMS: recipe.sequences.num_items,
+            FINGERPRINT: dataset_fingerprint(recipe.config.data),
+        }
+        with self.step.whole_tables():
+            groups = self._groups()
+            yield SavedState(groups if recipe.machine.processes.is_first else {}, values=values)
+
+    def _groups(self) -> dict[str, dict[str, Tensor]]:
+        groups = {MODEL_GROUP: weights_of(self.recipe.model)}
+        groups[_OPTIMIZER] = self.step.optimizer.state()
+        item_state = self.step.item_state()
+        return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Puts weights and optimizer states back."""
+        with self.step.whole_tables():
+            groups = self._groups()
+            for group, tensors in groups.items():
+                checkpoint.copy_into(group, tensors)
+            self.step.load_item_state(groups.get(_ITEM_OPTIMIZER, {}))
+
+    def report(
+        self, result: FitResult, folder: CheckpointFolder | None
+    ) -> Iterator[Mapping[str, float]]:
+        """Reports the training, then tests the best model unless a signal ended the run."""
+        rate = rate_in_words(result.train_samples_per_s, "rec", 1)
+        self.recipe.machine.announce(f"Finished training: {rate}")
+        yield {
+            "average_train_throughput": result.train_samples_per_s,
+            "best_metric": result.state.best_metric,
+            "best_epoch": result.state.best_epoch,
+        }
+        if result.reason.startswith("SIG"):
+            return
+        best = None if folder is None else folder.best()
+        with self.step.whole_tables():
+            if best is not None:
+                self.recipe.load_weights(best)
+            yield self.recipe.test()
+
+
+def _draw_all_negatives(
+    sequences: Sequences, config: Bert4RecConfig, announce: Announce
+) -> dict[str, npt.NDArray[np.int32]]:
+    count = config.evaluation.num_eval_negatives
+    try:
+        return {
+            name: draw_negatives(
+                sequences, count, by_popularity=name == "popular", seed=config.run.seed
+            )
+            for name in ("popular", "uniform")
+        }
+    except ValueError as error:
+        if "num_eval_negatives" in config.explicit or config.evaluation.choose_by != "full":
+            raise
+        announce(f"no sampled rankings: {error}")
+        return {}
+
+
+def build_schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
+    """Returns the learning rate of every step."""
+    optimizer, max_steps = config.optimizer, config.run.max_steps
+    total = config.run.num_epochs * steps_per_epoch if max_steps is None else max_steps
+    if optimizer.lr_schedule == "cosine":
+        return WarmupCosine(
+            base_lr=optimizer.lr, warmup_steps=optimizer.warmup_steps, total_steps=total
+        )
+    if optimizer.lr_schedule == "linear":
+        return WarmupPolynomialDecay(
+            base_lr=optimizer.lr,
+            warmup_steps=optimizer.warmup_steps,
+            decay_steps=max(total - optimizer.warmup_steps, 1),
+            decay_power=1,
+        )
+    return WarmupStepDecay(
+        base_lr=optimizer.lr,
+        warmup_steps=optimizer.warmup_steps,
+        interval=optimizer.decay_step * steps_per_epoch,
+        factor=optimizer.gamma,
+    )
