@@ -41,12 +41,14 @@ from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.distributed.batches import PlacedBatches
 from dlrm.distributed.exchange import share_bounds
+from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.place_tables import machine_here, workload_of
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
-from dlrm.distributed.step import DistributedTrainStep
+from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
+from dlrm.train.step import DlrmTrainStep
 from recsys.train.precision import Precision
 from recsys.train.processes import Processes, join_processes
 
@@ -63,7 +65,7 @@ class Side(Protocol):
     plan: str
     """Where its tables lie."""
 
-    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
         """Trains on batches of all processes; returns their losses over all samples."""
 
 
@@ -78,17 +80,20 @@ class OurSide:
         )
         model = DistributedDlrm(config, placement, rank)
         start.copy_into(model)
-        # Its type says batches of one process, as the steps' common part has it.
-        self._step: Any = DistributedTrainStep(
-            model, OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE), Precision(device_type="cpu")
+        self._step = DlrmTrainStep(
+            model,
+            OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE),
+            Precision(device_type="cpu"),
+            AllReducedGradients(model),
         )
         self._placement, self._rank = placement, rank
         kinds = {kind: len(placement.of_kind(kind)) for kind in ("replicate", "whole", "rows")}
         self.plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
 
-    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
         """Trains on batches of all processes; returns their losses."""
-        placed = PlacedBatches(_InMemory(batches), self._placement, self._rank, CPU)
+        shares = CutBatches(_InMemory(batches), Share.of(self._placement, self._rank))
+        placed = PlacedBatches(shares, self._placement, self._rank, CPU)
         return [self._step(batch, LEARNING_RATE) for batch in placed.batches()]
 
 
@@ -106,14 +111,14 @@ class TorchRecSide:
         self._prepared: dict[int, TorchRecBatch] = {}
         self.plan = self._dlrm.plan
 
-    def train(self, batches: Sequence[Batch]) -> list[Tensor]:
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
         """Trains on batches of all processes; returns the losses of this one's share."""
         shares = map(self._share, batches)
         if self._pipelined:
             return self._dlrm.train_in_pipeline(shares)
         return [self._dlrm.train(share) for share in shares]
 
-    def _share(self, batch: Batch) -> TorchRecBatch:
+    def _share(self, batch: Batch[Tensor]) -> TorchRecBatch:
         """Returns what a loader would hand over; laid out once, when it is first met."""
         if id(batch) not in self._prepared:
             bounds = share_bounds(len(batch), self._processes.world_size)
@@ -127,7 +132,7 @@ class TorchRecSide:
 class _InMemory:
     """The batches of a round, as a source."""
 
-    all: Sequence[Batch]
+    all: Sequence[Batch[Tensor]]
 
     @property
     def batch_size(self) -> int:
@@ -137,7 +142,7 @@ class _InMemory:
     def num_batches(self) -> int:
         return len(self.all)
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:  # noqa: ARG002
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:  # noqa: ARG002
         return iter(self.all[start:])
 
 
@@ -190,7 +195,9 @@ def build_sides(
     return sides
 
 
-def check_training(sides: dict[str, Side], batches: Sequence[Batch], processes: Processes) -> None:
+def check_training(
+    sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes
+) -> None:
     """Trains every side on the same batches and compares the losses of all samples.
 
     Raises:
@@ -208,7 +215,7 @@ def check_training(sides: dict[str, Side], batches: Sequence[Batch], processes: 
 
 
 def time_sides(
-    sides: dict[str, Side], batches: Sequence[Batch], processes: Processes, repeats: int
+    sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes, repeats: int
 ) -> dict[str, list[float]]:
     """Returns side -> seconds of a step in each round, until the last process is done."""
 

@@ -45,7 +45,7 @@ SIZES: dict[str, ModelConfig] = {
 class Candidate(Protocol):
     """One implementation. Batches are laid out for it before the clock runs."""
 
-    def prepare(self, batch: Batch) -> Any:
+    def prepare(self, batch: Batch[Tensor]) -> Any:
         """Returns a batch in the layout that the other methods take."""
 
     def train(self, batch: Any) -> Tensor:
@@ -61,13 +61,13 @@ class _OurDlrm:
         config = OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE)
         self._step = DlrmTrainStep(model, config, Precision(device_type="cpu"))
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         return batch
 
-    def train(self, batch: Batch) -> Tensor:
+    def train(self, batch: Batch[Tensor]) -> Tensor:
         return self._step(batch, LEARNING_RATE)
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: Batch[Tensor]) -> Tensor:
         found: Tensor = self._model(batch.numerical, batch.ids)
         return found
 
@@ -79,17 +79,17 @@ class _PlainDlrm:
         self._model = model
         self._optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         return batch
 
-    def train(self, batch: Batch) -> Tensor:
+    def train(self, batch: Batch[Tensor]) -> Tensor:
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.label)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: Batch[Tensor]) -> Tensor:
         found: Tensor = self._model(batch.numerical, batch.ids)
         return found
 
@@ -98,7 +98,7 @@ class _TorchRec:
     def __init__(self, model: Dlrm) -> None:
         self._dlrm = TorchRecDlrm(model, LEARNING_RATE)
 
-    def prepare(self, batch: Batch) -> TorchRecBatch:
+    def prepare(self, batch: Batch[Tensor]) -> TorchRecBatch:
         return TorchRecBatch.from_batch(batch)
 
     def train(self, batch: TorchRecBatch) -> Tensor:
@@ -139,7 +139,7 @@ def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[st
 
 def make_batches(
     config: ModelConfig, table_sizes: Sequence[int], batch_size: int, distribution: str
-) -> list[Batch]:
+) -> list[Batch[Tensor]]:
     """Returns batches of noise, the same ones on every call."""
     generator = torch.Generator().manual_seed(9)
     return [
@@ -152,7 +152,7 @@ def make_batches(
     ]
 
 
-def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch]) -> None:
+def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch[Tensor]]) -> None:
     """Trains every implementation on the same batches and compares the losses.
 
     Raises:

@@ -46,7 +46,7 @@ class TorchRecBatch:
     label: Tensor
 
     @classmethod
-    def from_batch(cls, batch: Batch) -> "TorchRecBatch":
+    def from_batch(cls, batch: Batch[Tensor]) -> "TorchRecBatch":
         """Lays out one of our batches."""
         values, offsets = table_major(batch.ids)
         return cls(batch.numerical, values, torch.ones_like(values), offsets, batch.label)

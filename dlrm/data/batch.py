@@ -5,7 +5,8 @@ Letters: B batch, M numerical features, F categorical features.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,23 +14,44 @@ from torch import Tensor
 
 from recsys.data.click_columns import ClickColumns
 
+LookupsT_co = TypeVar("LookupsT_co", covariant=True)
+LookupsT_contra = TypeVar("LookupsT_contra", contravariant=True)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Batch:
-    """What the model takes.
+class Batch(Generic[LookupsT_co]):
+    """The model's input and the labels.
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: [B, F] int64.
+        ids: [B, F] int64; on several devices what a rank looks up and receives.
         label: [B] float32, 0 or 1.
     """
 
     numerical: Tensor
-    ids: Tensor
+    ids: LookupsT_co
     label: Tensor
 
     def __len__(self) -> int:
         return self.label.shape[0]
+
+
+class BatchSource(Protocol[LookupsT_co]):
+    """The batches of a split."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch, of all processes together."""
+        ...
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[LookupsT_co]]:
+        """Yields the batches of an epoch from `start` on, always in the same order."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +101,7 @@ class NarrowBatch:
         for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids)):
             tensor.record_stream(stream)
 
-    def widen(self) -> Batch:
+    def widen(self) -> Batch[Tensor]:
         """Returns the batch in the dtypes of the model, on the device where it lies."""
         num_features = sum(len(features) for features, _ in self.ids)
         wide = torch.empty(

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Generator, Iterator
 
 import torch
+from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.read_ahead import call_ahead, iterate_ahead
@@ -55,7 +56,7 @@ class BatchLoader:
         """Batches in an epoch."""
         return count_batches(self.source.num_rows, self.batch_size, self.drop_last, self.subset)
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
         return arrive(self.narrow_batches(epoch, start), self.device)
 
@@ -124,12 +125,12 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         )
 
 
-def arrive(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch]:
+def arrive(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
     """Yields batches in the dtypes of the model, on its device."""
     return _to_cuda(queued, device) if device.type == "cuda" else map(NarrowBatch.widen, queued)
 
 
-def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch]:
+def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
     """Copies each batch on a stream of its own while the model works on the one before."""
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -137,7 +138,7 @@ def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Ba
         with torch.cuda.stream(copies):
             return host.to(device)
 
-    def finish(batch: NarrowBatch) -> Batch:
+    def finish(batch: NarrowBatch) -> Batch[Tensor]:
         stream = torch.cuda.current_stream(device)
         stream.wait_stream(copies)
         batch.record_stream(stream)

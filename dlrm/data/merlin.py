@@ -55,7 +55,7 @@ class MerlinLoader:
         """Batches in an epoch."""
         return count_batches(self.reader.num_rows, self.batch_size, self.drop_last, self.subset)
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
         return arrive(self.narrow_batches(epoch, start), self.device)
 

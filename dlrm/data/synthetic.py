@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dlrm.data.batch import Batch
 from recsys.data.click_columns import ClickColumns
@@ -81,7 +82,7 @@ class SyntheticBatches:
             return self.num_rows // self.batch_size
         return -(-self.num_rows // self.batch_size)
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
         """Yields the batches of an epoch from `start` on."""
         generator = torch.Generator(self.device)
         for index in range(start, self.num_batches):
@@ -89,7 +90,7 @@ class SyntheticBatches:
             rows = min(self.batch_size, self.num_rows - index * self.batch_size)
             yield self._make(rows, generator)
 
-    def _make(self, rows: int, generator: torch.Generator) -> Batch:
+    def _make(self, rows: int, generator: torch.Generator) -> Batch[Tensor]:
         device = self.device
         return Batch(
             torch.rand(rows, len(self.spec.numerical), generator=generator, device=device),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of all ranks, cut to what one rank computes and looks up for the others.
 
-Letters: B samples of all ranks, b of this one, F tables, M numerical features.
+Letters: B samples of all ranks, b of this one.
 """
 
 import dataclasses
@@ -9,32 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from dlrm.data.batch import Batch
 from dlrm.data.read_ahead import iterate_ahead
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
-from dlrm.distributed.shards import BatchShare, CutBatches, GlobalBatches, Share, ShareSource
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlacedBatch:
-    """What a rank sees of a batch.
-
-    Attributes:
-        numerical: [b, M] float16 or float32.
-        ids: what this rank looks up, and receives.
-        label: [b] float32, 0 or 1.
-        num_rows: B.
-    """
-
-    numerical: Tensor
-    ids: ExchangedLookups
-    label: Tensor
-    num_rows: int
-
-    def __len__(self) -> int:
-        return self.label.shape[0]
+from dlrm.distributed.shards import BatchShare, ShareSource
 
 
 class PlacedBatches:
@@ -44,7 +24,7 @@ class PlacedBatches:
     batches before: that is all of the distribution of the input.
 
     Args:
-        source: the rank's shares of the batches of all ranks, or these batches themselves.
+        source: the rank's shares of the batches of all ranks.
         placement: of the tables.
         rank: this one.
         device: where the batches are wanted.
@@ -54,7 +34,7 @@ class PlacedBatches:
 
     def __init__(
         self,
-        source: ShareSource | GlobalBatches,
+        source: ShareSource,
         placement: Placement,
         rank: int,
         device: torch.device,
@@ -62,11 +42,7 @@ class PlacedBatches:
         hash_indices: bool = False,
         read_ahead: int = 2,
     ) -> None:
-        self._source = (
-            source
-            if isinstance(source, ShareSource)
-            else CutBatches(source, Share.of(placement, rank))
-        )
+        self._source = source
         self._placement = placement
         self._rank = rank
         self._device = device
@@ -75,7 +51,7 @@ class PlacedBatches:
         self.batch_size = source.batch_size
         self.num_batches = source.num_batches
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[PlacedBatch]:
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[ExchangedLookups]]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
         placed = map(self._place, self._source.shares(epoch, start))
         for batch in iterate_ahead(placed, self._read_ahead):
@@ -86,7 +62,7 @@ class PlacedBatches:
                 label=batch.label.to(self._device, non_blocking=True),
             )
 
-    def _place(self, batch: BatchShare) -> PlacedBatch:
+    def _place(self, batch: BatchShare) -> Batch[ExchangedLookups]:
         of_all_rows, of_own_rows = batch.of_all_rows, batch.of_own_rows
         if self._hash_indices:
             sizes = [table.rows for table in self._placement.tables]
@@ -96,4 +72,4 @@ class PlacedBatches:
         lookups = plan_lookups(
             self._placement, self._rank, of_all_rows, of_own_rows, batch.num_rows
         )
-        return PlacedBatch(batch.numerical, lookups, batch.label, batch.num_rows)
+        return Batch(batch.numerical, lookups, batch.label)

@@ -4,6 +4,7 @@
 Letters: W ranks, b samples of this rank, F tables, D columns.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +20,7 @@ from recsys.train.row_optimizer import RowGradients, StoredTable
 _LOCAL, _REPLICATED = 0, 1
 
 
-class PlacedEmbeddings(Embeddings):
+class PlacedEmbeddings(Embeddings[ExchangedLookups]):
     """The tables of all features, of which this rank holds a part.
 
     Args:
@@ -57,38 +58,36 @@ class PlacedEmbeddings(Embeddings):
         self._copied: Tensor
         self.register_buffer("_copied", torch.tensor(copied, dtype=torch.int64), persistent=False)
 
-    def start(self, lookups: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
-        """Looks up what other ranks want, and sends it.
+    def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
+        """Looks up the rows that other ranks want and starts to send them."""
+        device = self._copied.device.type
+        is_half = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
+        return dataclasses.replace(ids, under_way=self._send(ids, dtype))
+
+    def _send(self, ids: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
+        exchange = VectorExchange(ids.send_counts, ids.receive_counts)
+        self.local.trainable = self.trainable
+        return exchange.start(self.local.lookup(ids.rows, dtype)), exchange
+
+    def forward(self, ids: ExchangedLookups, dtype: torch.dtype) -> Tensor:
+        """Joins the vectors of other ranks and those of the copies: [b, F, D].
 
         Args:
-            lookups: of this step.
-            dtype: of the vectors, on their way too.
-
-        Returns:
-            What `finish` takes.
+            ids: of this step; after `prepare` their vectors are on the way already.
+            dtype: of the result; the one that `prepare` sends.
         """
-        exchange = VectorExchange(lookups.send_counts, lookups.receive_counts)
-        self.local.trainable = self.trainable
-        vectors = self.local.lookup(lookups.rows, dtype)
-        return exchange.start(vectors), exchange
-
-    def finish(self, lookups: ExchangedLookups, started: tuple[Tensor, VectorExchange]) -> Tensor:
-        """Puts what arrived, and the vectors of the copies, where they belong: [b, F, D]."""
-        arriving, exchange = started
+        arriving, exchange = ids.under_way or self._send(ids, dtype)
         arrived = exchange.finish(arriving)
-        shape = (lookups.batch_size * len(self.table_sizes), self.embedding_dim)
-        # Every place is filled: from `arrived` here, from the copies below.
-        found = arrived.new_empty(shape).index_copy_(0, lookups.places, arrived)
-        found = found.view(lookups.batch_size, len(self.table_sizes), self.embedding_dim)
+        shape = (ids.batch_size * len(self.table_sizes), self.embedding_dim)
+        # Every row is filled: from `arrived` here, from the copies below.
+        vectors = arrived.new_empty(shape).index_copy_(0, ids.places, arrived)
+        vectors = vectors.view(ids.batch_size, len(self.table_sizes), self.embedding_dim)
         if not len(self._copied):
-            return found
+            return vectors
         self.replicated.trainable = self.trainable
-        own = self.replicated(lookups.replicated, arrived.dtype)
-        return found.index_copy(1, self._copied, own)
-
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Refuses: lookups of several ranks are `start` and `finish`."""
-        raise NotImplementedError("tables on several ranks are looked up by start and finish")
+        own = self.replicated(ids.replicated, arrived.dtype)
+        return vectors.index_copy(1, self._copied, own)
 
     @torch.no_grad()
     def load_table(self, feature: int, values: Tensor) -> None:

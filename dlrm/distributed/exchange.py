@@ -32,6 +32,8 @@ class ExchangedLookups:
         receive_counts: vectors from each rank.
         replicated: [b, tables with a copy on every rank] int64 ids.
         batch_size: b.
+        num_rows: B.
+        under_way: the vectors that arrive and their exchange, once it has begun.
     """
 
     rows: Tensor
@@ -40,6 +42,8 @@ class ExchangedLookups:
     receive_counts: tuple[int, ...]
     replicated: Tensor
     batch_size: int
+    num_rows: int
+    under_way: "tuple[Tensor, VectorExchange] | None" = None
 
     def to(self, device: torch.device) -> "ExchangedLookups":
         """Queues the copy to a device."""
@@ -111,6 +115,7 @@ def plan_lookups(
         receive_counts,
         torch.from_numpy(np.ascontiguousarray(replicated, np.int64)),
         batch_size,
+        num_rows,
     )
 
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums the gradients of dense parameters over the ranks, bucket by bucket, while backward runs."""
+"""Gradients of what every rank has, summed over the ranks while backward runs."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from dlrm.data.batch import Batch
+from dlrm.distributed.exchange import ExchangedLookups
+from dlrm.distributed.network import DistributedDlrm
 
 
 class GradientBuckets:
@@ -58,3 +62,57 @@ class GradientBuckets:
                 parameter.grad = part.view_as(parameter)
             self._missing[number] = len(bucket)
         self._next = 0
+
+
+class AllReducedGradients:
+    """Gradients and loss of the mean over the batch of all ranks, as on one process.
+
+    Args:
+        model: of this rank.
+        freeze_mlps: the MLPs have no gradients.
+    """
+
+    def __init__(self, model: DistributedDlrm, *, freeze_mlps: bool = False) -> None:
+        bottom = {id(p) for p in model.bottom_mlp.parameters()}
+        parameters = [] if freeze_mlps else model.mlp_parameters()
+        self._buckets = GradientBuckets(
+            [
+                [p for p in parameters if id(p) not in bottom],
+                [p for p in parameters if id(p) in bottom],
+            ]
+        )
+        self._device = next(model.parameters()).device
+        self._loss_summed: dist.Work | None = None
+
+    def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
+        """Returns this rank's addend of the mean loss over the samples of all ranks."""
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, batch.label, reduction="sum"
+        )
+        return losses / batch.ids.num_rows
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        """Starts to sum the addends of all ranks; `reduce` waits for the sum."""
+        total = loss.clone()
+        self._loss_summed = dist.all_reduce(total, async_op=True)
+        return total
+
+    def reduce(self) -> None:
+        """Puts the sums over all ranks where the gradients of this one were."""
+        self._buckets.finish()
+        if self._loss_summed is not None:
+            self._loss_summed.wait()
+            self._loss_summed = None
+
+    def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:
+        """Returns a scalar bool tensor: a gradient of any rank is inf or nan.
+
+        Args:
+            overflow: the same of this rank's gradients; None where it has none.
+        """
+        # A rank without rows of tables has nothing that overflows, but must hear of the others.
+        flag = torch.zeros((), dtype=torch.int32, device=self._device)
+        if overflow is not None:
+            flag.copy_(overflow)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return flag > 0

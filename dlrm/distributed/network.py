@@ -3,17 +3,18 @@
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from dlrm.config import ModelConfig
 from dlrm.distributed.embedding import PlacedEmbeddings
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
-from dlrm.model.network import Dlrm
+from dlrm.model.network import DlrmNetwork
 
 
-class DistributedDlrm(Dlrm):
-    """A rank's part of a DLRM.
+class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
+    """A DLRM of which a rank has the MLPs and its shards of the tables.
+
+    The vectors of other ranks travel while the bottom MLP works.
 
     Args:
         config: sizes and kinds of the parts.
@@ -21,7 +22,7 @@ class DistributedDlrm(Dlrm):
         rank: this one.
 
     Attributes:
-        placed: the tables, of which this rank holds a part.
+        placed: the tables, of which this rank has some.
     """
 
     def __init__(self, config: ModelConfig, placement: Placement, rank: int) -> None:
@@ -32,7 +33,7 @@ class DistributedDlrm(Dlrm):
             config.embedding_type,
             config.embedding_storage,
         )
-        super().__init__(config, placed.table_sizes, placed)
+        super().__init__(config, placed.table_sizes, lambda _sizes: placed)
         self.placed = placed
 
     @torch.no_grad()
@@ -41,28 +42,6 @@ class DistributedDlrm(Dlrm):
         for parameter in self.mlp_parameters():
             dist.broadcast(parameter.data, 0)
         for table in self.placed.replicated.stored_tables():
-            for part in (table.values, table.low):
-                if part is not None:
-                    dist.broadcast(part, 0)
-
-    def forward(self, numerical: Tensor, ids: ExchangedLookups) -> Tensor:  # type: ignore[override]
-        """Scores the samples of this rank.
-
-        Args:
-            numerical: [b, M] floating point, transformed features.
-            ids: what this rank looks up for all, and receives.
-
-        Returns:
-            [b] logits of a click, float32 (or the autocast dtype).
-        """
-        device = numerical.device.type
-        is_half = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
-        # The vectors travel while the bottom MLP works.
-        started = self.placed.start(ids, dtype)
-        if self.num_numerical_features == 0:
-            numerical = torch.ones(ids.batch_size, 1, device=numerical.device)
-        bottom = self._run_bottom(numerical.to(torch.float32))
-        features = self.interaction(bottom, self.placed.finish(ids, started))
-        logits: Tensor = self._run_top(features).squeeze(1)
-        return logits
+            for tensor in (table.values, table.low):
+                if tensor is not None:
+                    dist.broadcast(tensor, 0)

@@ -10,18 +10,21 @@ Letters: B samples of all ranks, b of this one, F tables, M numerical features.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch
+from dlrm.config import DlrmConfig
+from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import READER_THREADS, BatchLoader
+from dlrm.data.open_split import SplitPass, open_split
 from dlrm.data.read_ahead import call_ahead
 from dlrm.data.sources import SplitRows
 from dlrm.distributed.exchange import IntArray, share_bounds, wanted_columns
 from dlrm.distributed.placement import Placement
+from recsys.data.feature_spec import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +83,6 @@ class BatchShare:
     num_rows: int
 
 
-@runtime_checkable
 class ShareSource(Protocol):
     """A rank's shares of the batches of all ranks."""
 
@@ -139,24 +141,6 @@ class ShareLoader:
         )
 
 
-class GlobalBatches(Protocol):
-    """The batches of all ranks."""
-
-    @property
-    def batch_size(self) -> int:
-        """B."""
-        ...
-
-    @property
-    def num_batches(self) -> int:
-        """Batches in an epoch."""
-        ...
-
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yields the batches of an epoch from `start` on, on the host."""
-        ...
-
-
 class CutBatches:
     """Cuts a rank's shares out of whole batches.
 
@@ -167,7 +151,7 @@ class CutBatches:
     """
 
     def __init__(
-        self, source: GlobalBatches, share: Share, features: Sequence[int] | None = None
+        self, source: BatchSource[Tensor], share: Share, features: Sequence[int] | None = None
     ) -> None:
         self._source = source
         self._share = share
@@ -180,7 +164,7 @@ class CutBatches:
         """Yields the shares of an epoch from `start` on."""
         return map(self._cut, self._source.batches(epoch, start))
 
-    def _cut(self, batch: Batch) -> BatchShare:
+    def _cut(self, batch: Batch[Tensor]) -> BatchShare:
         share, ids = self._share, batch.ids.numpy()
         mine = share.own_rows(len(batch))
         return BatchShare(
@@ -190,3 +174,27 @@ class CutBatches:
             ids[mine][:, [self._column[i] for i in share.of_own_rows]],
             len(batch),
         )
+
+
+def open_shares(
+    config: DlrmConfig, spec: FeatureSpec, share: Share, wanted: SplitPass
+) -> ShareSource:
+    """Opens a rank's shares of the batches of a split.
+
+    Args:
+        config: of the run.
+        spec: the columns of the dataset.
+        share: of this rank.
+        wanted: the split and its batches.
+
+    Raises:
+        DatasetError: the split is missing or damaged.
+    """
+    host, features = torch.device("cpu"), None
+    if config.data.dataset_type == "parquet":
+        features = share.features
+        spec = spec.with_features(features)
+    loader = open_split(config, spec, wanted, host)
+    if isinstance(loader, BatchLoader) and isinstance(loader.source, SplitRows):
+        return ShareLoader(loader.source, loader, share)
+    return CutBatches(loader, share, features)

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DLRM network on one device. Source: Naumov et al. 2019 (arXiv:1906.00091)."""
+"""The DLRM network. Source: Naumov et al. 2019 (arXiv:1906.00091)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic
 
 import torch
 from torch import Tensor, nn
 
 from dlrm.config import ModelConfig
-from dlrm.nn.embedding import Embeddings, JointFusedEmbedding, build_embeddings
+from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.interaction import build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp
 
 
-class Dlrm(nn.Module):
+class DlrmNetwork(nn.Module, Generic[LookupsT]):
     """Bottom MLP and embeddings, their interaction, and the top MLP.
 
     Args:
         config: sizes and kinds of the parts.
         table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
-        embeddings: the tables; None makes them all, here.
+        build_tables: makes the tables from these sizes.
 
     Attributes:
         bottom_mlp, embeddings, interaction, top_mlp: the parts.
@@ -28,7 +29,7 @@ class Dlrm(nn.Module):
         self,
         config: ModelConfig,
         table_sizes: Sequence[int],
-        embeddings: Embeddings | None = None,
+        build_tables: Callable[[Sequence[int]], Embeddings[LookupsT]],
     ) -> None:
         super().__init__()
         if config.max_table_size is not None:
@@ -38,13 +39,7 @@ class Dlrm(nn.Module):
         self.bottom_mlp = Mlp(
             max(config.num_numerical_features, 1), config.bottom_mlp_sizes, final_relu=True
         )
-        self.embeddings = embeddings or build_embeddings(
-            config.embedding_type,
-            table_sizes,
-            config.embedding_dim,
-            config.hash_indices,
-            config.embedding_storage,
-        )
+        self.embeddings = build_tables(table_sizes)
         self._can_fuse_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
         self.interaction = build_interaction(
             config.interaction_op,
@@ -68,24 +63,21 @@ class Dlrm(nn.Module):
         if config.optimized_mlp:
             self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
 
-    def forward(self, numerical: Tensor, ids: Tensor) -> Tensor:
+    def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:
         """Scores samples.
 
         Args:
             numerical: [B, M] floating point, transformed features.
-            ids: [B, F] int64, ids of the categorical features.
+            ids: of the categorical features, as the tables take them.
 
         Returns:
             [B] logits of a click, float32 (or the autocast dtype).
         """
         if self.num_numerical_features == 0:
-            numerical = torch.ones(ids.shape[0], 1, device=ids.device)
+            numerical = torch.ones(numerical.shape[0], 1, device=numerical.device)
+        ids = self.embeddings.prepare(ids)
         bottom = self._run_bottom(numerical.to(torch.float32))
-        if (
-            self._can_fuse_lookup
-            and isinstance(self.embeddings, JointFusedEmbedding)
-            and self.embeddings.prefers_one_pass()
-        ):
+        if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
             features = self.embeddings.interact(ids, bottom)
         else:
             with_tables = bool(self.embeddings.table_sizes)
@@ -111,3 +103,30 @@ class Dlrm(nn.Module):
             for name, part in parts.items()
             for key, value in part.state_dict().items()
         }
+
+
+class Dlrm(DlrmNetwork[Tensor]):
+    """A DLRM on one device: it takes [B, F] int64 ids.
+
+    Args:
+        config: sizes and kinds of the parts.
+        table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
+        embeddings: the tables; None makes them.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        table_sizes: Sequence[int],
+        embeddings: Embeddings[Tensor] | None = None,
+    ) -> None:
+        def build_tables(sizes: Sequence[int]) -> Embeddings[Tensor]:
+            return embeddings or build_embeddings(
+                config.embedding_type,
+                sizes,
+                config.embedding_dim,
+                config.hash_indices,
+                config.embedding_storage,
+            )
+
+        super().__init__(config, table_sizes, build_tables)

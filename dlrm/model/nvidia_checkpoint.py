@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.model.network import Dlrm
+from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
+from dlrm.nn.embedding import LookupsT
 from recsys.train.checkpoint import CheckpointError, replace_folder
 from recsys.train.processes import ALONE, Processes
 
@@ -43,7 +44,7 @@ def is_nvidia_checkpoint(path: Path) -> bool:
 
 def save(
     path: Path,
-    model: Dlrm,
+    model: DlrmNetwork[LookupsT],
     epoch: int,
     step: int,
     config: Mapping[str, Any],
@@ -99,7 +100,7 @@ def save(
     processes.barrier()
 
 
-def _parts_to_write(model: Dlrm) -> Iterator[tuple[int, int, Tensor]]:
+def _parts_to_write(model: DlrmNetwork[LookupsT]) -> Iterator[tuple[int, int, Tensor]]:
     """Yields what this process is to write: (table, first row, [rows, D])."""
     placed = model.placed if isinstance(model, DistributedDlrm) else None
     for i, table in model.embeddings.held_tables().items():
@@ -111,7 +112,7 @@ def _parts_to_write(model: Dlrm) -> Iterator[tuple[int, int, Tensor]]:
 
 
 @torch.no_grad()
-def load(path: Path, model: Dlrm) -> None:
+def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     """Puts the weights of a folder into a model.
 
     Raises:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.network import Dlrm
+from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.nn.embedding import LookupsT
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
 from recsys.train.origin import Origin, check_same_dataset
@@ -32,7 +33,7 @@ def table_group(index: int) -> str:
     return f"embedding_{index}"
 
 
-def weights_of(model: Dlrm) -> dict[str, dict[str, Tensor]]:
+def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
     """Returns the weights that lie here by group and name; of a table perhaps only some rows."""
     groups = {MLP_GROUP: model.mlp_state()}
     for i, table in model.embeddings.held_tables().items():
@@ -40,7 +41,7 @@ def weights_of(model: Dlrm) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def row_parts(model: Dlrm) -> dict[str, RowPart]:
+def row_parts(model: DlrmNetwork[LookupsT]) -> dict[str, RowPart]:
     """Returns which rows lie here, for the groups of tables of which only some do."""
     found = {}
     for i in model.embeddings.features_held():
@@ -51,7 +52,7 @@ def row_parts(model: Dlrm) -> dict[str, RowPart]:
     return found
 
 
-def load_weights(path: Path, model: Dlrm) -> None:
+def load_weights(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     """Puts the weights of a checkpoint into a model.
 
     Args:
@@ -69,7 +70,7 @@ def load_weights(path: Path, model: Dlrm) -> None:
     load_model(checkpoint, model)
 
 
-def load_model(checkpoint: Checkpoint, model: Dlrm) -> None:
+def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     """Puts the weights of an opened checkpoint into a model.
 
     Raises:

@@ -10,6 +10,7 @@ import abc
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,15 @@ from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage
 from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
 
+LookupsT = TypeVar("LookupsT")
+"""Ids as the tables take them: a tensor, or what several ranks exchange."""
+
 _NONE_BAD = torch.iinfo(torch.int64).max
 _LONG_ROW = 64
 """Columns of a row from which on a lookup costs more than reading the result again."""
 
 
-class Embeddings(nn.Module, abc.ABC):
+class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     """Tables of all categorical features.
 
     Args:
@@ -42,17 +46,44 @@ class Embeddings(nn.Module, abc.ABC):
         self.hash_indices = hash_indices
         self.trainable = True
 
+    def prepare(self, ids: LookupsT) -> LookupsT:
+        """Starts what `forward` would wait for, so that it goes on while the caller computes.
+
+        Args:
+            ids: as the batch has them.
+
+        Returns:
+            What `forward` takes.
+        """
+        return ids
+
     @abc.abstractmethod
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, ids: LookupsT, dtype: torch.dtype) -> Tensor:
         """Looks up one row per feature.
 
         Args:
-            ids: [B, F] int, in [0, table size); never changed.
+            ids: [B, F] int, in [0, table size), or lookups of several ranks; never changed.
             dtype: of the result.
 
         Returns:
             [B, F, D] of `dtype`.
         """
+
+    def prefers_one_pass(self) -> bool:
+        """Returns whether `interact` is faster than a lookup and an interaction after it."""
+        return False
+
+    def interact(self, ids: LookupsT, bottom: Tensor) -> Tensor:
+        """Looks up the rows and takes their dot products.
+
+        Args:
+            ids: as in `forward`.
+            bottom: [B, D], output of the bottom MLP.
+
+        Returns:
+            The result of `ops.dot_interaction` for the looked-up rows.
+        """
+        return ops.dot_interaction(self(ids, bottom.dtype), bottom)
 
     @abc.abstractmethod
     def stored_tables(self) -> list[StoredTable]:
@@ -139,7 +170,7 @@ class Embeddings(nn.Module, abc.ABC):
         """
 
 
-class JointTable(Embeddings):
+class JointTable(Embeddings[Tensor]):
     """One [R, D] table for all features, feature i starting at row offset i."""
 
     def __init__(
@@ -286,15 +317,7 @@ class JointFusedEmbedding(JointTable):
         return not trains and self.embedding_dim >= _LONG_ROW
 
     def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
-        """Looks up the rows and takes their dot products in one pass, without [B, F, D] in memory.
-
-        Args:
-            ids: [B, F] int.
-            bottom: [B, D], output of the bottom MLP.
-
-        Returns:
-            What `ops.dot_interaction` gives for the looked-up rows.
-        """
+        """Takes the dot products in one pass, without [B, F, D] in memory."""
         rows = self._rows(ids)
         anchor = self._anchor(rows, bottom.dtype)
         return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
@@ -304,7 +327,7 @@ class JointFusedEmbedding(JointTable):
         return self._lookups.take(0)
 
 
-class MultiTableEmbedding(Embeddings):
+class MultiTableEmbedding(Embeddings[Tensor]):
     """One table per feature, each with a sparse gradient (`multi_table`)."""
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
@@ -354,9 +377,9 @@ def build_embeddings(
     embedding_dim: int,
     hash_indices: bool,
     storage: EmbeddingStorage = "float32",
-) -> Embeddings:
+) -> Embeddings[Tensor]:
     """Returns the tables that --embedding_type and --embedding_storage name, freshly drawn."""
-    found: Embeddings
+    found: Embeddings[Tensor]
     if embedding_type == "joint_fused":
         found = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
     else:

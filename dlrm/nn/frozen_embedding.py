@@ -35,7 +35,7 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
     return rounded.to(torch.int8), scale
 
 
-class FrozenEmbedding(Embeddings):
+class FrozenEmbedding(Embeddings[Tensor]):
     """One joint table that is only read.
 
     Args:

@@ -95,7 +95,7 @@ def build_network(
             are built.
     """
     table, scale = weights[TABLE], weights.get(SCALE)
-    embeddings: Embeddings
+    embeddings: Embeddings[Tensor]
     if portable or scale is not None:
         embeddings = FrozenEmbedding(table, scale, table_sizes, config.hash_indices)
     else:

@@ -41,7 +41,7 @@ class ServedSplit:
 
 def read_requests(
     data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
-) -> Iterator[tuple[Batch, Arrays]]:
+) -> Iterator[tuple[Batch[Tensor], Arrays]]:
     """Yields the batches of --eval_split and the requests that ask for them.
 
     Args:

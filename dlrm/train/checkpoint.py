@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dlrm.config import SECTIONS, DlrmConfig
-from dlrm.model.network import Dlrm
+from dlrm.model.network import DlrmNetwork
 from dlrm.model.weights import load_model, row_parts, table_group, weights_of
+from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
 from recsys.settings import resumable_settings
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
@@ -19,7 +20,9 @@ from recsys.train.processes import ALONE, Processes
 _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
 
 
-def _training_state(model: Dlrm, step: DlrmTrainStep) -> dict[str, dict[str, Tensor]]:
+def _training_state(
+    model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
+) -> dict[str, dict[str, Tensor]]:
     """Returns the optimizers' tensors, in the groups of what they belong to."""
     groups: dict[str, dict[str, Tensor]] = {}
     if step.mlp_optimizer is not None:
@@ -37,8 +40,8 @@ def _training_state(model: Dlrm, step: DlrmTrainStep) -> dict[str, dict[str, Ten
 def save_run(
     folder: CheckpointFolder,
     config: DlrmConfig,
-    model: Dlrm,
-    step: DlrmTrainStep,
+    model: DlrmNetwork[LookupsT],
+    step: DlrmTrainStep[LookupsT],
     state: LoopState,
     is_best: bool,
     processes: Processes = ALONE,
@@ -67,7 +70,10 @@ def save_run(
 
 
 def resume_run(
-    folder: CheckpointFolder, config: DlrmConfig, model: Dlrm, step: DlrmTrainStep
+    folder: CheckpointFolder,
+    config: DlrmConfig,
+    model: DlrmNetwork[LookupsT],
+    step: DlrmTrainStep[LookupsT],
 ) -> LoopState | None:
     """Puts a run back where its latest checkpoint left it.
 

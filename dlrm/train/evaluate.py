@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import torch
 
 from dlrm.data.batch import Batch
-from dlrm.distributed.batches import PlacedBatch
-from dlrm.model.network import Dlrm
+from dlrm.model.network import DlrmNetwork
+from dlrm.nn.embedding import LookupsT
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.train.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
 from recsys.train.precision import Precision
@@ -36,8 +36,8 @@ class SplitScores:
 
 @torch.no_grad()
 def score_split(
-    model: Dlrm,
-    batches: Iterable[Batch | PlacedBatch],
+    model: DlrmNetwork[LookupsT],
+    batches: Iterable[Batch[LookupsT]],
     precision: Precision,
     device: torch.device,
     metrics_device: torch.device,
@@ -69,8 +69,8 @@ def score_split(
 
 
 def measure_inference(
-    model: Dlrm,
-    batches: Iterable[Batch | PlacedBatch],
+    model: DlrmNetwork[LookupsT],
+    batches: Iterable[Batch[LookupsT]],
     batch_size: int,
     precision: Precision,
     device: torch.device,
@@ -89,7 +89,7 @@ def measure_inference(
     model.eval()
     kept = list(itertools.islice(batches, DISTINCT_INPUTS))
 
-    def infer(batch: Batch | PlacedBatch) -> None:
+    def infer(batch: Batch[LookupsT]) -> None:
         with precision.autocast():
             torch.sigmoid(model(batch.numerical, batch.ids))
 

@@ -6,16 +6,16 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
 
 from dlrm.config import DlrmConfig
-from dlrm.distributed.network import DistributedDlrm
-from dlrm.distributed.step import DistributedTrainStep
+from dlrm.data.batch import Batch
+from dlrm.data.open_split import SplitPass
 from dlrm.model import nvidia_checkpoint
+from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import resume_run, save_run
 from dlrm.train.evaluate import SplitScores, measure_inference
 from dlrm.train.session import Announce, Session
-from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
+from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import CheckpointFolder
 from recsys.train.divergence import check_auc
 from recsys.train.latency import TABLE_HEAD, InferenceFigures
@@ -44,7 +44,7 @@ def processes_of(config: DlrmConfig) -> contextlib.AbstractContextManager[Proces
     return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
 
 
-def fit(session: Session) -> FitResult:
+def fit(session: Session[LookupsT]) -> FitResult:
     """Trains a session that is set up; see `train`."""
     announce = session.announce
     config, optim, run = session.config, session.config.optimizer, session.config.run
@@ -57,7 +57,7 @@ def fit(session: Session) -> FitResult:
         decay_power=optim.decay_power,
         decay_end_lr=optim.decay_end_lr,
     )
-    step = _build_step(session)
+    step = session.devices.train_step(session.precision)
     folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
     # Processes that torchrun starts anew go on with what they saved, asked or not.
     resumes = run.resume or session.processes.restarts > 0
@@ -69,15 +69,16 @@ def fit(session: Session) -> FitResult:
         if found is not None:
             state = found
             announce(f"Resumed from {folder.latest()} at step {state.step}")
-    loader = session.batches("train", config.data.batch_size, train=True, whole=True)
+    loader = session.devices.batches(
+        SplitPass(split="train", batch_size=config.data.batch_size, train=True, whole=True)
+    )
     announce(
         f"Training on {loader.num_batches} batches of {loader.batch_size} rows per epoch, "
         f"{len(session.spec.table_sizes)} tables with {sum(session.spec.table_sizes)} rows, "
         f"on {session.device.type}; evaluating on the {config.data.eval_split} split"
     )
     _warn_of_endless_warmup(config, loader.num_batches)
-    # The step takes what this session's batches are.
-    result = Loop[Any](
+    result = Loop[Batch[LookupsT]](
         config=LoopConfig(
             epochs=run.epochs,
             max_steps=run.max_steps,
@@ -89,7 +90,7 @@ def fit(session: Session) -> FitResult:
             benchmark_warmup_steps=run.benchmark_warmup_steps,
         ),
         schedule=schedule,
-        step=GraphedTrainStep(step) if run.cuda_graphs else step,
+        step=session.devices.replayed(step),
         source=loader,
         evaluate=lambda epochs_done: _evaluate(session, epochs_done),
         save=None if folder is None else _saver(session, step, folder),
@@ -103,15 +104,6 @@ def fit(session: Session) -> FitResult:
     session.model.embeddings.raise_bad_ids()
     _report_training(session, result)
     return result
-
-
-def _build_step(session: Session) -> DlrmTrainStep:
-    run = session.config.run
-    frozen = {"freeze_mlps": run.freeze_mlps, "freeze_embeddings": run.freeze_embeddings}
-    optim, precision = session.config.optimizer, session.precision
-    if isinstance(session.model, DistributedDlrm):
-        return DistributedTrainStep(session.model, optim, precision, **frozen)
-    return DlrmTrainStep(session.model, optim, precision, **frozen)
 
 
 def _check_destination(config: DlrmConfig, folder: CheckpointFolder, resumes: bool) -> None:
@@ -138,7 +130,7 @@ def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
         )
 
 
-def _evaluate(session: Session, epochs_done: int) -> Evaluation:
+def _evaluate(session: Session[LookupsT], epochs_done: int) -> Evaluation:
     scores = session.score()
     metrics = scores.metrics
     session.announce(f"test loss: {metrics.log_loss:.8f}")
@@ -150,7 +142,7 @@ def _evaluate(session: Session, epochs_done: int) -> Evaluation:
 
 
 def _saver(
-    session: Session, step: DlrmTrainStep, folder: CheckpointFolder
+    session: Session[LookupsT], step: DlrmTrainStep[LookupsT], folder: CheckpointFolder
 ) -> Callable[[LoopState, bool], None]:
     def save(state: LoopState, is_best: bool) -> None:
         if session.config.run.checkpoint_format == "native":
@@ -170,7 +162,7 @@ def _saver(
     return save
 
 
-def _report_training(session: Session, result: FitResult) -> None:
+def _report_training(session: Session[LookupsT], result: FitResult) -> None:
     state = result.state
     figures = {
         "best_auc": state.best_metric,
@@ -199,7 +191,7 @@ def test(config: DlrmConfig, announce: Announce) -> SplitScores:
         return _test(Session.start(config, announce, processes=processes))
 
 
-def _test(session: Session) -> SplitScores:
+def _test(session: Session[LookupsT]) -> SplitScores:
     scores = session.score()
     metrics = scores.metrics
     session.log.record(
@@ -229,13 +221,13 @@ def inference_benchmark(config: DlrmConfig, announce: Announce) -> list[Inferenc
         return _inference_benchmark(Session.start(config, announce, processes=processes))
 
 
-def _inference_benchmark(session: Session) -> list[InferenceFigures]:
+def _inference_benchmark(session: Session[LookupsT]) -> list[InferenceFigures]:
     found = []
     values: dict[str, float] = {}
     session.announce(TABLE_HEAD)
     for batch_size in session.config.run.inference_benchmark_batch_sizes:
-        loader = session.batches(
-            session.config.data.eval_split, batch_size, train=False, whole=True
+        loader = session.devices.batches(
+            SplitPass(split=session.config.data.eval_split, batch_size=batch_size, whole=True)
         )
         figures = measure_inference(
             session.model,

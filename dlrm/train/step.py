@@ -1,25 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
 """One optimizer step of DLRM, eager or replayed from a CUDA graph."""
 
+from typing import Generic, Protocol
+
 import torch
 from torch import Tensor
 
 from cuda_ext import library
 from dlrm.config import OptimizerConfig
-from dlrm.data.batch import Batch
-from dlrm.model.network import Dlrm
+from dlrm.data.batch import Batch, LookupsT_contra
+from dlrm.model.network import DlrmNetwork
+from dlrm.nn.embedding import LookupsT
 from recsys.train.dense_optimizer import build_dense_optimizer
 from recsys.train.precision import Precision
 from recsys.train.row_optimizer import RowwiseOptimizer
 
 
-class DlrmTrainStep:
+class Gradients(Protocol[LookupsT_contra]):
+    """The loss and the dense gradients of a batch, of one process or of several together."""
+
+    def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
+        """Returns this process's addend of the mean loss; backward starts from it."""
+        ...
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        """Returns the mean loss of all processes; its value is there after `reduce`."""
+        ...
+
+    def reduce(self) -> None:
+        """Completes the gradients of the dense parameters; once a step, after backward."""
+        ...
+
+    def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
+        """Returns whether the gradients of any process overflow, a scalar bool tensor."""
+        ...
+
+
+class LocalGradients:
+    """The gradients of one process, which are complete after backward."""
+
+    def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
+        """Returns the mean loss."""
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label)
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        """Returns the loss as it is."""
+        return loss
+
+    def reduce(self) -> None:
+        """Does nothing: no other process has gradients."""
+
+    def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
+        """Returns the flag as it is."""
+        return overflow
+
+
+class DlrmTrainStep(Generic[LookupsT]):
     """Forward, backward and update on one batch.
 
     Args:
         model: what to train.
         config: optimizers and rates.
         precision: of the forward pass; its loss scale covers MLPs and embeddings alike.
+        gradients: of the processes that train together; None for one.
         freeze_mlps: leave the MLPs as they are.
         freeze_embeddings: leave the tables as they are.
 
@@ -30,15 +73,17 @@ class DlrmTrainStep:
 
     def __init__(
         self,
-        model: Dlrm,
+        model: DlrmNetwork[LookupsT],
         config: OptimizerConfig,
         precision: Precision,
+        gradients: Gradients[LookupsT] | None = None,
         *,
         freeze_mlps: bool = False,
         freeze_embeddings: bool = False,
     ) -> None:
         self._model = model
         self._precision = precision
+        self._gradients: Gradients[LookupsT] = gradients or LocalGradients()
         parameters = model.mlp_parameters()
         self._mlp_parameters = [] if freeze_mlps else parameters
         for parameter in parameters:
@@ -69,7 +114,7 @@ class DlrmTrainStep:
         self._lr = torch.zeros((), device=device)
         self._embedding_lr = torch.zeros((), device=device)
 
-    def __call__(self, batch: Batch, lr: float) -> Tensor:
+    def __call__(self, batch: Batch[LookupsT], lr: float) -> Tensor:
         """Trains on a batch.
 
         Args:
@@ -87,33 +132,41 @@ class DlrmTrainStep:
         self._lr.fill_(lr)
         self._embedding_lr.fill_(lr * self._embedding_lr_ratio)
 
-    def update(self, batch: Batch) -> Tensor:
+    def update(self, batch: Batch[LookupsT]) -> Tensor:
         """Trains on a batch with the rate that is set; everything stays on the device."""
-        loss = self._backward(batch)
+        loss = self._gradients.sum_loss(self._backward(batch))
         scale = self._precision.loss_scale
-        found = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
-        gradients = [p.grad for p in self._mlp_parameters if p.grad is not None]
-        overflow = self._precision.find_overflow(gradients + [g.gradients for g in found])
+        of_rows = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
+        overflow: Tensor | None = None
+        if scale != 1.0:
+            self._gradients.reduce()
+            overflow = self._find_overflow([g.gradients for g in of_rows])
+        if self.embedding_optimizer is not None:
+            # Unless a flag has to be asked first, the sums of the MLPs travel meanwhile.
+            self.embedding_optimizer.step(of_rows, self._embedding_lr, overflow)
+        if scale == 1.0:
+            self._gradients.reduce()
         if self.mlp_optimizer is not None:
             self.mlp_optimizer.step(self._lr, scale, overflow)
-        if self.embedding_optimizer is not None:
-            self.embedding_optimizer.step(found, self._embedding_lr, overflow)
         return loss
 
-    def _backward(self, batch: Batch) -> Tensor:
+    def _find_overflow(self, of_rows: list[Tensor]) -> Tensor | None:
+        dense = [p.grad for p in self._mlp_parameters if p.grad is not None]
+        gradients = [g for g in dense + of_rows if g.numel()]
+        own = self._precision.find_overflow(gradients) if gradients else None
+        return self._gradients.overflow_anywhere(own)
+
+    def _backward(self, batch: Batch[LookupsT]) -> Tensor:
         """Leaves the gradients of a batch; returns its loss."""
         self._model.train()
         for parameter in self._mlp_parameters:
             parameter.grad = None
         with self._precision.autocast():
             logits = self._model(batch.numerical, batch.ids)
-        loss = self._loss(logits.to(torch.float32), batch)
+        loss = self._gradients.loss(logits.to(torch.float32), batch)
         scale = self._precision.loss_scale
         torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         return loss.detach()
-
-    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label)
 
 
 class GraphedTrainStep:
@@ -128,14 +181,14 @@ class GraphedTrainStep:
 
     _WARMUP_STEPS = 3
 
-    def __init__(self, step: DlrmTrainStep) -> None:
+    def __init__(self, step: DlrmTrainStep[Tensor]) -> None:
         self._step = step
         self._seen = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._batch: Batch | None = None
+        self._batch: Batch[Tensor] | None = None
         self._loss: Tensor | None = None
 
-    def __call__(self, batch: Batch, lr: float) -> Tensor:
+    def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
         """Trains on a batch and returns its loss, a scalar on the device."""
         self._step.set_lr(lr)
         if self._graph is None:
@@ -152,7 +205,7 @@ class GraphedTrainStep:
         self._graph.replay()
         return self._loss.clone()
 
-    def _capture(self, batch: Batch) -> None:
+    def _capture(self, batch: Batch[Tensor]) -> None:
         self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()

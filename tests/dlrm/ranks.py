@@ -12,9 +12,13 @@ import torch
 
 from dlrm.config import ModelConfig
 from dlrm.data.batch import Batch
+from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement, TablePlacement
+from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
+from dlrm.train.step import DlrmTrainStep
 from recsys.train.processes import join_processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +81,18 @@ def distributed(embedding_type, placed, rank):
     for i, table in enumerate(reference.embeddings.tables()):
         model.embeddings.load_table(i, table)
     return model
+
+
+def distributed_step(model, config, precision, freeze_mlps=False):
+    """Returns the step that trains a rank's part together with the others."""
+    gradients = AllReducedGradients(model, freeze_mlps=freeze_mlps)
+    return DlrmTrainStep(model, config, precision, gradients, freeze_mlps=freeze_mlps)
+
+
+def cut_batches(source, placed, rank, **more):
+    """Returns a rank's batches, cut from those of all ranks."""
+    shares = CutBatches(source, Share.of(placed, rank))
+    return PlacedBatches(shares, placed, rank, torch.device("cpu"), **more)
 
 
 def figures(log):

@@ -9,8 +9,6 @@ from dlrm.config import (
     DlrmConfig,
     OptimizerConfig,
 )
-from dlrm.distributed.batches import PlacedBatches
-from dlrm.distributed.step import DistributedTrainStep
 from dlrm.model.weights import describe_model, load_weights
 from dlrm.train.checkpoint import resume_run, save_run
 from dlrm.train.step import DlrmTrainStep
@@ -18,7 +16,17 @@ from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_chec
 from recsys.train.loop import LoopState
 from recsys.train.precision import Precision
 from recsys.train.processes import Processes
-from tests.dlrm.ranks import SIZES, batch, distributed, model_config, placement, run_ranks, single
+from tests.dlrm.ranks import (
+    SIZES,
+    batch,
+    cut_batches,
+    distributed,
+    distributed_step,
+    model_config,
+    placement,
+    run_ranks,
+    single,
+)
 
 pytestmark = pytest.mark.multiprocess
 
@@ -50,11 +58,11 @@ def config():
 def train_on_ranks(rank, placed, folder, first, last):
     """Goes on from the checkpoint in the folder, if there is one, and saves another."""
     model = distributed("joint_fused", placed, rank)
-    step = DistributedTrainStep(model, config().optimizer, Precision(device_type="cpu"))
+    step = distributed_step(model, config().optimizer, Precision(device_type="cpu"))
     checkpoints = CheckpointFolder(folder)
     found = resume_run(checkpoints, config(), model, step)
     assert (found.step if found else 0) == first
-    source = PlacedBatches(Batches(first, last), placed, rank, torch.device("cpu"))
+    source = cut_batches(Batches(first, last), placed, rank)
     for seen in source.batches():
         step(seen, 0.01)
     processes = Processes(rank, placed.world_size, rank)

@@ -8,17 +8,14 @@ import torch
 
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.loader import BatchLoader
+from dlrm.data.open_split import SplitPass
 from dlrm.data.sources import open_rows
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.distributed.shards import CutBatches, Share, ShareLoader
-from dlrm.train.session import Session
+from dlrm.distributed.shards import CutBatches, Share, ShareLoader, open_shares
 from recsys.data import split_binary
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name
-from recsys.train.precision import Precision
-from recsys.train.processes import Processes
-from recsys.train.run_log import RunLog
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
 
 SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
@@ -43,31 +40,14 @@ PLACEMENTS = {
 }
 
 
-def session(root, dataset_type, placed, rank, **more):
-    """Returns a rank's session without a process group: what opens its batches."""
+def shares(root, dataset_type, placed, rank, split="train", train=False, **more):
+    """Opens a rank's shares without a process group."""
     config = DlrmConfig(
         data=DataConfig(dataset=str(root), dataset_type=dataset_type, **more),
         model=ModelConfig(num_numerical_features=NUM_NUMERICAL),
     )
-
-    class Model:
-        placed = None
-
-    return Session(
-        config=config,
-        device=CPU,
-        spec=SPEC,
-        precision=Precision(device_type="cpu"),
-        model=Model(),
-        log=RunLog(None),
-        announce=print,
-        processes=Processes(rank, 4, rank),
-    )
-
-
-def shares(root, dataset_type, placed, rank, split="train", train=False, **more):
-    opened = session(root, dataset_type, placed, rank, **more)
-    return opened.shares(placed, split, BATCH, train=train, whole=False)
+    wanted = SplitPass(split=split, batch_size=BATCH, train=train)
+    return open_shares(config, SPEC, Share.of(placed, rank), wanted)
 
 
 def whole_batches(root, dataset_type, **more):

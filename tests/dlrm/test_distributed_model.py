@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 from dlrm.config import OptimizerConfig
-from dlrm.distributed.batches import PlacedBatches
 from dlrm.distributed.exchange import VectorExchange
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.distributed.step import DistributedTrainStep
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
@@ -20,7 +18,9 @@ from tests.dlrm.ranks import (
     PLACEMENTS,
     SIZES,
     batch,
+    cut_batches,
     distributed,
+    distributed_step,
     model_config,
     placement,
     run_ranks,
@@ -46,7 +46,7 @@ class Batches:
 
 
 def placed_batches(placed, rank, **more):
-    return PlacedBatches(Batches(), placed, rank, torch.device("cpu"), **more)
+    return cut_batches(Batches(), placed, rank, **more)
 
 
 def dense_gradients(gradients, tables):
@@ -126,7 +126,7 @@ def test_ranks_compute_what_one_process_does(
 
 def train(rank, placed, rule, folder):
     model = distributed("joint_fused", placed, rank)
-    step = DistributedTrainStep(model, optimizer(rule), Precision(device_type="cpu"))
+    step = distributed_step(model, optimizer(rule), Precision(device_type="cpu"))
     losses = [float(step(seen, RATES[rule])) for seen in placed_batches(placed, rank).batches()]
     dense = [p.detach() for p in model.mlp_parameters()]
     found = {"losses": losses, "dense": dense, "parts": parts_of(model)}
@@ -169,7 +169,7 @@ def train_in_bfloat16(rank, placed, folder):
             return original(self, vectors)
 
         setattr(VectorExchange, name, recorded)
-    step = DistributedTrainStep(model, optimizer("sgd"), BFLOAT16)
+    step = distributed_step(model, optimizer("sgd"), BFLOAT16)
     losses = [float(step(seen, 0.1)) for seen in placed_batches(placed, rank).batches()]
     torch.save({"losses": losses, "travelled": travelled}, f"{folder}/{rank}.pt")
 
@@ -199,8 +199,8 @@ SCALED = Precision(device_type="cpu", loss_scale=64.0)
 
 def train_with_overflow(rank, placed, freeze_mlps, folder):
     model = distributed("joint_fused", placed, rank)
-    step = DistributedTrainStep(model, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
-    for seen in PlacedBatches(Poisoned(), placed, rank, torch.device("cpu")).batches():
+    step = distributed_step(model, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
+    for seen in cut_batches(Poisoned(), placed, rank).batches():
         step(seen, 0.1)
     dense = [p.detach() for p in model.mlp_parameters()]
     torch.save({"dense": dense, "parts": parts_of(model)}, f"{folder}/{rank}.pt")
@@ -249,7 +249,7 @@ def test_ids_are_taken_modulo_the_table_size_before_their_owner_is_found():
 
     for rank in range(2):
         plain = next(placed_batches(placed, rank).batches()).ids
-        source = PlacedBatches(Large(), placed, rank, torch.device("cpu"), hash_indices=True)
+        source = cut_batches(Large(), placed, rank, hash_indices=True)
         hashed = next(source.batches()).ids
         assert torch.equal(plain.rows, hashed.rows)
         assert plain.send_counts == hashed.send_counts

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens a split of a run's dataset as batches on one device."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from dlrm.config import DlrmConfig
+from dlrm.data.batch import BatchSource
+from dlrm.data.loader import BatchLoader
+from dlrm.data.merlin import MerlinLoader
+from dlrm.data.sources import dataset_root, open_rows
+from dlrm.data.synthetic import SyntheticBatches
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.parquet import ParquetReader
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPass:
+    """A pass over a split.
+
+    Attributes:
+        split: `train`, `validation` or `test`.
+        batch_size: rows of a batch, of all processes together.
+        train: apply the flags that concern training alone (subset, order of batches).
+        whole: leave out the last, shorter batch.
+    """
+
+    split: str
+    batch_size: int
+    train: bool = False
+    whole: bool = False
+
+
+def open_split(
+    config: DlrmConfig, spec: FeatureSpec, wanted: SplitPass, device: torch.device
+) -> BatchSource[Tensor]:
+    """Opens the batches of a split, on one device.
+
+    Args:
+        config: of the run.
+        spec: the columns to read.
+        wanted: the split and its batches.
+        device: of the batches.
+
+    Raises:
+        DatasetError: the split is missing or damaged.
+    """
+    data = config.data
+    if data.dataset_type == "synthetic_gpu":
+        rows = data.synthetic_dataset_num_entries
+        return SyntheticBatches(
+            spec=spec,
+            num_rows=rows if wanted.train else max(rows // 16, wanted.batch_size),
+            batch_size=wanted.batch_size,
+            device=device,
+            distribution=data.synthetic_distribution,
+            drop_last=wanted.whole,
+            seed=config.run.seed + int(not wanted.train),
+        )
+    check_ids = not config.model.hash_indices
+    subset = data.dataset_subset if wanted.train else None
+    if data.loader == "merlin":
+        return MerlinLoader(
+            reader=ParquetReader(dataset_root(data), wanted.split, spec),
+            batch_size=wanted.batch_size,
+            device=device,
+            drop_last=wanted.whole,
+            subset=subset,
+            read_ahead=data.read_ahead,
+            check_ids=check_ids,
+        )
+    return BatchLoader(
+        source=open_rows(data, wanted.split, spec, check_ids=check_ids),
+        batch_size=wanted.batch_size,
+        device=device,
+        drop_last=wanted.whole,
+        shuffle=wanted.train and data.shuffle_batch_order,
+        seed=config.run.seed,
+        subset=subset,
+        read_ahead=data.read_ahead,
+    )
