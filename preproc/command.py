@@ -35,6 +35,7 @@ def run(
     argv: Sequence[str],
     description: str | None,
     interrupted: str,
+    describe: Callable[[flags.FlagValues], None] = lambda _: None,
 ) -> int:
     """Runs a preprocessing command and returns its exit status.
 
@@ -48,4 +49,4 @@ def run(
             print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
         say(str(dataset))
 
-    return run_command(prepare_and_report, values, argv, description, interrupted)
+    return run_command(prepare_and_report, values, argv, description, interrupted, describe)

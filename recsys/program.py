@@ -86,6 +86,7 @@ def run_command(
     argv: Sequence[str],
     description: str | None,
     interrupted: str,
+    describe: Callable[[flags.FlagValues], None] = lambda _: None,
 ) -> int:
     """Parses a command line with flags of its own and runs; returns the exit status.
 
@@ -95,10 +96,12 @@ def run_command(
         argv: the program and its arguments.
         description: text above the flags of --help.
         interrupted: what a user reads after Ctrl-C.
+        describe: completes the help of the flags, before --help shows it.
     """
     try:
         extra = flag_values(argv)[1:]
         if flag_values.help:
+            describe(flag_values)
             print(description, help_text(flag_values), sep="\n")
             return 0
         if extra:

@@ -14,10 +14,10 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from preproc.criteo.job import semantics_of
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     NUM_NUMERICAL,
-    PRESETS,
     CriteoSemantics,
     Split,
     split_bounds,
@@ -41,7 +41,7 @@ class CriteoPeerJob:
     @property
     def semantics(self) -> CriteoSemantics:
         """The rules every candidate follows."""
-        return dataclasses.replace(PRESETS["dlrm"], frequency_limit=self.frequency_limit)
+        return dataclasses.replace(semantics_of("dlrm"), frequency_limit=self.frequency_limit)
 
     def days(self) -> list[Path]:
         """Returns the day files in order of their numbers."""

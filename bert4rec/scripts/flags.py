@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of the BERT4Rec programs, and the YAML file that replaces their defaults."""
 
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from bert4rec.config import SECTIONS, Bert4RecConfig
-from bert4rec.scripts.settings_file import preset_names, read_settings
 from recsys import flags as settings_flags
+from recsys.errors import UserError
+from recsys.presets import PresetFolder
+
+PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "configs", SECTIONS, "--config")
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
@@ -18,7 +22,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         **defaults: defaults that differ from those of the config.
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults)
-    names = ", ".join(preset_names())
+    names = ", ".join(PRESETS.names())
     flags.DEFINE_string(
         "config",
         None,
@@ -36,12 +40,12 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     if flag_values["config"].value is not None:
-        from_file = read_settings(flag_values["config"].value)
+        from_file = PRESETS.read(flag_values["config"].value).values
         values |= {name: value for name, value in from_file.items() if name not in explicit}
         explicit |= set(from_file)
     if values["mode"] in ("ddp", "dmp"):
         if "parallelism" in explicit and values["parallelism"] != values["mode"]:
-            raise ValueError(
+            raise UserError(
                 f"--mode {values['mode']} contradicts --parallelism {values['parallelism']}"
             )
         values["parallelism"], values["mode"] = values["mode"], "train"

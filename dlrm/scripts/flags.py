@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of the DLRM programs: those of the config's fields, and NVIDIA's other spellings."""
 
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from dlrm.config import SECTIONS, DlrmConfig
 from recsys import flags as settings_flags
+from recsys.errors import UserError
+from recsys.presets import PresetFolder
+
+PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 
@@ -25,6 +30,15 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         **defaults: defaults that differ from those of the config.
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names=_SHORT_NAMES)
+    names = ", ".join(PRESETS.names())
+    flags.DEFINE_string(
+        "preset",
+        None,
+        f"Settings that belong together: {names}, or a YAML file; flags that are given come before "
+        "it",
+        flag_values=flag_values,
+        module_name="Preset",
+    )
     for alias, (name, value) in _HEAD_ALIASES.items():
         flags.DEFINE_bool(
             alias,
@@ -52,10 +66,14 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
         ValueError: a list holds something that is no integer, or two flags contradict each other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    if flag_values["preset"].value is not None:
+        preset = PRESETS.read(flag_values["preset"].value).values
+        values |= {name: value for name, value in preset.items() if name not in explicit}
+        explicit |= set(preset)
     for alias, (name, value) in _HEAD_ALIASES.items():
         if flag_values[alias].value:
             if name in explicit and values[name] != value:
-                raise ValueError(f"--{alias} contradicts --{name} {values[name]}")
+                raise UserError(f"--{alias} contradicts --{name} {values[name]}")
             values[name] = value
             explicit.add(name)
     return values, explicit

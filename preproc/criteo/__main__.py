@@ -19,8 +19,8 @@ from absl import flags
 
 from preproc import command
 from preproc.criteo import pipeline as criteo_pipeline
-from preproc.criteo.job import SECTIONS, CriteoJob
-from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.criteo.job import PRESETS, SECTIONS, CriteoJob, semantics_of
+from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
@@ -39,12 +39,20 @@ def define_flags() -> flags.FlagValues:
     defaults = {"progress": "auto"}
     define_settings(values, _FROM_FLAGS, defaults=defaults, check_choices=False)
     for field in declared(CriteoSemantics):
-        presets = ", ".join(f"{n} {_spell(getattr(p, field.name))}" for n, p in PRESETS.items())
-        help_text = f"{field.metadata['help']} By preset: {presets}."
         flags.DEFINE_string(
-            field.name, None, help_text, flag_values=values, module_name=title("transform")
+            *(field.name, None, field.metadata["help"]),
+            flag_values=values,
+            module_name=title("transform"),
         )
     return values
+
+
+def describe_presets(values: flags.FlagValues) -> None:
+    """Adds the values of every preset to the help of the flags; this reads all of their files."""
+    presets = {name: semantics_of(name) for name in PRESETS.names()}
+    for field in declared(CriteoSemantics):
+        texts = (f"{name} {_spell(getattr(p, field.name))}" for name, p in presets.items())
+        values[field.name].help += f" By preset: {', '.join(texts)}."
 
 
 def _spell(value: object) -> str:
@@ -92,13 +100,15 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
         UserError: a flag has no meaning.
     """
     given = command.values_of(values, _FROM_FLAGS)
-    if values.preset not in PRESETS:
-        raise PreprocError(f"--preset must be one of {', '.join(PRESETS)}; got {values.preset!r}")
+    names = PRESETS.names()
+    if values.preset not in names and not Path(values.preset).suffix:
+        raise PreprocError(f"--preset must be one of {', '.join(names)}; got {values.preset!r}")
     texts = {field: values[field.name].value for field in declared(CriteoSemantics)}
     overrides: dict[str, Any] = {
         field.name: _parse_setting(field, text) for field, text in texts.items() if text is not None
     }
-    given["semantics"] = dataclasses.replace(PRESETS[values.preset], **overrides)
+    base = semantics_of(values.preset) if values["preset"].present else CriteoSemantics()
+    given["semantics"] = dataclasses.replace(base, **overrides)
     given["spark"] = section_from_dict(SparkSettings, given)
     return section_from_dict(CriteoJob, given)
 
@@ -110,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
         return criteo_pipeline.prepare(job_from_flags(values))
 
     interrupted = "interrupted; the same command continues"
-    return command.run(prepare, define_flags(), argv, __doc__, interrupted)
+    return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from preproc.criteo.engines import ENGINES
-from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
+from recsys.presets import PresetFolder
 from recsys.settings import REQUIRED, default_threads, require_choices, require_positive, setting
 
 Format = Literal["split", "parquet"]
@@ -21,14 +22,30 @@ Layout = Literal["nvidia", "torchrec"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
+PRESETS = PresetFolder(Path(__file__).with_name("presets"), {CriteoSemantics: "transform"})
+"""The known sets of rules; the values of `dlrm` are the defaults of `CriteoSemantics`."""
+
+
+def semantics_of(preset: str) -> CriteoSemantics:
+    """Reads the rules of a preset.
+
+    Args:
+        preset: its name, or a YAML file.
+
+    Raises:
+        UserError: there is no such preset, or its file is refused.
+    """
+    return CriteoSemantics(**PRESETS.read(preset).values)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoJob:
     """Settings of one preprocessing run."""
 
     input: Path = setting(REQUIRED, "Folder with day_0 ... day_N, or one file; plain or gzip.")
     output: Path = setting(REQUIRED, "The dataset folder to make.")
-    semantics: CriteoSemantics = PRESETS["dlrm"]
-    preset: str = setting("dlrm", f"What numbers and ids mean: {', '.join(PRESETS)}.")
+    semantics: CriteoSemantics = dataclasses.field(default_factory=CriteoSemantics)
+    preset: str = setting("dlrm", f"What numbers and ids mean: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Who does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(
         ("split",), f"What to write, comma-separated: {', '.join(FORMATS)}."

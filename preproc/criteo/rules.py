@@ -6,7 +6,7 @@ is the unsigned 32-bit number behind its hex digits. Kept categories get ids 1..
 descending, then value ascending; id 0 is missing, rare and unseen together.
 
 Two anchors disagree on the details (docs/dataset_format.md lists them), so each known set of
-rules has a name in `PRESETS` and every field of it can be overridden.
+rules is a preset in presets/, and every field of it can be overridden.
 """
 
 import dataclasses
@@ -144,41 +144,6 @@ class CriteoSemantics:
                 "--split_fractions must be three numbers in [0, 1] that add up to 1 "
                 f"(train,validation,test), got {','.join(map(str, fractions))}"
             )
-
-
-PRESETS: dict[str, CriteoSemantics] = {
-    # The text of NVIDIA's DLRM recipe: missing 0, +2, natural log, limit 15.
-    "dlrm": CriteoSemantics(),
-    # What NVIDIA's code does: log(x + 3), then missing (and x <= -3) become 0.0.
-    "nvidia": CriteoSemantics(
-        numerical_offset=3, numerical_min=-2, numerical_missing="output_zero"
-    ),
-    # facebookresearch/dlrm and MLPerf v1: negatives and missing to 0, log(x + 1), hash modulo
-    # 40 M, no limit, the first half of the last day rounded up.
-    "mlperf": CriteoSemantics(
-        numerical_offset=1,
-        numerical_min=0,
-        frequency_limit=0,
-        category_modulus=40_000_000,
-        last_day_rounding="ceil",
-    ),
-    # TorchRec with NVTabular: missing 0, log(x + 3), categories of the training days alone.
-    "torchrec_nvt": CriteoSemantics(
-        numerical_offset=3,
-        numerical_min=-2,
-        frequency_limit=0,
-        dictionary_days="train",
-        category_modulus=40_000_000,
-        last_day="validation_test",
-        last_day_rounding="ceil",
-    ),
-    # The seven-day Kaggle file, whose last day (1/7) is halved; ids seen once dominate it.
-    "kaggle": CriteoSemantics(
-        frequency_limit=4,
-        dictionary_days="train",
-        split_fractions=(6 / 7, 1 / 14, 1 / 14),
-    ),
-}
 
 
 def transform_numerical(

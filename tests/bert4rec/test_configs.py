@@ -8,10 +8,8 @@ import torch
 from absl import flags
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.scripts.flags import config_from_flags, define_flags
-from bert4rec.scripts.settings_file import CONFIGS, preset_names, read_settings
+from bert4rec.scripts.flags import PRESETS, config_from_flags, define_flags
 
-PRESETS = preset_names()
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
 
 
@@ -34,22 +32,22 @@ def num_parameters(config, num_items):
 
 def test_the_presets_that_were_promised_are_there():
     sizes = {"5m", "scaling-85m", "scaling-130m", "scaling-430m"}
-    assert sizes | {"paper", "torchrec", "recbole", "fast"} <= set(PRESETS)
+    assert sizes | {"paper", "torchrec", "recbole", "fast"} <= set(PRESETS.names())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PRESETS.names())
 def test_a_preset_loads_and_every_line_of_it_counts(name):
     config = parse(f"--config={name}")
     settings = config.to_dict()
-    for key, value in read_settings(name).items():
+    for key, value in PRESETS.read(name).values.items():
         assert settings[key] == value
         assert type(settings[key]) is type(value)
         assert key in config.explicit
 
 
-@pytest.mark.parametrize("name", [n for n in PRESETS if n != "fast"])
+@pytest.mark.parametrize("name", [n for n in PRESETS.names() if n != "fast"])
 def test_a_preset_has_the_parameters_that_it_states(name):
-    parameters, items = STATED.search((CONFIGS / f"{name}.yaml").read_text()).groups()
+    parameters, items = STATED.search((PRESETS.folder / f"{name}.yaml").read_text()).groups()
     found = num_parameters(parse(f"--config={name}"), number(items))
     assert f"{found:,}" == parameters
     size = re.search(r"(\d+)m$", name)

@@ -87,10 +87,16 @@ class ParserProgram:
 def programs():
     """Returns every program, in the order of the document."""
     deployer = script("deployer")
+    criteo_flags = criteo.define_flags()
+    criteo.describe_presets(criteo_flags)
     torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
     return [
         Program("python -m dlrm.scripts.main", defined(dlrm.define_flags), dlrm.SECTIONS),
-        Variant("python -m dlrm.scripts.dist_main", "dlrm.scripts.main", dist_main.LARGE_MODEL),
+        Variant(
+            "python -m dlrm.scripts.dist_main",
+            "dlrm.scripts.main",
+            dlrm.PRESETS.read(dist_main.DEFAULTS).values,
+        ),
         Variant(
             "python -m dlrm.scripts.prepare_synthetic_dataset",
             "dlrm.scripts.main",
@@ -107,9 +113,9 @@ def programs():
         Variant(
             "python -m bert4rec.scripts.dist_main",
             "bert4rec.scripts.main",
-            bert4rec_dist_main.LARGE_MODEL,
+            bert4rec.PRESETS.read(bert4rec_dist_main.DEFAULTS).values,
         ),
-        Program("python -m preproc.criteo", criteo.define_flags(), criteo.SECTIONS),
+        Program("python -m preproc.criteo", criteo_flags, criteo.SECTIONS),
         Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS)),
         Program("python -m preproc.amazon", ratings.define_flags(AMAZON)),
         Program(

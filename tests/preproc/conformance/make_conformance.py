@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.criteo.job import CriteoJob
+from preproc.criteo.job import PRESETS, CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
 from recsys.data.manifest import Manifest
 
 FOLDER = Path(__file__).parent
@@ -174,7 +174,8 @@ def main() -> None:
     for day, text in enumerate(make_days()):
         (FOLDER / f"day_{day}.tsv").write_bytes(text)
     expected = {}
-    for preset, semantics in PRESETS.items():
+    for preset in PRESETS.names():
+        semantics = semantics_of(preset)
         with tempfile.TemporaryDirectory() as folder:
             dataset = prepare(
                 CriteoJob(

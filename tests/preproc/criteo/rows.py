@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from preproc.criteo.engines.native import run as criteo_native
 from preproc.criteo.engines.native.units import NativeSettings
-from preproc.criteo.job import CriteoJob
+from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, PRESETS, CriteoSemantics
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, CriteoSemantics
 from recsys.data.manifest import Manifest
 
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
@@ -128,7 +128,7 @@ def run(
         input=source,
         output=output,
         engine=engine,
-        **{"semantics": PRESETS["dlrm"], "max_bad_fraction": 1.0, "threads": 2, **fields},
+        **{"semantics": semantics_of("dlrm"), "max_bad_fraction": 1.0, "threads": 2, **fields},
     )
     function = None if settings is None else functools.partial(criteo_native.run, settings=settings)
     return Manifest.load(prepare(job, function))

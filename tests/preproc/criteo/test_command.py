@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from preproc.criteo import __main__ as criteo
-from preproc.criteo.rules import PRESETS
+from preproc.criteo.job import PRESETS, semantics_of
 from recsys.data.manifest import Manifest
 from tests.preproc.criteo.rows import good_text, run, write_days
 
@@ -46,18 +46,18 @@ def test_every_setting_is_a_flag(tmp_path):
     assert semantics.numerical_missing == "output_zero"
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS.names())
 def test_preset_alone_gives_its_semantics(preset):
     values = criteo.define_flags()
     values(["criteo", "--input=in", "--output=out", f"--preset={preset}"])
     job = criteo.job_from_flags(values)
-    assert job.semantics == PRESETS[preset]
+    assert job.semantics == semantics_of(preset)
 
 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--preset=dlrm2", "--preset must be one of dlrm, nvidia"),
+        ("--preset=dlrm2", "--preset must be one of dlrm, kaggle"),
         ("--engine=hadoop", "--engine must be one of native, reference, spark"),
         ("--format=csv", "--format must be"),
         ("--memory_limit=lots", "--memory_limit must be a number with a unit"),
@@ -92,7 +92,7 @@ def test_help_lists_every_flag(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for name in ("--input", "--frequency_limit", "--work_dir", "--split_fractions"):
         assert name in text
-    assert "By preset: dlrm 15, nvidia 15, mlperf 0" in text
+    assert "By preset: dlrm 15, kaggle 4, mlperf 0" in text
 
 
 def test_a_run_and_its_status(tmp_path, capsys):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.job import CriteoJob
+from preproc.criteo.job import PRESETS, CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import PRESETS, REJECT_REASONS
+from preproc.criteo.rules import REJECT_REASONS
 from preproc.files.quarantine import unescape_row
 from recsys.data.manifest import Manifest
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path, engine: str, preset: str, source: Path = FOLDER) -> Mani
     job = CriteoJob(
         input=source,
         output=tmp_path / "dataset",
-        semantics=PRESETS[preset],
+        semantics=semantics_of(preset),
         preset=preset,
         engine=engine,
         max_bad_fraction=MAX_BAD_FRACTION,
@@ -32,7 +32,7 @@ def run(tmp_path: Path, engine: str, preset: str, source: Path = FOLDER) -> Mani
     return Manifest.load(prepare(job))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS.names())
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_engine_makes_the_recorded_bytes(tmp_path, engine, preset):
     manifest = run(tmp_path, engine, preset)

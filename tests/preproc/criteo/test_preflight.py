@@ -10,8 +10,7 @@ import pytest
 
 from preproc.criteo import preflight as criteo_preflight
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import PRESETS
+from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from recsys.errors import UserError
@@ -172,7 +171,7 @@ def test_memory_sizes():
 )
 def test_settings_without_a_meaning(fields, message):
     with pytest.raises(UserError, match=message):
-        CriteoJob(input=Path("in"), output=Path("out"), semantics=PRESETS["dlrm"], **fields)
+        CriteoJob(input=Path("in"), output=Path("out"), semantics=semantics_of("dlrm"), **fields)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

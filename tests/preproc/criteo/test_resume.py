@@ -18,7 +18,7 @@ from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
-from preproc.criteo.rules import PRESETS
+from preproc.criteo.job import semantics_of
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from recsys.data.manifest import Manifest
@@ -66,7 +66,7 @@ def work(monkeypatch) -> dict[str, int]:
 
 def test_changed_settings_redo_only_what_they_touch(tmp_path, work):
     days = write_days(tmp_path / "days", rows=600)
-    base = PRESETS["dlrm"]
+    base = semantics_of("dlrm")
 
     def make(name: str, **fields: object) -> dict[str, int]:
         before = dict(work)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from preproc.criteo import finish
 from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.rules import PRESETS, CriteoSemantics, shuffle_keys
+from preproc.criteo.job import semantics_of
+from preproc.criteo.rules import CriteoSemantics, shuffle_keys
 from preproc.files import workspace
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
@@ -49,7 +50,7 @@ def shuffled_order(seed: int, rows: int) -> list[int]:
 
 
 def seeded(seed: int | None, **fields: object) -> CriteoSemantics:
-    return dataclasses.replace(PRESETS["dlrm"], frequency_limit=3, shuffle_seed=seed, **fields)
+    return dataclasses.replace(semantics_of("dlrm"), frequency_limit=3, shuffle_seed=seed, **fields)
 
 
 @pytest.fixture

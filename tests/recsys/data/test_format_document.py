@@ -16,7 +16,8 @@ import pytest
 import xxhash
 import yaml
 
-from preproc.criteo.rules import PRESETS, REJECT_REASONS, row_grammar
+from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, row_grammar
 from preproc.files.quarantine import BadRow, escape_row
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
@@ -140,12 +141,12 @@ def test_records_and_fingerprint_are_as_the_page_says(tmp_path):
 def test_the_presets_of_the_page_are_those_of_the_code():
     table = PAGE[PAGE.index("<!-- presets") :].split("\n\n")[1].splitlines()
     header, _, *lines = [[c.strip() for c in line.strip("|").split("|")] for line in table]
-    assert [re.search(r"`(\w+)`", name)[1] for name in header[1:]] == list(PRESETS)
-    assert [line[0] for line in lines] == [
-        f.name for f in dataclasses.fields(next(iter(PRESETS.values())))
-    ]
+    names = [re.search(r"`(\w+)`", name)[1] for name in header[1:]]
+    assert sorted(names) == PRESETS.names()
+    assert [line[0] for line in lines] == [f.name for f in dataclasses.fields(CriteoSemantics)]
+    presets = [semantics_of(name) for name in names]
     for field, *values in lines:
-        for preset, text in zip(PRESETS.values(), values, strict=True):
+        for preset, text in zip(presets, values, strict=True):
             value = getattr(preset, field)
             if isinstance(value, tuple):
                 shares = [int(a) / int(b) for a, b in (s.split("/") for s in text.split(", "))]

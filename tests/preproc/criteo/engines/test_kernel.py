@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from preproc.criteo.engines import reference as criteo_reference
 from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.job import semantics_of
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
-    PRESETS,
     REJECT_REASONS,
     CriteoSemantics,
     transform_numerical,
@@ -146,7 +146,7 @@ def test_kernel_is_the_definition(tmp_path_factory, text, semantics, piece):
 @pytest.mark.parametrize("budget", [2**20, 2**24])
 def test_small_budgets_change_nothing(table_bytes, budget):
     text = good_text(6000, seed=1, vocabulary=10**9)
-    semantics = PRESETS["mlperf"]
+    semantics = semantics_of("mlperf")
     expected = merge(*scan(text, semantics, 2**28)[:2], semantics, 2**26)
     result, entries, _ = scan(text, semantics, table_bytes)
     if table_bytes < 2**21:
@@ -160,7 +160,7 @@ def test_small_budgets_change_nothing(table_bytes, budget):
 
 def test_merge_says_what_it_needs():
     text = good_text(5000, seed=2, vocabulary=10**9)
-    result, entries, _ = scan(text, PRESETS["mlperf"])
+    result, entries, _ = scan(text, semantics_of("mlperf"))
     run = max(result.runs, key=lambda r: r.entries)
     runs = [entries[run.first_entry : run.first_entry + run.entries]] * 3
     with memory_file() as fd:
@@ -200,7 +200,7 @@ def test_crowded_slots():
         b"0" + b"\t" * 14 + b"%08x" % _category_of_key(2**32 - 1 - k) + b"\t" * 25
         for k in range(2000)
     ]
-    result, entries, _ = scan(b"\n".join(rows), PRESETS["dlrm"])
+    result, entries, _ = scan(b"\n".join(rows), semantics_of("dlrm"))
     (run,) = result.runs
     assert run.entries == 4000
     expected = np.concatenate([keys, np.uint64(2**32 - 2000) + keys])
@@ -243,7 +243,7 @@ def transformed(integers: list[int], semantics: CriteoSemantics):
 
 @pytest.mark.parametrize("preset", ["dlrm", "nvidia", "mlperf"])
 def test_logarithms_round_like_numpy(preset):
-    semantics = PRESETS[preset]
+    semantics = semantics_of(preset)
     offset = semantics.numerical_offset
     integers = [h - offset for h in [*HARD_INTEGERS, *ROUNDED_TWICE]]
     integers += [*range(-10, 70_000), -(2**31), 2**31 - 1]
@@ -254,7 +254,7 @@ def test_logarithms_round_like_numpy(preset):
 
 
 def test_float32_comes_between():
-    semantics = PRESETS["dlrm"]
+    semantics = semantics_of("dlrm")
     float16, _, _ = transformed([n - 2 for n in ROUNDED_TWICE], semantics)
     direct = np.log(np.array(ROUNDED_TWICE, np.float64)).astype(np.float16)
     assert (float16[: len(direct)] != direct).all()
@@ -283,7 +283,7 @@ def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
     text = b"\n".join(lines)
     for limit in (1, 511, 512, 513, 1999, 2000):
         head = b"\n".join(lines[: limit + (limit > 100)])
-        expected = scan(head, PRESETS["dlrm"])
+        expected = scan(head, semantics_of("dlrm"))
         with (
             memory_file() as fd,
             binding.Scanner(

@@ -20,7 +20,8 @@ from preproc.criteo.dictionaries import dataset_dictionaries
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.reference import read_rows
-from preproc.criteo.rules import PRESETS, SPLITS, CriteoSemantics
+from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.rules import SPLITS, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from recsys.data.parquet import ParquetReader
@@ -48,7 +49,7 @@ def assert_same(first, second) -> None:
 @given(
     texts=st.lists(TEXTS, min_size=2, max_size=3),
     good=GOOD_ROWS,
-    preset=st.sampled_from(sorted(PRESETS)),
+    preset=st.sampled_from(PRESETS.names()),
     fractions=st.sampled_from([None, (0.8, 0.1, 0.1), (0.0, 0.5, 0.5), (1.0, 0.0, 0.0)]),
     scope=st.sampled_from(["all", "train"]),
     unit_bytes=st.sampled_from([900, 5000, 10**6]),
@@ -61,7 +62,7 @@ def test_native_equals_reference(
     for day, text in enumerate(texts):
         (folder / "in" / f"day_{day}").write_bytes(good + b"\n" + text)
     semantics = dataclasses.replace(
-        PRESETS[preset], split_fractions=fractions, dictionary_days=scope, frequency_limit=2
+        semantics_of(preset), split_fractions=fractions, dictionary_days=scope, frequency_limit=2
     )
     native_settings = NativeSettings(unit_bytes=unit_bytes, table_bytes=1, merge_bytes=2**21)
     made = run(
@@ -75,7 +76,7 @@ def test_native_equals_reference(
 @pytest.mark.parametrize("fractions", [None, (0.71, 0.18, 0.11)])
 def test_threads_budgets_and_units_change_nothing(days, tmp_path, scope, fractions):
     semantics = dataclasses.replace(
-        PRESETS["dlrm"], dictionary_days=scope, split_fractions=fractions, frequency_limit=3
+        semantics_of("dlrm"), dictionary_days=scope, split_fractions=fractions, frequency_limit=3
     )
     expected = run(days, tmp_path / "reference", "reference", semantics=semantics, format=BOTH)
     for threads, native_settings in (
@@ -171,7 +172,7 @@ def test_real_rows(tmp_path, real_data):
     packed = gzip.decompress((real_data / "criteo_kaggle" / "sample_100k.tsv.gz").read_bytes())
     source = tmp_path / "train.txt"
     source.write_bytes(b"".join(packed.splitlines(keepends=True)[:20_000]))
-    semantics = dataclasses.replace(PRESETS["dlrm"], split_fractions=(0.8, 0.1, 0.1))
+    semantics = dataclasses.replace(semantics_of("dlrm"), split_fractions=(0.8, 0.1, 0.1))
     made = run(source, tmp_path / "native", semantics=semantics, max_bad_fraction=0.0)
     expected = run(source, tmp_path / "reference", "reference", semantics=semantics)
     assert_same(made, expected)
@@ -223,10 +224,10 @@ import json, sys
 from pathlib import Path
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import PRESETS
+from preproc.criteo.job import PRESETS, semantics_of
 from recsys.data.manifest import Manifest
 formats = tuple(sys.argv[4].split(","))
-job = CriteoJob(input=Path(sys.argv[1]), output=Path(sys.argv[2]), semantics=PRESETS["dlrm"],
+job = CriteoJob(input=Path(sys.argv[1]), output=Path(sys.argv[2]), semantics=semantics_of("dlrm"),
                 memory_limit=int(sys.argv[3]), threads=2, format=formats)
 print(Manifest.load(prepare(job)).fingerprint)
 """

@@ -19,7 +19,8 @@ import pytest
 from preproc.criteo.engines.nvtabular import dictionary as nvtabular_dictionary
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
-from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.rules import CriteoSemantics
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.nvtabular import counts as nvtabular_counts
@@ -67,9 +68,9 @@ def work_dir(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS.names())
 def test_conformance(tmp_path, one_process, work_dir, preset):
-    fields = {"semantics": PRESETS[preset], "work_dir": work_dir}
+    fields = {"semantics": semantics_of(preset), "work_dir": work_dir}
     manifest = run(FOLDER, tmp_path / "made", "nvtabular", **fields)
     expected = EXPECTED[preset]
     assert manifest.rejected == expected["rejected"]
@@ -104,7 +105,7 @@ def test_shuffled_gzip_and_crlf(tmp_path, one_process, layout):
     (days / "day_0").write_bytes(gzip.compress(text))
     (days / "day_1").write_bytes(text.replace(b"\n", b"\r\n"))
     (days / "day_2").write_bytes(good_text(301, seed=6).removesuffix(b"\n"))
-    semantics = dataclasses.replace(PRESETS["nvidia"], shuffle_seed=3)
+    semantics = dataclasses.replace(semantics_of("nvidia"), shuffle_seed=3)
     fields = {"semantics": semantics, "format": BOTH, "layout": layout}
     made = run(days, tmp_path / "made", "nvtabular", **fields)
     assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
@@ -112,7 +113,7 @@ def test_shuffled_gzip_and_crlf(tmp_path, one_process, layout):
 
 def test_real_rows(tmp_path, one_process, real_data):
     source = write_real_rows(real_data, tmp_path / "train.txt")
-    fields = {"semantics": PRESETS["kaggle"], "max_bad_fraction": 0.0, "format": BOTH}
+    fields = {"semantics": semantics_of("kaggle"), "max_bad_fraction": 0.0, "format": BOTH}
     made = run(source, tmp_path / "made", "nvtabular", **fields)
     assert_same(made, run(source, tmp_path / "reference", "reference", **fields))
 
@@ -263,7 +264,7 @@ def test_the_script_and_a_missing_environment(tmp_path):
     assert stages[-1]["bytes_done"] == stages[-1]["bytes_total"]
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.engine["version"].startswith("23.08")
-    semantics = dataclasses.replace(PRESETS["dlrm"], frequency_limit=2)
+    semantics = dataclasses.replace(semantics_of("dlrm"), frequency_limit=2)
     reference = run(tmp_path / "days", tmp_path / "reference", "reference", semantics=semantics)
     assert_same(manifest, reference)
 

@@ -13,8 +13,8 @@ from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular.rows import CATEGORICAL, LABEL, NUMERICAL, ROW, ValidRows
 from preproc.criteo.engines.reference import read_rows as read_reference_rows
-from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import PRESETS, CriteoSemantics
+from preproc.criteo.job import CriteoJob, semantics_of
+from preproc.criteo.rules import CriteoSemantics
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.files.input_file import InputFile
@@ -33,7 +33,7 @@ def read(tmp_path, texts, **fields) -> ValidRows:
     job = CriteoJob(
         input=tmp_path,
         output=tmp_path / "made",
-        **{"max_bad_fraction": 1.0, "semantics": PRESETS["dlrm"], **fields},
+        **{"max_bad_fraction": 1.0, "semantics": semantics_of("dlrm"), **fields},
     )
     workspace = Workspace(job.output, None)
     workspace.root.mkdir(exist_ok=True)

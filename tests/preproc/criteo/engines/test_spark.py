@@ -13,9 +13,9 @@ from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.engines.spark.row_numbers import RowGroup
-from preproc.criteo.job import CriteoJob
+from preproc.criteo.job import PRESETS, CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
-from preproc.criteo.rules import PRESETS, REJECT_REASONS
+from preproc.criteo.rules import REJECT_REASONS
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.spark.settings import SPARK_MODES, SparkSettings
 from recsys.data.manifest import Manifest
@@ -58,13 +58,17 @@ def assert_same(made: Manifest, expected: Manifest) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "preset"),
-    [*(("kernel", preset) for preset in PRESETS), ("dataframe", "dlrm"), ("dataframe", "mlperf")],
+    [
+        *(("kernel", preset) for preset in PRESETS.names()),
+        ("dataframe", "dlrm"),
+        ("dataframe", "mlperf"),
+    ],
 )
 def test_engine_makes_the_recorded_bytes(tmp_path, work, mode, preset):
     job = CriteoJob(
         input=CONFORMANCE,
         output=tmp_path / "dataset",
-        semantics=PRESETS[preset],
+        semantics=semantics_of(preset),
         preset=preset,
         engine="spark",
         max_bad_fraction=0.2,
@@ -105,7 +109,7 @@ def test_odd_spelling_fractions_shuffle_and_parquet(tmp_path, mode, monkeypatch)
     monkeypatch.setattr(spark_rows, "GROUP_BYTES", 45_000)  # two groups
     days = odd_days(tmp_path / "days")
     semantics = dataclasses.replace(
-        PRESETS["dlrm"],
+        semantics_of("dlrm"),
         frequency_limit=2,
         split_fractions=(0.61, 0.2, 0.19),
         dictionary_days="train",
@@ -137,7 +141,7 @@ def test_odd_spelling_fractions_shuffle_and_parquet(tmp_path, mode, monkeypatch)
 @pytest.mark.parametrize("mode", SPARK_MODES)
 def test_real_rows(tmp_path, real_data, mode):
     source = write_real_rows(real_data, tmp_path / "train.txt")
-    fields = {"semantics": PRESETS["kaggle"], "max_bad_fraction": 0.0}
+    fields = {"semantics": semantics_of("kaggle"), "max_bad_fraction": 0.0}
     made = run(source, tmp_path / "made", "spark", **fields, **spark(mode, 100_000))
     assert_same(made, run(source, tmp_path / "native", **fields))
 

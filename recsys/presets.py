@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Presets: YAML files of settings, each key a setting, each value of its type.
+
+A file is read when it is named, or when all are listed, and nothing else needs it to be right.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from recsys.errors import UserError
+from recsys.settings import Sections, declared
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Settings of a YAML file.
+
+    Attributes:
+        values: setting -> value.
+        lines: setting -> `file:line` that says it.
+    """
+
+    values: dict[str, Any]
+    lines: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetFolder:
+    """The presets of a program.
+
+    Attributes:
+        folder: holds a file NAME.yaml for each.
+        sections: whose settings they may hold.
+        flag: that names one.
+    """
+
+    folder: Path
+    sections: Sections
+    flag: str = "--preset"
+
+    def names(self) -> list[str]:
+        """Returns the names of the files; reads none."""
+        return sorted(path.stem for path in self.folder.glob("*.yaml"))
+
+    def read(self, name: str) -> Preset:
+        """Reads a preset.
+
+        Args:
+            name: of a file, or, without a suffix, of one in the folder.
+
+        Raises:
+            UserError: it is missing or no mapping, a key is no setting, or a value is of another
+                type; names file and line.
+        """
+        import yaml
+
+        path = Path(name) if Path(name).suffix else self.folder / f"{name}.yaml"
+        try:
+            root = yaml.compose(path.read_text())
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}"
+            ) from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.flag} {path}: not readable as YAML: {error}") from error
+        if root is None:
+            return Preset({}, {})
+        if not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{self.flag} {path}: expected `setting: value` lines")
+        hints = self._hints()
+        preset = Preset({}, {})
+        for key, node in root.value:
+            line = f"{path}:{key.start_mark.line + 1}"
+            if key.value not in hints:
+                raise UserError(f"{line}: unknown setting {key.value!r}{_advice(key.value, hints)}")
+            if key.value in preset.values:
+                raise UserError(f"{line}: {key.value} stands there twice")
+            value = yaml.constructor.SafeConstructor().construct_document(node)
+            preset.values[key.value] = _checked(f"{line}: {key.value}", hints[key.value], value)
+            preset.lines[key.value] = line
+        return preset
+
+    def _hints(self) -> dict[str, Any]:
+        """Returns the type of every setting."""
+        hints: dict[str, Any] = {}
+        for section in self.sections:
+            types_of_fields = typing.get_type_hints(section)
+            hints |= {field.name: types_of_fields[field.name] for field in declared(section)}
+        return hints
+
+
+def _advice(key: str, hints: dict[str, Any]) -> str:
+    close = difflib.get_close_matches(str(key), hints, n=1)
+    return f"; did you mean {close[0]}?" if close else "; docs/flags.md lists all"
+
+
+def _checked(what: str, hint: Any, value: Any) -> Any:
+    """Returns a value as the type of its setting has it."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        hint = next(a for a in typing.get_args(hint) if a is not type(None))
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        expected, fits = f"one of {', '.join(arguments)}", value in arguments
+    elif typing.get_origin(hint) is tuple and arguments[-1] is Ellipsis:
+        expected = "a list of integers"
+        fits = isinstance(value, list) and all(type(element) is int for element in value)
+        value = tuple(value) if fits else value
+    elif typing.get_origin(hint) is tuple:
+        expected = f"a list of {len(arguments)} numbers"
+        numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
+        fits = len(numbers) == len(arguments) and all(type(n) is float for n in numbers)
+        value = numbers if fits else value
+    elif hint is float:
+        expected, value = "a number", _number(value)
+        fits = type(value) is float
+    else:
+        names = {int: "an integer", bool: "true or false", str: "text"}
+        expected, fits = names[hint], type(value) is hint
+    if not fits:
+        raise UserError(f"{what} must be {expected}, got {value!r}")
+    return value
+
+
+def _number(value: Any) -> Any:
+    """Returns a float where a value is a number; PyYAML leaves 1e-3 as text."""
+    if type(value) in (int, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

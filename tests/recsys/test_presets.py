@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Presets of every program: each file loads, and one that is wrong is refused by its line."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from bert4rec.scripts import flags as bert4rec
+from dlrm.scripts import flags as dlrm
+from preproc.criteo.job import PRESETS as CRITEO
+from preproc.criteo.job import semantics_of
+from preproc.criteo.rules import CriteoSemantics
+from recsys.errors import UserError
+from recsys.presets import PresetFolder
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDERS = {"dlrm": dlrm.PRESETS, "bert4rec": bert4rec.PRESETS, "preproc": CRITEO}
+
+
+def dlrm_config(*arguments):
+    values = flags.FlagValues()
+    dlrm.define_flags(values)
+    assert values(["main", "--dataset=d", *arguments])[1:] == []
+    return dlrm.config_from_flags(values)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_preset_is_read_and_shipped(package):
+    folder = FOLDERS[package]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"][package]
+    shipped = {path for pattern in patterns for path in (REPOSITORY / package).glob(pattern)}
+    assert len(folder.names()) > 3
+    for name in folder.names():
+        preset = folder.read(name)
+        assert preset.values.keys() == preset.lines.keys()
+        assert folder.folder / f"{name}.yaml" in shipped
+
+
+@pytest.mark.parametrize("name", dlrm.PRESETS.names())
+def test_a_preset_of_dlrm_gives_its_values_unless_a_flag_does(name):
+    preset = dlrm.PRESETS.read(name).values
+    config = dlrm_config(f"--preset={name}")
+    assert preset.items() <= {**config.to_dict(), **_tuples(config)}.items()
+    assert set(preset) <= config.explicit
+    assert dlrm_config("--lr=0.5", f"--preset={name}").optimizer.lr == 0.5
+
+
+def _tuples(config):
+    model = config.model
+    return {n: getattr(model, n) for n in ("bottom_mlp_sizes", "top_mlp_sizes")}
+
+
+def test_presets_that_say_they_are_the_defaults():
+    assert dlrm_config("--preset=terabyte").to_dict() == dlrm_config().to_dict()
+    assert semantics_of("dlrm") == CriteoSemantics()
+
+
+def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("lr: 1e-3\nbottom_mlp_sizes: [32, 16]\nembedding_dim: 16\n")
+    config = dlrm_config(f"--preset={file}")
+    assert (config.optimizer.lr, config.model.bottom_mlp_sizes) == (0.001, (32, 16))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr: 1\nlearning: 2\n", "mine.yaml:2: unknown setting 'learning'; docs/flags.md"),
+        ("batch_sizes: 2\n", "mine.yaml:1: unknown setting 'batch_sizes'; did you mean batch_size"),
+        ("lr: 1\nlr: 2\n", "mine.yaml:2: lr stands there twice"),
+        ("lr: fast\n", "mine.yaml:1: lr must be a number, got 'fast'"),
+        ("batch_size: 1.5\n", "mine.yaml:1: batch_size must be an integer"),
+        ("amp: 1\n", "mine.yaml:1: amp must be true or false"),
+        ("optimizer: sgdd\n", "mine.yaml:1: optimizer must be one of sgd"),
+        ("top_mlp_sizes: 1\n", "mine.yaml:1: top_mlp_sizes must be a list of integers"),
+        ("- lr\n", "expected `setting: value` lines"),
+        ("lr: [\n", "not readable as YAML"),
+        ("explicit: [lr]\n", "unknown setting 'explicit'"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        dlrm_config(f"--preset={file}")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "[0.5, x, 0.5]", "0.5"])
+def test_fractions_are_three_numbers(tmp_path, text):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"split_fractions: {text}\n")
+    with pytest.raises(UserError, match="split_fractions must be a list of 3 numbers"):
+        semantics_of(str(file))
+
+
+def test_a_name_that_is_none_lists_those_that_are():
+    with pytest.raises(UserError, match="--preset kagle: no such file; built in are kaggle, large"):
+        dlrm_config("--preset=kagle")
+
+
+def test_a_broken_file_does_not_break_the_others(tmp_path):
+    (tmp_path / "broken.yaml").write_text("lr: [\n")
+    (tmp_path / "good.yaml").write_text("lr: 2\n")
+    folder = PresetFolder(tmp_path, dlrm.SECTIONS)
+    assert folder.names() == ["broken", "good"]
+    assert folder.read("good").values == {"lr": 2.0}
+    with pytest.raises(UserError, match="not readable"):
+        folder.read("broken")
+
+
+def test_yaml_is_imported_only_for_a_preset():
+    program = (
+        "import sys; from preproc.criteo.job import PRESETS; PRESETS.names(); "
+        "print('yaml' in sys.modules); PRESETS.read('kaggle'); print('yaml' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
