@@ -15,6 +15,7 @@ from benchmark.micro.kernels_case import Rotation, id_batches, row_offsets
 from benchmark.micro.kernels_interaction import interaction_flops
 from benchmark.stopwatch import Work
 from cuda_ext import ops, reference
+from cuda_ext.row_rules import ROW_RULES
 
 T = TypeVar("T")
 
@@ -25,9 +26,6 @@ VECTOR_TYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-RULES: tuple[reference.RowOptimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad", "adam")
-STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4, "adam": 8}
-"""Optimizer state of an element of a row; of a whole row for rowwise_adagrad."""
 
 NO_BAD_ID = 2**63 - 1
 
@@ -242,13 +240,13 @@ def _interact(table: Tensor, bottom: Tensor, rows: Tensor) -> Tensor:
 def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
     """Yields update_rows of each rule on sorted rows, and SGD by atomic additions."""
     table, one = _table(sizes, device), torch.ones((), device=device)
-    for rule in RULES:
+    for rule, definition in ROW_RULES.items():
         state = ops.row_optimizer_state(rule, table)
         for lookups in _lookups(sizes, device):
             for dtype in (torch.float32, torch.bfloat16):
                 gradients = torch.randn(lookups.count, sizes.dim, dtype=dtype, device=device)
                 update = _Update(rule, table, state, gradients.mul_(1e-3), one)
-                of_row = STATE_BYTES[rule] * (1 if rule == "rowwise_adagrad" else sizes.dim)
+                of_row = definition.state_bytes_per_row(sizes.dim)
                 ordered = OpCase(
                     op=f"update_rows {rule}",
                     distribution=lookups.distribution,
@@ -270,7 +268,7 @@ def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Update:
-    rule: reference.RowOptimizer
+    rule: ops.RowOptimizer
     table: Tensor
     state: dict[str, Tensor]
     gradients: Tensor
@@ -295,8 +293,7 @@ class _Update:
             self.state,
             rows,
             self.gradients,
-            lr=self.one,
-            step=self.one,
+            ops.RowStep(lr=self.one, step=self.one),
             sorted_rows=by_row,
             deterministic=deterministic,
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from cuda_ext.row_rules import StatefulRowOptimizer
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
 from recsys.train.precision import AmpDtype
 
@@ -162,7 +163,7 @@ class OptimizerConfig:
         "Move every row of the item tables in each step, or only those that a batch met; auto "
         "takes rows with a sampled loss and under --parallelism dmp",
     )
-    item_rule: Literal["auto", "adam", "adagrad", "rowwise_adagrad"] = setting(
+    item_rule: Literal["auto", StatefulRowOptimizer] = setting(
         "auto",
         "Optimizer of the rows under --item_update rows; auto takes adam, and rowwise_adagrad "
         "under --parallelism dmp on a CPU, where FBGEMM has no Adam",

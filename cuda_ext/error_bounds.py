@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import reference
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -261,7 +262,7 @@ def embedding_bag(
 
 
 def updated(
-    rule: reference.RowOptimizer,
+    rule: RowOptimizer,
     table: Bounded,
     state: dict[str, Bounded],
     rows: Tensor,
@@ -309,9 +310,9 @@ def updated(
         additions = torch.minimum(additions, 256 + additions // 32)
     error = passed_on + (additions + 1) * EPS * (magnitudes + passed_on)
     total = Bounded(sums, error) * inverse_scale
-    apply = cast("Any", reference._RULES[rule])
+    apply, scalars = cast("Any", ROW_RULES[rule].apply), cast("Any", RowStep)
     old_state = {name: tensor[unique] for name, tensor in state.items()}
-    new, new_state = apply(table[unique], total, old_state, lr, step, weight_decay)
+    new, new_state = apply(table[unique], total, old_state, scalars(lr, step, weight_decay))
 
     def write(into: Bounded, rows_of_it: Bounded) -> Bounded:
         return Bounded(

@@ -5,20 +5,13 @@ Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of 
 L lookups, G bags, U distinct rows among the lookups.
 """
 
-from collections.abc import Callable
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
 
 PAD_MULTIPLE = 8
 """Interaction rows are padded to this many columns, so that GEMMs read aligned rows."""
-
-ADAGRAD_EPS = 1e-8
-ADAM_EPS = 1e-8
-ADAM_BETAS = (0.9, 0.999)
 
 
 def interaction_width(num_vectors: int, embedding_dim: int, self_interaction: bool = False) -> int:
@@ -257,89 +250,17 @@ def join_planar(high: Tensor, low: Tensor) -> Tensor:
     return bits.to(torch.int32).view(torch.float32)
 
 
-def _sgd(
-    old: Tensor,
-    gradients: Tensor,
-    state: dict[str, Tensor],  # noqa: ARG001
-    lr: Tensor,
-    step: Tensor,  # noqa: ARG001
-    weight_decay: float,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Plain SGD: w -= lr * (g + weight_decay * w)."""
-    return old - lr * (gradients + weight_decay * old), {}
-
-
-def _adagrad(
-    old: Tensor,
-    gradients: Tensor,
-    state: dict[str, Tensor],
-    lr: Tensor,
-    step: Tensor,  # noqa: ARG001
-    weight_decay: float,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Adagrad with one accumulator per element or, where the state has [U], per row.
-
-    Sources: Duchi et al. 2011; row-wise: Gupta et al. 2014 (arXiv:1409.4246), the form that FBGEMM
-    calls EXACT_ROWWISE_ADAGRAD (the mean of the squared row gradient).
-    """
-    gradients = gradients + weight_decay * old
-    total = state["sum_of_squares"]
-    if total.ndim == 1:
-        total = total + gradients.square().mean(1)
-        root = total.sqrt().unsqueeze(1)
-    else:
-        total = total + gradients.square()
-        root = total.sqrt()
-    return old - lr * gradients / (root + ADAGRAD_EPS), {"sum_of_squares": total}
-
-
-def _adam(
-    old: Tensor,
-    gradients: Tensor,
-    state: dict[str, Tensor],
-    lr: Tensor,
-    step: Tensor,
-    weight_decay: float,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Lazy Adam with decoupled weight decay: moments move only in steps in which the row occurs.
-
-    Sources: Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1; rows as torch.optim.SparseAdam.
-    """
-    beta1, beta2 = ADAM_BETAS
-    first = torch.lerp(gradients, state["first_moment"], beta1)
-    second = torch.lerp(gradients.square(), state["second_moment"], beta2)
-    root = (second / (1 - beta2**step)).sqrt() + ADAM_EPS
-    change = first / (1 - beta1**step) / root + weight_decay * old
-    return old - lr * change, {"first_moment": first, "second_moment": second}
-
-
-_Rule = Callable[
-    [Tensor, Tensor, dict[str, Tensor], Tensor, Tensor, float], tuple[Tensor, dict[str, Tensor]]
-]
-_RULES: dict[str, _Rule] = {
-    "sgd": _sgd,
-    "rowwise_adagrad": _adagrad,
-    "adagrad": _adagrad,
-    "adam": _adam,
-}
-
-
 def update_rows(
     optimizer: RowOptimizer,
     table: Tensor,
     state: dict[str, Tensor],
     rows: Tensor,
     gradients: Tensor,
+    step: RowStep,
     *,
-    lr: Tensor,
-    step: Tensor,
-    weight_decay: float = 0.0,
-    inverse_scale: Tensor | None = None,
-    overflow: Tensor | None = None,
     source: Tensor | None = None,
     scale: Tensor | None = None,
     table_low: Tensor | None = None,
-    rounding_seed: int = 0,
 ) -> None:
     """Applies the gradients of looked-up rows to a table, in place.
 
@@ -352,15 +273,10 @@ def update_rows(
         state: tensors from `ops.row_optimizer_state`, changed in place.
         rows: [L] int; a row may occur more than once.
         gradients: [L, D] floating point; [G, D] with `source`.
-        lr: scalar tensor.
-        step: scalar tensor: optimizer steps including this one.
-        weight_decay: added to the gradient as weight_decay * w; decoupled for adam (AdamW).
-        inverse_scale: scalar tensor, 1 / loss scale.
-        overflow: scalar bool tensor; True leaves everything as it is.
+        step: rate, weight decay and scaling of the step.
         source: [L] int, row of `gradients` for each lookup.
         scale: [L], factor of each lookup.
         table_low: [R, D] int16: the table is planar-split, `table` holding the high halves.
-        rounding_seed: of the stochastic rounding.
     """
     compute = torch.promote_types(table.dtype, torch.float32)
     if source is not None:
@@ -369,18 +285,18 @@ def update_rows(
     if scale is not None:
         gradients = gradients * scale.unsqueeze(1).to(compute)
     unique, gradients = sum_duplicate_rows(rows, gradients)
-    if inverse_scale is not None:
-        gradients = gradients * inverse_scale
+    if step.inverse_scale is not None:
+        gradients = gradients * step.inverse_scale
     if table_low is None:
         old = table.index_select(0, unique).to(compute)
     else:
         old = join_planar(table.index_select(0, unique), table_low.index_select(0, unique))
     old_state = {name: tensor.index_select(0, unique) for name, tensor in state.items()}
-    new, new_state = _RULES[optimizer](old, gradients, old_state, lr, step, weight_decay)
+    new, new_state = ROW_RULES[optimizer].apply(old, gradients, old_state, step)
 
     def write(into: Tensor, values: Tensor) -> None:
-        if overflow is not None:
-            values = torch.where(overflow, into.index_select(0, unique), values)
+        if step.overflow is not None:
+            values = torch.where(step.overflow, into.index_select(0, unique), values)
         into.index_copy_(0, unique, values)
 
     for name, values in new_state.items():
@@ -390,6 +306,6 @@ def update_rows(
         write(table_low, low)
         write(table, high)
     elif table.dtype == torch.bfloat16:
-        write(table, stochastic_bfloat16(new, unique, rounding_seed, step))
+        write(table, stochastic_bfloat16(new, unique, step.rounding_seed, step.step))
     else:
         write(table, new)

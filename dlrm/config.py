@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cuda_ext.ops import RowOptimizer
+from cuda_ext.row_rules import RowOptimizer
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
-from recsys.train.dense_optimizer import DenseRule
+from recsys.train.dense_optimizer import DenseRule, dense_rule_beside
 from recsys.train.precision import AmpDtype
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
@@ -260,7 +260,7 @@ class OptimizerConfig:
         """The optimizer of the MLPs."""
         if self.mlp_optimizer is not None:
             return self.mlp_optimizer
-        return "adagrad" if self.optimizer == "rowwise_adagrad" else self.optimizer
+        return dense_rule_beside(self.optimizer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

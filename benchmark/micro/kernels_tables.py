@@ -123,8 +123,7 @@ class OurTables:
             self._state,
             rows.reshape(-1),
             anchor.grad.reshape(-1, self.table.shape[1]),
-            lr=self._lr,
-            step=self._step,
+            ops.RowStep(lr=self._lr, step=self._step),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from cuda_ext.reference import ADAGRAD_EPS
+from cuda_ext.row_rules import ADAGRAD
 
 FusedRule = Literal["sgd", "rowwise_adagrad"]
 
@@ -42,7 +42,7 @@ class TableBatchedEmbedding:
             [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in table_sizes],
             optimizer=optimizers[rule],
             learning_rate=lr,
-            eps=ADAGRAD_EPS,
+            eps=ADAGRAD["eps"],
             pooling_mode=PoolingMode.SUM,
             bounds_check_mode=BoundsCheckMode.NONE,
         )

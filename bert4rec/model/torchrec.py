@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bert4rec.model.loss import LossNetwork, Question, loss_of
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
-from cuda_ext.reference import ADAGRAD_EPS, ADAM_EPS
+from cuda_ext.row_rules import ROW_RULES
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
 _ASKED, _COMPARED = "asked", "compared"
@@ -113,7 +113,7 @@ class ShardedNetwork(nn.Module):
         fused = {
             "optimizer": _fbgemm_rule(rule, device),
             "learning_rate": 0.0,
-            "eps": ADAM_EPS if rule == "adam" else ADAGRAD_EPS,
+            "eps": ROW_RULES[rule].hyperparameters.get("eps", 0.0),
             "weight_decay": weight_decay,
         }
         sharders: list[Any] = [EmbeddingCollectionSharder(fused_params=fused)]

@@ -3,7 +3,7 @@
 //
 // Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of the joint table,
 // L lookups, G bags. All tensors are contiguous except for the batch strides named here, which
-// count elements. ops.cpp has checked every size and type before a kernel sees them.
+// count elements. The ops have checked every size and type before a kernel sees them.
 #pragma once
 
 #include <cstddef>

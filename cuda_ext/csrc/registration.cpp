@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers the ops through LibTorch's stable ABI: one binary serves torch 2.11 and later, with and
-// without CUDA. Fake kernels and autograd are registered in registration.py.
+// without CUDA. Fake kernels and autograd are registered in cuda_ext/ops.
 #include <torch/csrc/stable/library.h>
 
 #include "backends.h"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from cuda_ext import registration
+from cuda_ext.ops import registration
 
 NAMESPACE = "cuda_ext_emulated"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig
 from dlrm.distributed.cost import Machine, Workload, predict
 from dlrm.distributed.network import DistributedDlrm
@@ -14,9 +15,6 @@ from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import PlannedPlacement, plan
 from dlrm.distributed.report import describe
 from recsys.train.processes import Processes
-
-_ROW_STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4, "adam": 8}
-"""Bytes that an optimizer keeps for a row, or for an element where it keeps whole rows."""
 
 
 def build_distributed(
@@ -52,8 +50,7 @@ def build_distributed(
 def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
     """Returns what a step of a run has to do."""
     model = config.model
-    rule = config.optimizer.embedding_rule
-    per_row = _ROW_STATE_BYTES[rule] * (1 if rule == "rowwise_adagrad" else model.embedding_dim)
+    rule = ROW_RULES[config.optimizer.embedding_rule]
     return Workload.of_network(
         table_sizes,
         num_numerical=model.num_numerical_features,
@@ -62,7 +59,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
         embedding_dim=model.embedding_dim,
         global_batch=config.data.batch_size,
         weight_bytes=2 if model.embedding_storage == "bfloat16" else 4,
-        state_bytes_per_row=per_row,
+        state_bytes_per_row=rule.state_bytes_per_row(model.embedding_dim),
         wire_bytes=2 if config.precision.amp else 4,
     )
 

@@ -2,15 +2,27 @@
 """Optimizers of dense parameters: rate, loss scale and overflow flag stay on the device."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from cuda_ext.row_rules import ADAGRAD, ADAM, RowOptimizer
+
 DenseRule = Literal["sgd", "adagrad", "adam"]
 
-ADAGRAD_EPS = 1e-8
-ADAM_EPS = 1e-8
+
+def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
+    """Returns the optimizer of dense parameters that goes with a row optimizer.
+
+    Raises:
+        ValueError: there is none of its kind.
+    """
+    name = "adagrad" if rule == "rowwise_adagrad" else rule
+    for dense_rule in get_args(DenseRule):
+        if dense_rule == name:
+            return cast("DenseRule", dense_rule)
+    raise ValueError(f"--optimizer {rule} is for embeddings only: name --mlp_optimizer too")
 
 
 class DenseOptimizer(Protocol):
@@ -94,7 +106,7 @@ class _Adagrad:
             )
         torch._foreach_addcmul_(sums, gradients, gradients)
         roots = torch._foreach_sqrt(sums)
-        torch._foreach_add_(roots, ADAGRAD_EPS)
+        torch._foreach_add_(roots, ADAGRAD["eps"])
         changes = list(torch._foreach_div(gradients, roots))
         torch._foreach_mul_(changes, -lr)
         torch._foreach_add_(params, changes)
@@ -122,7 +134,7 @@ def build_dense_optimizer(
     adam = torch.optim.AdamW(
         params,
         lr=lr,
-        eps=ADAM_EPS,
+        eps=ADAM["eps"],
         weight_decay=weight_decay,
         fused=True,
         capturable=lr.is_cuda,  # or torch refuses to capture the step in a CUDA graph

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import ops, reference
-from cuda_ext.ops import RowOptimizer
+from cuda_ext.ops import RowOptimizer, RowStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class RowwiseOptimizer:
 
     Args:
         tables: what it changes.
-        rule: `sgd`, `rowwise_adagrad`, `adagrad` or `adam`.
+        rule: its name in `cuda_ext.row_rules`.
         weight_decay: on the rows that occur.
         loss_scale: the gradients are divided by it.
 
@@ -158,18 +158,15 @@ class RowwiseOptimizer:
         scale = self._inverse_scale
         if factor is not None:
             scale = factor if scale is None else scale * factor
-        for found in gradients:
-            table = tables[found.table]
+        step = RowStep(lr, self.steps, self._weight_decay, scale, overflow)
+        for of_table in gradients:
+            table = tables[of_table.table]
             ops.update_rows(
                 self._rule,
                 table.values,
-                self.state[found.table],
-                found.rows,
-                found.gradients,
-                lr=lr,
-                step=self.steps,
-                weight_decay=self._weight_decay,
-                inverse_scale=scale,
-                overflow=overflow,
+                self.state[of_table.table],
+                of_table.rows,
+                of_table.gradients,
+                step,
                 table_low=table.low,
             )

@@ -11,7 +11,7 @@ from benchmark.micro.kernels_sparse_step import sparse_step_cases
 from benchmark.micro.kernels_tables import IdBatch, build_tables
 from benchmark.peers.torchrec_interaction import has_torchrec
 from benchmark.record import read_records
-from cuda_ext import ops
+from cuda_ext import ops, reference
 from cuda_ext.error_bounds import Bounded
 
 SIZES = [50, 7, 1]
@@ -63,7 +63,7 @@ def test_a_compiled_reference_is_a_candidate():
 
 def wrong_interaction(features, bottom=None, **_):
     found = torch.cat([bottom.unsqueeze(1), features], dim=1)
-    return ops.reference.dot_interaction(found) * 1.001
+    return reference.dot_interaction(found) * 1.001
 
 
 def test_a_wrong_interaction_is_found(monkeypatch):
@@ -76,8 +76,9 @@ def test_a_wrong_interaction_is_found(monkeypatch):
 def test_a_wrong_update_is_found(monkeypatch, cases):
     right = ops.update_rows
 
-    def wrong(*arguments, lr, **settings):
-        right(*arguments, lr=lr * 1.01, **settings)
+    def wrong(*arguments, **settings):
+        *lookups, step = arguments
+        right(*lookups, step._replace(lr=step.lr * 1.01), **settings)
 
     monkeypatch.setattr(ops, "update_rows", wrong)
     with pytest.raises(ArithmeticError, match="ours"):

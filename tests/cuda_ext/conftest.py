@@ -2,6 +2,8 @@
 """The implementations of the ops that the tests compare with the reference."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from torch import Tensor
 
 from cuda_ext import library
 from cuda_ext.emu import build
-from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer
+from cuda_ext.ops.update import call_update_rows
+from cuda_ext.row_rules import RowOptimizer, RowStep
 
 
 class Backend:
@@ -78,27 +81,13 @@ class Backend:
         state: dict[str, Tensor],
         rows: Tensor,
         gradients: Tensor,
-        *,
-        lr: Tensor,
-        step: Tensor,
-        weight_decay: float = 0.0,
-        inverse_scale: Tensor | None = None,
-        overflow: Tensor | None = None,
-        source: Tensor | None = None,
-        scale: Tensor | None = None,
-        table_low: Tensor | None = None,
-        rounding_seed: int = 0,
+        step: RowStep,
+        **lookups: Tensor | None,
     ) -> None:
         """As `reference.update_rows`."""
-        by_row, positions = self.sort_rows(rows, table.shape[0])
-        first, second, *_ = [*state.values(), None, None]
-        eps = ADAM_EPS if optimizer == "adam" else ADAGRAD_EPS
-        self.run(
-            "update_rows",
-            *(table, table_low, first, second, by_row, positions, gradients, source, scale),
-            *(lr, step, inverse_scale, overflow, optimizer, weight_decay, eps, *ADAM_BETAS),
-            rounding_seed,
-        )
+        ops = SimpleNamespace(update_rows=partial(self.run, "update_rows"))
+        ordered = self.sort_rows(rows, table.shape[0])
+        call_update_rows(ops, optimizer, table, state, ordered, gradients, step, **lookups)
 
 
 def _compiled(device: str) -> Backend:

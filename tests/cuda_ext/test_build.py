@@ -28,7 +28,7 @@ LOOKS_RIGHT = """
     assert anchor.grad.shape == (4, 3, 8) and anchor.grad.abs().sum() > 0
     before = table.clone()
     ops.update_rows("sgd", table, {}, rows.reshape(-1), anchor.grad.reshape(-1, 8),
-                    lr=torch.tensor(0.1), step=torch.tensor(1.0))
+                    ops.RowStep(torch.tensor(0.1), torch.tensor(1.0)))
     assert not torch.equal(table, before)
     print(library.__file__, library.path_of("cpu"))
 """

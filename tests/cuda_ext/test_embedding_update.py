@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cuda_ext import error_bounds, ops, reference
 from cuda_ext.error_bounds import Bounded
+from cuda_ext.row_rules import ROW_RULES, RowStep
 
-RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
+RULES = list(ROW_RULES)
 FORMATS = ["float32", "bfloat16", "planar"]
 RULES_AND_FORMATS = list(itertools.product(RULES, FORMATS))
 GRADIENTS = [torch.float32, torch.float16, torch.bfloat16]
@@ -52,7 +53,9 @@ class Update:
             table = self.weights().to(getattr(torch, self.format))
         update_rows(
             *(self.rule, table, state, self.rows, self.gradients),
-            **(scalars | self.options | {"table_low": low}),
+            RowStep(**scalars, **{n: v for n, v in self.options.items() if n in RowStep._fields}),
+            **{n: v for n, v in self.options.items() if n not in RowStep._fields},
+            table_low=low,
         )
         return table if low is None else reference.join_planar(table, low), state
 
@@ -213,9 +216,7 @@ def test_stochastic_rounding_is_unbiased(backend):
     for step in range(256):
         backend.update_rows(
             *("sgd", table, {}, rows, gradients),
-            lr=torch.tensor(1.0),
-            step=torch.tensor(float(step)),
-            rounding_seed=11,
+            RowStep(torch.tensor(1.0), torch.tensor(float(step)), rounding_seed=11),
         )
     moved = 1.0 - table.double()
     # 256 draws of probability 1/16, each worth 2^-8; the mean is over 3200 elements.

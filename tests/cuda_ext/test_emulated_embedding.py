@@ -15,9 +15,10 @@ from torch import Tensor
 from cuda_ext import error_bounds, reference
 from cuda_ext.emu import build
 from cuda_ext.error_bounds import Bounded
-from cuda_ext.reference import ADAGRAD_EPS, ADAM_BETAS, ADAM_EPS, RowOptimizer
+from cuda_ext.ops.update import call_update_rows
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
 
-RULES: tuple[RowOptimizer, ...] = ("sgd", "rowwise_adagrad", "adagrad", "adam")
+RULES = tuple(ROW_RULES)
 DIMS = (3, 4, 16, 100, 128, 130, 256)
 """Scalar and vector lanes, teams of 1 to 32 lanes, a tail of idle lanes, several parts per lane."""
 
@@ -41,12 +42,7 @@ def lane_order() -> Iterator[Callable[[int], None]]:
 
 def state_of(rule: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
     """Returns a state that is not zero."""
-    if rule == "sgd":
-        return {}
-    if rule == "rowwise_adagrad":
-        return {"sum_of_squares": torch.rand(table.shape[0])}
-    names = ["sum_of_squares"] if rule == "adagrad" else ["first_moment", "second_moment"]
-    return {name: torch.rand(table.shape) for name in names}
+    return {name: torch.rand(t.shape) for name, t in ROW_RULES[rule].new_state(table).items()}
 
 
 def update(
@@ -59,27 +55,13 @@ def update(
 ) -> None:
     """Sorts and updates with the kernels; `lookups` are rows and gradients."""
     rows, gradients = lookups
-    by_row, positions = ops.sort_rows(rows, table.shape[0])
-    first, second, *_ = [*state.values(), None, None]
-    ops.update_rows(
-        table,
-        more.get("table_low"),
-        first,
-        second,
-        by_row,
-        positions,
-        gradients,
-        more.get("source"),
-        more.get("scale"),
-        torch.tensor(0.5),
-        torch.tensor(3.0),
-        more.get("inverse_scale"),
-        more.get("overflow"),
-        rule,
-        more.get("weight_decay", 0.25),
-        ADAM_EPS if rule == "adam" else ADAGRAD_EPS,
-        *ADAM_BETAS,
-        more.get("rounding_seed", 7),
+    step = RowStep(
+        *(torch.tensor(0.5), torch.tensor(3.0), more.get("weight_decay", 0.25)),
+        *(more.get("inverse_scale"), more.get("overflow"), more.get("rounding_seed", 7)),
+    )
+    call_update_rows(
+        *(ops, rule, table, state, ops.sort_rows(rows, table.shape[0]), gradients, step),
+        *(more.get("source"), more.get("scale"), more.get("table_low")),
     )
 
 
@@ -175,9 +157,7 @@ def test_bfloat16_rows_round_as_the_reference(emulated: Any, dim: int) -> None:
         {},
         rows.long(),
         gradients,
-        lr=torch.tensor(0.5),
-        step=torch.tensor(3.0),
-        rounding_seed=7,
+        RowStep(torch.tensor(0.5), torch.tensor(3.0), rounding_seed=7),
     )
     update(emulated, "sgd", table, {}, rows, gradients, weight_decay=0.0)
     assert torch.equal(table, expected)

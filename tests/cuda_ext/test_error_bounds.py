@@ -6,8 +6,9 @@ import torch
 
 from cuda_ext import error_bounds, ops, reference
 from cuda_ext.error_bounds import Bounded
+from cuda_ext.row_rules import ROW_RULES, RowStep
 
-RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
+RULES = list(ROW_RULES)
 SETTINGS = {"lr": 0.25, "step": 3.0, "weight_decay": 0.125}
 
 
@@ -91,10 +92,8 @@ def test_updates_without_a_lookup_summed_in_bfloat16_or_at_another_rate_are_refu
 
     def excesses_with(rows, gradients, lr=0.25):
         weights, moved = table.double(), {name: t.double() for name, t in state.items()}
-        scalars = {"lr": torch.tensor(lr).double(), "step": torch.tensor(3.0).double()}
-        reference.update_rows(
-            *(rule, weights, moved, rows, gradients.double()), **scalars, weight_decay=0.125
-        )
+        step = RowStep(torch.tensor(lr).double(), torch.tensor(3.0).double(), weight_decay=0.125)
+        reference.update_rows(rule, weights, moved, rows, gradients.double(), step)
         results = [tensor.float() for tensor in (weights, *moved.values())]
         return excesses([bound, *states.values()], results)
 

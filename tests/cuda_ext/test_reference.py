@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_ext import ops, reference
+from cuda_ext.row_rules import ROW_RULES
 
 
 def loop_interaction(features):
@@ -46,7 +47,7 @@ def test_dot_interaction_refuses_other_shapes(shape):
 
 
 LOOKUPS = torch.tensor([3, 1, 3, 3, 0, 1])
-RULES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
+RULES = list(ROW_RULES)
 
 
 def dense_gradient(rows, gradients, num_rows):
@@ -71,11 +72,13 @@ def updated(request):
                 state,
                 LOOKUPS,
                 g * scale,
-                lr=torch.tensor(0.1),
-                step=torch.tensor(i + 1.0),
-                weight_decay=weight_decay,
-                inverse_scale=torch.tensor(1 / scale),
-                overflow=overflow,
+                ops.RowStep(
+                    lr=torch.tensor(0.1),
+                    step=torch.tensor(i + 1.0),
+                    weight_decay=weight_decay,
+                    inverse_scale=torch.tensor(1 / scale),
+                    overflow=overflow,
+                ),
             )
         return start, table, state, gradients
 
@@ -170,8 +173,7 @@ def test_no_lookups_change_nothing(optimizer, update_rows):
         ops.row_optimizer_state(optimizer, table),
         torch.zeros(0, dtype=torch.int64),
         torch.zeros(0, 2),
-        lr=torch.tensor(0.1),
-        step=torch.tensor(1.0),
+        ops.RowStep(lr=torch.tensor(0.1), step=torch.tensor(1.0)),
     )
     assert torch.equal(table, torch.ones(3, 2))
 

@@ -151,8 +151,8 @@ def test_compiled_training_step_equals_eager(backend):
 
     def update(table, gradient):
         rows = ops.joint_rows(IDS, OFFSETS, dtype=torch.int32).reshape(-1)
-        arguments = {"lr": torch.tensor(0.1), "step": torch.tensor(1.0)}
-        ops.update_rows("sgd", table, {}, rows, gradient, **arguments)
+        step = ops.RowStep(lr=torch.tensor(0.1), step=torch.tensor(1.0))
+        ops.update_rows("sgd", table, {}, rows, gradient, step)
 
     results = []
     for wrap in (lambda f: f, lambda f: torch.compile(f, fullgraph=True, backend=backend)):

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops that models call. Each has its definition in `reference.py`.
+
+Compiled kernels run where they were built for the device, the reference elsewhere; results agree
+within rounding. `python -m cuda_ext` tells which path runs and why. A module holds an op's entry,
+its fake kernel and its gradient together.
+"""
+
+from cuda_ext import library
+from cuda_ext.huge_pages import use_huge_pages
+from cuda_ext.ops import registration
+from cuda_ext.ops.bags import embedding_bag, lookup_scale
+from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
+from cuda_ext.ops.lookup import (
+    embedding_gather,
+    joint_rows,
+    row_gradient_anchor,
+    sparse_embedding,
+)
+from cuda_ext.ops.update import row_optimizer_state, sort_rows, update_rows
+from cuda_ext.reference import bag_of_lookup
+from cuda_ext.row_rules import RowOptimizer, RowStep
+
+__all__ = [
+    "RowOptimizer",
+    "RowStep",
+    "bag_of_lookup",
+    "dot_interaction",
+    "embedding_bag",
+    "embedding_gather",
+    "gather_dot_interaction",
+    "joint_rows",
+    "lookup_scale",
+    "row_gradient_anchor",
+    "row_optimizer_state",
+    "sort_rows",
+    "sparse_embedding",
+    "update_rows",
+    "use_huge_pages",
+]
+
+if library.LOAD_ERROR is None:
+    registration.register(library.NAMESPACE)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dot interaction, alone and fused with the embedding lookup."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.ops.lookup import embedding_gather
+from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+from cuda_ext.ops.update import dense_gradient
+
+MAX_VECTORS = 64
+MAX_DIM = 256
+
+
+def _fits_kernels(num_vectors: int, dim: int) -> bool:
+    return num_vectors <= MAX_VECTORS and dim <= MAX_DIM
+
+
+def _allow_tf32(tensor: Tensor) -> bool:
+    # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
+    return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def dot_interaction(
+    features: Tensor, bottom: Tensor | None = None, *, self_interaction: bool = False
+) -> Tensor:
+    """Pairwise dot products of the vectors of each sample; see `reference.dot_interaction`.
+
+    Args:
+        features: [B, N, D] floating point, row 0 the bottom-MLP output; [B, N - 1, D] with
+            `bottom`.
+        bottom: [B, D] of the same type. Given apart, nothing has to be concatenated.
+        self_interaction: include the dot product of each vector with itself.
+
+    Returns:
+        [B, pad8(D + N(N-1)/2)]; N(N+1)/2 with `self_interaction`.
+
+    Raises:
+        ValueError: not three-dimensional, or no vector.
+    """
+    vectors = features.shape[1] + (bottom is not None) if features.ndim == 3 else 0
+    if vectors < 1:
+        raise ValueError(
+            f"dot_interaction: features must be [B, N >= 1, D], got {list(features.shape)}"
+        )
+    if not is_compiled_for(features) or not _fits_kernels(vectors, features.shape[2]):
+        return reference.dot_interaction(features, bottom, self_interaction=self_interaction)
+    output: Tensor = kernels.dot_interaction(
+        features.contiguous(), bottom, self_interaction, _allow_tf32(features)
+    )
+    return output
+
+
+@fake_kernel("dot_interaction")
+def _(features: Tensor, bottom: Tensor | None, self_interaction: bool, allow_tf32: bool) -> Tensor:
+    vectors = features.shape[1] + (bottom is not None)
+    width = reference.interaction_width(vectors, features.shape[2], self_interaction)
+    return features.new_empty(features.shape[0], width)
+
+
+@fake_kernel("dot_interaction_backward")
+def _(
+    gradient: Tensor,
+    features: Tensor,
+    bottom: Tensor | None,
+    self_interaction: bool,
+    allow_tf32: bool,
+) -> tuple[Tensor, Tensor]:
+    batch = features.shape[0] if bottom is not None else 0
+    return features.new_empty(features.shape), features.new_empty(batch, features.shape[2])
+
+
+def _keep_vectors(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    features, bottom, ctx.self_interaction, ctx.allow_tf32 = inputs
+    ctx.save_for_backward(features, bottom)
+
+
+@gradient("dot_interaction", _keep_vectors)
+def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    features, bottom = ctx.saved_tensors
+    to_features, to_bottom = ops.dot_interaction_backward(
+        gradient, features, bottom, ctx.self_interaction, ctx.allow_tf32
+    )
+    wants_features, wants_bottom, *_ = ctx.needs_input_grad
+    return to_features if wants_features else None, to_bottom if wants_bottom else None, None, None
+
+
+def gather_dot_interaction(
+    table: Tensor,
+    rows: Tensor,
+    bottom: Tensor,
+    *,
+    self_interaction: bool = False,
+    anchor: Tensor | None = None,
+) -> Tensor:
+    """Lookup and interaction in one pass, forward and backward, without [B, N, D] in memory.
+
+    Args:
+        table: [R, D] float32 or bfloat16.
+        rows: [B, F] int32 or int64, from `joint_rows`.
+        bottom: [B, D] floating point.
+        self_interaction: as in `dot_interaction`.
+        anchor: from `row_gradient_anchor([B, F, D])`. The table must not change between forward
+            and backward, which reads its rows again.
+
+    Returns:
+        What `dot_interaction` gives for the looked-up rows.
+    """
+    if not is_compiled_for(table) or not _fits_kernels(rows.shape[1] + 1, table.shape[1]):
+        vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
+        return dot_interaction(vectors, bottom, self_interaction=self_interaction)
+    output: Tensor = kernels.gather_dot_interaction(
+        table, rows, bottom, anchor, self_interaction, _allow_tf32(bottom)
+    )
+    return output
+
+
+@fake_kernel("gather_dot_interaction")
+def _(
+    table: Tensor,
+    rows: Tensor,
+    bottom: Tensor,
+    anchor: Tensor | None,
+    self_interaction: bool,
+    allow_tf32: bool,
+) -> Tensor:
+    width = reference.interaction_width(rows.shape[1] + 1, table.shape[1], self_interaction)
+    return bottom.new_empty(rows.shape[0], width)
+
+
+@fake_kernel("gather_dot_interaction_backward")
+def _(
+    gradient: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    bottom: Tensor,
+    self_interaction: bool,
+    allow_tf32: bool,
+) -> tuple[Tensor, Tensor]:
+    return bottom.new_empty(*rows.shape, table.shape[1]), bottom.new_empty(bottom.shape)
+
+
+def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    table, rows, bottom, _, ctx.self_interaction, ctx.allow_tf32 = inputs
+    ctx.save_for_backward(table, rows, bottom)
+
+
+@gradient("gather_dot_interaction", _keep_lookups)
+def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    table, rows, bottom = ctx.saved_tensors
+    to_vectors, to_bottom = ops.gather_dot_interaction_backward(
+        gradient, table, rows, bottom, ctx.self_interaction, ctx.allow_tf32
+    )
+    to_table = None
+    if ctx.needs_input_grad[0]:
+        to_table = dense_gradient(ops, table, rows, to_vectors)
+    wanted = zip(ctx.needs_input_grad, (to_table, None, to_bottom, to_vectors), strict=False)
+    return *(gradient if needed else None for needed, gradient in wanted), None, None

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Row numbers of ids, and lookups of rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+from cuda_ext.ops.update import dense_gradient
+
+
+def joint_rows(
+    ids: Tensor,
+    offsets: Tensor,
+    *,
+    bag_offsets: Tensor | None = None,
+    hash_indices: bool = False,
+    dtype: torch.dtype = torch.int64,
+    bad: Tensor | None = None,
+) -> Tensor:
+    """Row numbers of the joint table for the ids of each feature; see `reference.joint_rows`.
+
+    Args:
+        ids: [B, F], or [L] with `bag_offsets`; int8 to int64; never changed.
+        offsets: [F + 1] int64: first row of each feature, then R.
+        bag_offsets: [B * F + 1] int64: bag b * F + f holds the ids of feature f of sample b.
+        hash_indices: take ids modulo the size of their table.
+        dtype: int32 or int64, of the result.
+        bad: [1] int64, lowered to the position of the first bad id since it was filled with
+            2^63 - 1; its row is unspecified. With it nothing waits for a device; without it a bad
+            id raises at once.
+
+    Returns:
+        The rows, in the shape of `ids`.
+
+    Raises:
+        RuntimeError, ValueError: an id outside its table; names feature, sample and value.
+    """
+    if not is_compiled_for(ids):
+        return reference.joint_rows(
+            ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices, dtype=dtype
+        )
+    joint: Tensor
+    if bad is None:
+        joint = kernels.joint_rows(ids.contiguous(), offsets, bag_offsets, hash_indices, dtype)
+    else:
+        joint = kernels.joint_rows_reporting(
+            ids.contiguous(), offsets, bag_offsets, bad, hash_indices, dtype
+        )
+    return joint
+
+
+@fake_kernel("joint_rows")
+def _(
+    ids: Tensor,
+    offsets: Tensor,
+    bag_offsets: Tensor | None,
+    hash_indices: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    return ids.new_empty(ids.shape, dtype=dtype)
+
+
+@fake_kernel("joint_rows_reporting")
+def _(
+    ids: Tensor,
+    offsets: Tensor,
+    bag_offsets: Tensor | None,
+    bad: Tensor,
+    hash_indices: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    return ids.new_empty(ids.shape, dtype=dtype)
+
+
+def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns a leaf of the graph through which the gradient of looked-up rows leaves.
+
+    Args:
+        shape: of the looked-up vectors, [B, F, D]; of the bags, [G, D].
+        dtype: of the looked-up vectors.
+        device: of the table.
+
+    Returns:
+        A tensor of that shape over one element. After backward its `grad` is the gradient.
+    """
+    return torch.zeros((), dtype=dtype, device=device).expand(shape).detach().requires_grad_()
+
+
+class _ReferenceAnchor(torch.autograd.Function):
+    """Hands the gradient of its result to the anchor, for the reference path."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        vectors: Tensor,
+        anchor: Tensor,
+    ) -> Tensor:
+        return vectors.view_as(vectors)
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx,
+        gradient: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.contiguous()
+
+
+def anchored(vectors: Tensor, anchor: Tensor | None) -> Tensor:
+    """Returns the vectors, their gradient handed to the anchor, where the reference runs."""
+    if anchor is None:
+        return vectors
+    output: Tensor = _ReferenceAnchor.apply(vectors, anchor)  # type: ignore[no-untyped-call]
+    return output
+
+
+def embedding_gather(
+    table: Tensor, rows: Tensor, dtype: torch.dtype, *, anchor: Tensor | None = None
+) -> Tensor:
+    """Reads rows of the joint table; see `reference.embedding_gather`.
+
+    Args:
+        table: [R, D] float32 or bfloat16. With requires_grad it gets a dense gradient.
+        rows: int32 or int64 of any shape.
+        dtype: of the result.
+        anchor: from `row_gradient_anchor`, of the shape and type of the result.
+
+    Returns:
+        [..., D].
+    """
+    if not is_compiled_for(table):
+        return anchored(reference.embedding_gather(table, rows, dtype), anchor)
+    vectors: Tensor = kernels.embedding_gather(table, rows.contiguous(), anchor, dtype)
+    return vectors
+
+
+@fake_kernel("embedding_gather")
+def _(table: Tensor, rows: Tensor, anchor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return table.new_empty(*rows.shape, table.shape[1], dtype=dtype)
+
+
+def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    table, rows, _, _ = inputs
+    ctx.save_for_backward(table, rows)
+
+
+@gradient("embedding_gather", _keep_lookups)
+def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    table, rows = ctx.saved_tensors
+    to_table = None
+    if ctx.needs_input_grad[0]:
+        to_table = dense_gradient(ops, table, rows, gradient)
+    return to_table, None, gradient if ctx.needs_input_grad[2] else None, None
+
+
+class _SparseEmbedding(torch.autograd.Function):
+    """A lookup whose gradient of the table is a sparse COO tensor, one entry per lookup."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, table: Tensor, rows: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.table_shape = table.shape  # type: ignore[attr-defined]
+        ctx.table_dtype = table.dtype  # type: ignore[attr-defined]
+        return embedding_gather(table, rows, dtype)
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        shape = ctx.table_shape  # type: ignore[attr-defined]
+        values = gradient.reshape(-1, shape[1]).to(ctx.table_dtype)  # type: ignore[attr-defined]
+        sparse = torch.sparse_coo_tensor(
+            rows.reshape(1, -1).to(torch.int64),
+            values,
+            shape,
+            check_invariants=False,
+            is_coalesced=False,
+        )
+        return sparse, None, None
+
+
+def sparse_embedding(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """`embedding_gather` with a sparse gradient of the table, for optimizers of torch.optim.
+
+    Args:
+        table: [R, D], requires_grad.
+        rows: int32 or int64 of any shape.
+        dtype: of the result.
+
+    Returns:
+        [..., D]; the table's gradient is an uncoalesced COO tensor with one entry per lookup.
+    """
+    vectors: Tensor = _SparseEmbedding.apply(table, rows, dtype)  # type: ignore[no-untyped-call]
+    return vectors

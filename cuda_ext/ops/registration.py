@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins an op's fake kernel and gradient, written beside it, to a library of kernels.
+
+The embedding table stays outside autograd: it is read by its rows and updated by its rows. The
+gradient of the rows that were looked up leaves through the `anchor`, a leaf of the graph that has
+their shape and no memory (`ops.row_gradient_anchor`): after backward, `anchor.grad` is that
+gradient. A table that does require a gradient gets a dense one.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch import library as torch_library
+
+from cuda_ext import library
+
+kernels: Any = torch.ops.cuda_ext
+"""The compiled ops, which meet CPU tensors and, where they were built for it, CUDA tensors."""
+
+FakeKernel = TypeVar("FakeKernel", bound=Callable[..., Any])
+SetupContext = Callable[[Any, Sequence[Any], Any], None]
+Gradient = Callable[[Any, Any, Tensor], tuple[Any, ...]]
+
+_fake_kernels: dict[str, Callable[..., Any]] = {}
+_gradients: dict[str, tuple[SetupContext, Gradient]] = {}
+
+
+def is_compiled_for(tensor: Tensor) -> bool:
+    """Returns whether compiled kernels take the tensors of a device."""
+    return library.path_of(tensor.device.type) == "compiled"
+
+
+def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:
+    """Marks a function that gives an op's results without data, for tracing."""
+
+    def remember(function: FakeKernel) -> FakeKernel:
+        _fake_kernels.update(dict.fromkeys(ops, function))
+        return function
+
+    return remember
+
+
+def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradient]:
+    """Marks an op's backward function, which gets the compiled ops, the context and a gradient.
+
+    Args:
+        op: its name.
+        setup_context: keeps what backward needs; gets the context, the inputs and the output.
+    """
+
+    def remember(function: Gradient) -> Gradient:
+        _gradients[op] = setup_context, function
+        return function
+
+    return remember
+
+
+def register(namespace: str) -> None:
+    """Registers fake kernels and gradients for the ops of a loaded library.
+
+    Args:
+        namespace: of the library under torch.ops.
+    """
+    for op, function in _fake_kernels.items():
+        torch_library.register_fake(f"{namespace}::{op}", function)
+    for op, (setup_context, backward) in _gradients.items():
+        torch_library.register_autograd(
+            f"{namespace}::{op}",
+            partial(backward, getattr(torch.ops, namespace)),
+            setup_context=setup_context,
+        )

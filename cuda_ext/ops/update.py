@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The update of table rows from the gradients of their lookups."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
+
+
+def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
+    """Returns fresh optimizer state for the rows of a table.
+
+    Args:
+        optimizer: the rule.
+        table: [R, D].
+
+    Returns:
+        Named float32 tensors whose first dimension is R; none for SGD.
+    """
+    return ROW_RULES[optimizer].new_state(table)
+
+
+def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
+    """Sorts the lookups by row, so that `update_rows` finds duplicates side by side.
+
+    Rows are known before the forward pass: on a GPU the sort can run beside it.
+
+    Args:
+        rows: int32 or int64 of any shape, L in all.
+        num_table_rows: R.
+
+    Returns:
+        (rows [L] ascending, positions [L] int32 that each came from); equal rows keep their order.
+    """
+    if not is_compiled_for(rows):
+        ascending, positions = rows.reshape(-1).sort(stable=True)
+        return ascending, positions.to(torch.int32)
+    result: tuple[Tensor, Tensor] = kernels.sort_rows(rows.contiguous(), num_table_rows)
+    return result
+
+
+@fake_kernel("sort_rows")
+def _(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
+    return rows.new_empty(rows.numel()), rows.new_empty(rows.numel(), dtype=torch.int32)
+
+
+def update_rows(
+    optimizer: RowOptimizer,
+    table: Tensor,
+    state: dict[str, Tensor],
+    rows: Tensor,
+    gradients: Tensor,
+    step: RowStep,
+    *,
+    source: Tensor | None = None,
+    scale: Tensor | None = None,
+    table_low: Tensor | None = None,
+    sorted_rows: tuple[Tensor, Tensor] | None = None,
+    deterministic: bool = True,
+) -> None:
+    """Applies the gradients of looked-up rows to a table; see `reference.update_rows`.
+
+    In place, without a gradient tensor of the table and without waiting for a device. Duplicates
+    are added in a fixed order: the same bits on every run and for every number of threads.
+
+    Args:
+        optimizer: the rule.
+        table: [R, D] float32, or bfloat16 (written with stochastic rounding).
+        state: from `row_optimizer_state`.
+        rows: [L] int32 or int64; a row may occur more than once.
+        gradients: [L, D] floating point, scaled by the loss scale; [G, D] with `source`.
+        step: rate, weight decay and scaling, with tensors on the table's device.
+        source: [L] int32, row of `gradients` for each lookup; see `bag_of_lookup`.
+        scale: [L] float32, factor of each lookup.
+        table_low: [R, D] int16: a planar-split table, `table` holding the bfloat16 high halves.
+        sorted_rows: from `sort_rows(rows, R)`, if it was called before.
+        deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
+            a CPU it goes without a sort in any case, applying lookups in their order.)
+    """
+    if not is_compiled_for(table) or table.dtype == torch.float64:
+        reference.update_rows(
+            *(optimizer, table, state, rows, gradients, step),
+            source=source,
+            scale=scale,
+            table_low=table_low,
+        )
+        return
+    if not table.shape[0]:
+        return  # its state has no memory to point at
+    gradients = gradients.contiguous()
+    plain_sgd = optimizer == "sgd" and not step.weight_decay and table.dtype == torch.float32
+    # On a CPU the unsorted rule is deterministic too, and faster.
+    if plain_sgd and (not deterministic or table.device.type == "cpu"):
+        kernels.sgd_rows_unsorted(
+            *(table, rows.contiguous(), gradients, source, scale),
+            *(step.lr, step.inverse_scale, step.overflow),
+        )
+        return
+    ordered = sorted_rows or sort_rows(rows, table.shape[0])
+    call_update_rows(
+        kernels, optimizer, table, state, ordered, gradients, step, source, scale, table_low
+    )
+
+
+def call_update_rows(
+    ops: Any,
+    optimizer: RowOptimizer,
+    table: Tensor,
+    state: dict[str, Tensor],
+    sorted_rows: tuple[Tensor, Tensor],
+    gradients: Tensor,
+    step: RowStep,
+    source: Tensor | None = None,
+    scale: Tensor | None = None,
+    table_low: Tensor | None = None,
+) -> None:
+    """Calls the compiled op of a library with its arguments in their order.
+
+    Args:
+        ops: the library's ops.
+        optimizer: the rule.
+        table: as in `update_rows`, like all that follow.
+        state: see there.
+        sorted_rows: from `sort_rows`.
+        gradients: contiguous.
+        step: see there.
+        source: see there.
+        scale: see there.
+        table_low: see there.
+    """
+    first, second, *_ = [*state.values(), None, None]
+    named = ROW_RULES[optimizer].hyperparameters
+    eps, beta1, beta2 = (named.get(name, 0.0) for name in ("eps", "beta1", "beta2"))
+    ops.update_rows(
+        *(table, table_low, first, second, *sorted_rows, gradients, source, scale),
+        *(step.lr, step.step, step.inverse_scale, step.overflow, optimizer, step.weight_decay),
+        *(eps, beta1, beta2, step.rounding_seed),
+    )
+
+
+@fake_kernel("update_rows", "sgd_rows_unsorted")
+def _(*arguments: object) -> None:
+    return None
+
+
+def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> Tensor:
+    """Sums row gradients into a gradient of the whole table, always in the same order.
+
+    Args:
+        ops: the library's compiled ops.
+        table: [R, D].
+        rows: of any shape, L in all.
+        gradients: [..., D].
+
+    Returns:
+        [R, D] of the table's type.
+    """
+    gradients = gradients.reshape(-1, table.shape[1]).contiguous()
+    rows = rows.reshape(-1)
+    if table.dtype == torch.float64:
+        return torch.zeros_like(table).index_add(0, rows, gradients)
+    total = torch.zeros_like(table, dtype=torch.float32)
+    descent = RowStep(lr=total.new_full((), -1.0), step=total.new_zeros(()))
+    call_update_rows(ops, "sgd", total, {}, ops.sort_rows(rows, table.shape[0]), gradients, descent)
+    return total.to(table.dtype)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of row optimizers, and that everything which names one knows them all."""
+
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+
+from bert4rec.config import OptimizerConfig as ItemOptimizerConfig
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer
+from recsys.train.dense_optimizer import dense_rule_beside
+
+NAMES = set(ROW_RULES)
+
+
+def test_each_name_of_the_type_has_a_rule():
+    assert set(get_args(RowOptimizer)) == NAMES
+
+
+def test_items_take_every_optimizer_with_state():
+    stateful = {name for name, rule in ROW_RULES.items() if rule.state_bytes_per_row(1)}
+    assert set(get_args(get_type_hints(ItemOptimizerConfig)["item_rule"])) == {"auto", *stateful}
+
+
+@pytest.mark.parametrize("name", ROW_RULES)
+def test_state_takes_the_bytes_that_are_planned_for(name):
+    table = torch.zeros(7, 5)
+    state = ROW_RULES[name].new_state(table)
+    assert sum(t.nbytes for t in state.values()) == 7 * ROW_RULES[name].state_bytes_per_row(5)
+
+
+def test_dense_parameters_have_an_optimizer_of_the_same_kind():
+    beside = {name: dense_rule_beside(name) for name in ROW_RULES}
+    same = {name: name for name in ("sgd", "adagrad", "adam")}
+    assert beside == {**same, "rowwise_adagrad": "adagrad"}
+    with pytest.raises(ValueError, match="name --mlp_optimizer too"):
+        dense_rule_beside("momentum")
