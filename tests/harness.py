@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -18,8 +19,8 @@ from absl import flags
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-PATIENCE_S = 280
-"""Seconds for a program on a busy machine: it fails before the time limit of its test."""
+PATIENCE_S = 800
+"""Seconds for a program on a busy machine, less than the time limit of a test."""
 
 
 def run(
@@ -73,6 +74,31 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
             process.kill()
 
 
+def ends_within(seconds: float | None, *arguments: object) -> bool:
+    """Runs Python, killed after some seconds; returns whether it ended well before."""
+    with started(*arguments, stdout=subprocess.DEVNULL) as process:
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def measure_memory(*arguments: object) -> tuple[str, int]:
+    """Runs Python; returns its output and the most anonymous memory seen, in bytes."""
+    peak = 0
+    with started(*arguments, stderr=None) as process:
+        status = Path(f"/proc/{process.pid}/status")
+        while process.poll() is None:
+            for line in status.read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    peak = max(peak, int(line.split()[1]) * 1024)
+            time.sleep(0.002)
+        assert process.stdout is not None
+        output = process.stdout.read()
+    assert process.returncode == 0, output
+    return output, peak
+
+
 def _environment(changes: dict[str, str | None]) -> dict[str, str]:
     """Returns the environment of a child: one thread, as tests in this process have."""
     values = os.environ | {"OMP_NUM_THREADS": "1"} | changes
@@ -85,6 +111,13 @@ def torchrun(processes: int, *options: str) -> list[str]:
         return []
     launcher = ["-m", "torch.distributed.run", "--standalone"]
     return [*launcher, f"--nproc_per_node={processes}", *options]
+
+
+def free_port() -> int:
+    """Returns a port of this machine that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:

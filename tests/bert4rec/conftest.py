@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small prepared dataset with an order that can be learnt, and runs of the real program."""
 
-import contextlib
-import io
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from absl import flags
 
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
+from tests.harness import Program
 
 NUM_USERS, NUM_ITEMS = 60, 40
 SMALL_MODEL = (
@@ -90,51 +87,24 @@ def dataset(tmp_path_factory) -> Path:
     return root
 
 
-class Program:
-    """Runs bert4rec.scripts.main in this process, as its command line would."""
+def make_program(folder: Path) -> Program:
+    """Returns bert4rec.scripts.main with its log in a folder."""
+    from bert4rec.scripts import main
 
-    def __init__(self, folder: Path) -> None:
-        self.log_path = folder / "log.json"
-        self.exit_code = 0
-
-    def __call__(
-        self, *arguments: str, model: tuple[str, ...] = SMALL_MODEL, stdin: bytes | None = None
-    ) -> list[dict]:
-        """Returns the records of the run's log."""
-        from bert4rec.scripts import main
-        from bert4rec.scripts.flags import define_flags
-        from recsys.program import run_guarded
-
-        values = flags.FlagValues()
-        define_flags(values)
-        argv = ["main", f"--log_path={self.log_path}", "--num_threads=1", *model, *arguments]
-        assert values(argv)[1:] == []
-        self.exit_code = 0
-        with contextlib.ExitStack() as stack:
-            if stdin is not None:
-                monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
-                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-            try:
-                run_guarded(main.run, values)
-            except SystemExit as stop:
-                self.exit_code = stop.code
-        if not self.log_path.is_file():
-            return []
-        lines = self.log_path.read_text().splitlines()
-        return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+    return Program(main, folder, SMALL_MODEL)
 
 
 @pytest.fixture
 def program(tmp_path) -> Program:
     """The program, with its log in the test's folder."""
-    return Program(tmp_path)
+    return make_program(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, dataset) -> Path:
     """The checkpoints of a run that learnt the order."""
     folder = tmp_path_factory.mktemp("trained")
-    program = Program(folder)
+    program = make_program(folder)
     program(
         f"--dataset_path={dataset}",
         f"--export_root={folder / 'run'}",

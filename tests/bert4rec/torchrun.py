@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the real program in one process or in several, and what they leave."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.harness import python, read_log, torchrun
+
 RANDOM = (
     "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
     "--random_size=2000", "--emb_dim=16", "--max_len=12", "--train_batch_size=8",
@@ -28,21 +25,8 @@ def run(folder: Path, processes: int, flags: Sequence[str]) -> dict[str, Any]:
     """
     program = ["-m", "bert4rec.scripts.main", *RANDOM, *flags]
     program += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
-    launcher = [
-        *("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"),
-    ]
-    done = subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), *program],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    lines = (folder / "log.json").read_text().splitlines()
-    records = [json.loads(line.removeprefix("DLLL ")) for line in lines]
+    python(*torchrun(processes), *program)
+    records = read_log(folder / "log.json")
     assert records[0]["type"] == "LOG"
     # Only one process logs, however many there are; a resumed run appends.
     assert sum("average_train_throughput" in r["data"] for r in records) == 1 + (

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small dataset that DLRM can learn from, in every format, and runs of the real program."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import flags
 
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
 from recsys.data.records import write_binary_records
 from recsys.data.split_binary import SplitBinaryWriter
+from tests.harness import Program
 
 CARDINALITIES = (5, 200, 40_000, 17)
 NUM_NUMERICAL = 3
@@ -64,35 +63,14 @@ def dataset(tmp_path_factory) -> Path:
     return root
 
 
-class Program:
-    """Runs dlrm.scripts.main in this process, as its command line would."""
+def make_program(folder: Path) -> Program:
+    """Returns dlrm.scripts.main with its log in a folder."""
+    from dlrm.scripts import main
 
-    def __init__(self, folder: Path) -> None:
-        self.log_path = folder / "log.json"
-        self.exit_code = 0
-
-    def __call__(self, *arguments: str, model: tuple[str, ...] = SMALL_MODEL) -> list[dict]:
-        """Returns the records of the run's log."""
-        from dlrm.scripts import main
-        from dlrm.scripts.flags import define_flags
-        from recsys.program import run_guarded
-
-        values = flags.FlagValues()
-        define_flags(values)
-        argv = ["main", f"--log_path={self.log_path}", "--num_threads=1", *model, *arguments]
-        values(argv)
-        self.exit_code = 0
-        try:
-            run_guarded(main.run, values)
-        except SystemExit as stop:
-            self.exit_code = stop.code
-        if not self.log_path.is_file():
-            return []
-        lines = self.log_path.read_text().splitlines()
-        return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+    return Program(main, folder, SMALL_MODEL)
 
 
 @pytest.fixture
 def program(tmp_path) -> Program:
     """The program, with its log in the test's folder."""
-    return Program(tmp_path)
+    return make_program(tmp_path)

@@ -2,10 +2,8 @@
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
 import contextlib
-import json
 import multiprocessing
 import os
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,8 +18,8 @@ from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.processes import join_processes
+from tests import harness
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZES = (3, 40, 1000, 7, 500, 64)
 PLACEMENTS = {
     "mixed": ("replicate", 0, "rows", "replicate", 1, "rows"),
@@ -98,8 +96,7 @@ def cut_batches(source, placed, rank, **more):
 def figures(log):
     """Returns the losses by step, and everything else that is logged, by name."""
     losses, others = {}, {}
-    for line in Path(log).read_text().splitlines():
-        entry = json.loads(line.removeprefix("DLLL "))
+    for entry in harness.read_log(log):
         if entry["step"] == "PARAMETER":
             continue
         data = entry["data"]
@@ -120,7 +117,8 @@ def run_ranks(monkeypatch, world_size, function, *arguments, joined=True):
         *arguments: of it.
         joined: whether the group is made before, or left to the function.
     """
-    monkeypatch.syspath_prepend(str(ROOT))  # started processes import this module by its name
+    # Started processes import this module by its name.
+    monkeypatch.syspath_prepend(str(harness.REPOSITORY))
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
     del store
@@ -135,7 +133,7 @@ def run_ranks(monkeypatch, world_size, function, *arguments, joined=True):
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(120)
+        process.join(harness.PATIENCE_S)
     for process in ranks:
         process.kill()
     assert [process.exitcode for process in ranks] == [0] * world_size

@@ -8,22 +8,18 @@ import os
 import random
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from dlrm.model.weights import describe_model
 from recsys.train.checkpoint import read_checkpoint
+from tests import harness
 from tests.dlrm.ranks import figures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = (
     "--embedding_dim=8",
     "--bottom_mlp_sizes=16,8",
@@ -40,43 +36,29 @@ MODEL = (
 
 
 def command(processes, *arguments, elastic=()):
-    if processes == 1:
-        return [sys.executable, "-m", "dlrm.scripts.main", *MODEL, *arguments]
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    run += [f"--nproc_per_node={processes}", *elastic, "-m", "dlrm.scripts.dist_main"]
-    return [*run, *MODEL, *arguments]
+    program = "dlrm.scripts.main" if processes == 1 else "dlrm.scripts.dist_main"
+    return [*harness.torchrun(processes, *elastic), "-m", program, *MODEL, *arguments]
 
 
 def nvidia_command(processes, *arguments):
     """Returns the command as NVIDIA's documentation spells it, but for the port."""
-    run = [sys.executable, "-m", "torch.distributed.launch", "--use_env"]
-    run += ["--nproc_per_node", str(processes), f"--master_port={free_port()}"]
+    run = ["-m", "torch.distributed.launch", "--use_env", "--nproc_per_node", str(processes)]
+    run += [f"--master_port={harness.free_port()}"]
     return [*run, "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run(processes, *arguments, status=0, elastic=()):
-    done = subprocess.run(
-        command(processes, *arguments, elastic=elastic),
-        check=False, capture_output=True, text=True, cwd=ROOT, timeout=800,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+def run(processes, *arguments, status=0):
+    return harness.python(*command(processes, *arguments), status=status)
 
 
 def run_on_two_nodes(*arguments):
     """Runs a process under each of two torchruns, as on two machines."""
-    node = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
-    node += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{free_port()}"]
+    node = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
+    node += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{harness.free_port()}"]
     node += ["--rdzv_id=two", "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
     with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(subprocess.Popen(node, cwd=ROOT)) for _ in range(2)]
-        assert [running.wait(timeout=800) for running in nodes] == [0, 0]
+        nodes = [stack.enter_context(harness.started(*node, stdout=None)) for _ in range(2)]
+        assert [running.wait(harness.PATIENCE_S) for running in nodes] == [0, 0]
 
 
 def weights(folder):
@@ -144,11 +126,7 @@ def two(dataset):
     """The run of two processes, started as NVIDIA's documentation says."""
     folder = dataset / "two"
     folder.mkdir()
-    done = subprocess.run(
-        nvidia_command(2, *from_first(dataset, folder)),
-        check=False, capture_output=True, text=True, cwd=ROOT, timeout=800,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = harness.python(*nvidia_command(2, *from_first(dataset, folder)))
     assert "5 tables on 2 ranks" in done.stdout
     return folder
 
@@ -200,9 +178,7 @@ def test_inference_is_measured_on_several_processes(dataset, tmp_path):
 
 def children(pid):
     """Returns the ranks that torchrun started, in order."""
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], check=False, capture_output=True, text=True
-    )
+    found = harness.run("ps", "-o", "pid=", "--ppid", pid, status=None)
     return [int(line) for line in found.stdout.split()]
 
 
@@ -218,10 +194,7 @@ def disturb(arguments, sign, which, when, delay_s=0.0):
         when: what the line contains after which it comes.
         delay_s: seconds later.
     """
-    with subprocess.Popen(
-        command(2, *arguments, elastic=("--max-restarts=1",)),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as job:  # fmt: skip
+    with harness.started(*command(2, *arguments, elastic=("--max-restarts=1",))) as job:
         lines, sent, named = [], 0.0, 0.0
         for line in job.stdout:
             lines.append(line)
@@ -234,7 +207,7 @@ def disturb(arguments, sign, which, when, delay_s=0.0):
                 named = time.monotonic()
                 # torchrun does so half a minute after its SIGTERM, which a stopped one never sees.
                 os.kill(target, signal.SIGKILL)
-        status = job.wait(timeout=800)
+        status = job.wait(harness.PATIENCE_S)
     assert sent, "".join(lines)
     return status, "".join(lines), named - sent
 
@@ -273,10 +246,7 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "split", "--process_timeout=1000")
-    with subprocess.Popen(
-        command(2, *arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
-    ) as job:  # fmt: skip
+    with harness.started(*command(2, *arguments)) as job:
         lines, killed = [], 0.0
         for line in job.stdout:
             lines.append(line)

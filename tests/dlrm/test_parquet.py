@@ -2,8 +2,6 @@
 """Training from parquet: streamed row groups, bounded memory, ids checked once, foreign files."""
 
 import dataclasses
-import subprocess
-import sys
 import threading
 import time
 
@@ -21,6 +19,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader, write_parquet_part
+from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
 
 CPU = torch.device("cpu")
@@ -145,12 +144,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
     table = pa.Table.from_arrays(arrays, schema=parquet_schema.arrow_schema(spec))
     write_plain(tmp_path / "train", table, row_group_rows=rows)
     assert pq.read_metadata(tmp_path / "train/part.0.parquet").num_row_groups == 1
-    done = subprocess.run(
-        [sys.executable, "-c", READ_LARGE_GROUP, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = harness.python("-c", READ_LARGE_GROUP, tmp_path)
     found, peak = map(int, done.stdout.split())
     assert found == rows
     assert peak < table.nbytes / 2

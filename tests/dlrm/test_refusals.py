@@ -4,16 +4,12 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 FLAGS = [
     (["--embedding_dim=4"], r"--bottom_mlp_sizes must end with --embedding_dim \(4\), got 16,8"),
@@ -248,8 +244,6 @@ def test_a_warmup_longer_than_the_run_is_pointed_out(program, dataset, caplog):
 
 @pytest.mark.parametrize("flag", ["--datset=x", "--mode=trian", "--lr=abc", "--eval_split=val"])
 def test_flags_that_do_not_parse(flag):
-    command = [sys.executable, "-m", "dlrm.scripts.main", flag]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = harness.python("-m", "dlrm.scripts.main", flag, status=2)
     assert done.stderr.startswith("error: ")
     assert flag.split("=")[0].lstrip("-") in done.stderr

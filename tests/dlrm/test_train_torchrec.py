@@ -2,10 +2,7 @@
 """dlrm.scripts.train_torchrec: the flags of TorchRec's example drive DLRM's own training."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +13,7 @@ from absl import flags
 from dlrm.scripts import train_torchrec
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
-from recsys.program import run_guarded
+from tests import harness
 
 TABLES = (40, 30, 20, 10, 50, 3, 20, 15, 6, 40, 30, 40, 10, 22, 11, 15, 4, 9, 14) + (40,) * 7
 ROWS = {"train": 6400, "validation": 1280, "test": 1000}
@@ -68,21 +65,13 @@ def train(tmp_path, capsys):
     def run(*arguments):
         log = tmp_path / "log.json"
         log.unlink(missing_ok=True)
-        values = parse(*arguments, f"--log_path={log}", "--base_device=cpu", "--num_threads=1")
-        status = 0
-        try:
-            run_guarded(train_torchrec.run, values)
-        except SystemExit as stop:
-            status = stop.code
-        records = read_log(log) if log.is_file() else []
+        words = train_torchrec.spelled_with_two_dashes(list(map(str, arguments)))
+        always = (f"--log_path={log}", "--base_device=cpu", "--num_threads=1")
+        status = harness.call(train_torchrec, *words, *always)
         captured = capsys.readouterr()
-        return captured.out, captured.err, status, records
+        return captured.out, captured.err, status, harness.read_log(log)
 
     return run
-
-
-def read_log(path):
-    return [json.loads(line.removeprefix("DLLL ")) for line in path.read_text().splitlines()]
 
 
 def losses(records):
@@ -279,22 +268,12 @@ def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size
         *common, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone
     )
     assert status == 0, err
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc_per_node", str(world_size), "-m", "dlrm.scripts.train_torchrec",
-            *map(str, common), "--batch_size", str(BATCH_SIZE // world_size),
-            "--save_checkpoint_path", str(found), "--base_device=cpu", "--num_threads=1",
-            f"--log_path={tmp_path / 'ranks.json'}",
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
+    done = harness.python(
+        *harness.torchrun(world_size), "-m", "dlrm.scripts.train_torchrec",
+        *common, "--batch_size", BATCH_SIZE // world_size, "--save_checkpoint_path", found,
+        "--base_device=cpu", "--num_threads=1", f"--log_path={tmp_path / 'ranks.json'}",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    records = read_log(tmp_path / "ranks.json")
+    records = harness.read_log(tmp_path / "ranks.json")
     assert losses(records) == pytest.approx(losses(expected), abs=1e-5)
     assert [r["data"]["lr"] for r in records if "step_time" in r["data"]] == [0.5] * 10 + [0.1] * 10
     for pattern in (

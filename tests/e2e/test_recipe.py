@@ -3,13 +3,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import harness
+
 MODEL = (
     "--embedding_dim=8",
     "--bottom_mlp_sizes=32,8",
@@ -23,16 +23,8 @@ MODEL = (
 )
 
 
-def run(*command, expect=0, **environment):
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=REPOSITORY,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == expect, done.stdout + done.stderr
+def run(*command, **options):
+    done = harness.run(*command, **options)
     return done.stdout + done.stderr
 
 
@@ -41,7 +33,7 @@ def python(module, *arguments, **options):
 
 
 def final(log):
-    return json.loads(log.read_text().splitlines()[-1].removeprefix("DLLL "))["data"]
+    return harness.read_log(log)[-1]["data"]
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from recsys.serve.signature import bert4rec_signature
 from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     NUM_ITEMS,
     NUM_USERS,
-    Program,
     dataset,
+    make_program,
     make_sequences,
     trained,
     write_dataset,
@@ -45,7 +45,7 @@ def figures(line):
 @pytest.fixture(scope="module")
 def of_the_test(trained, dataset, tmp_path_factory):  # noqa: F811
     """HR@10 and NDCG@10 by split, as the training program logs them for the checkpoint."""
-    program = Program(tmp_path_factory.mktemp("offline"))
+    program = make_program(tmp_path_factory.mktemp("offline"))
     given = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
     found = program("--mode=test", *given, model=())[-1]["data"]
     return {name: f"{found[f'test_full_{name}']:.6f}" for name in ("hr@10", "ndcg@10")}
@@ -83,7 +83,7 @@ def test_what_was_not_deployed_is_found_out(
     server, dataset, trained, tmp_path, capsys  # noqa: F811
 ):  # fmt: skip
     client = script("client").main
-    program = Program(tmp_path)
+    program = make_program(tmp_path)
     program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'other'}", "--max_steps=2")
     common = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=test"]
     assert client([*common, f"--dataset={dataset}", f"--checkpoint={tmp_path / 'other'}"]) == 1

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployer's command line: what it prints, what it leaves behind, what it refuses."""
 
-import importlib.util
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,22 +8,20 @@ from absl import flags
 
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
-from recsys.program import run_guarded
 from recsys.serve.deployment import Deployment
 from recsys.serve.nvidia_options import translate
+from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
+from tests.triton.conftest import script
 
-DEPLOYER = Path(__file__).resolve().parents[2] / "triton" / "deployer.py"
+DEPLOYER = harness.REPOSITORY / "triton" / "deployer.py"
 
 
 @pytest.fixture(scope="module")
 def deployer():
     """The script as a module: `triton/` is no package and must not become one."""
-    spec = importlib.util.spec_from_file_location("deployer", DEPLOYER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("deployer")
 
 
 @pytest.fixture
@@ -36,14 +29,8 @@ def deploy(deployer, tmp_path, capsys):
     """Runs the deployer in this process, as its command line would."""
 
     def run(*arguments):
-        values = flags.FlagValues()
-        deployer.define_flags(values)
-        code = 0
-        try:
-            values(["deployer.py", *translate(["--repository", str(tmp_path / "m"), *arguments])])
-            run_guarded(deployer.run, values)
-        except SystemExit as stop:
-            code = stop.code
+        words = translate(["--repository", str(tmp_path / "m"), *arguments])
+        code = harness.call(deployer, *words)
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -52,9 +39,8 @@ def deploy(deployer, tmp_path, capsys):
 
 def test_the_script_deploys_from_any_folder(tmp_path):
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    command = [sys.executable, DEPLOYER, "--checkpoint", checkpoint, "--repository", "models"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    arguments = ("--checkpoint", checkpoint, "--repository", "models")
+    done = harness.python(DEPLOYER, *arguments, folder=tmp_path)
     assert "largest difference to the checkpoint 0 over 1024 rows" in done.stdout
     assert "Deployed" in done.stdout
     version = tmp_path / "models" / "dlrm" / "1"

@@ -13,7 +13,7 @@ from recsys.serve.client import Endpoint, EndpointError, predict_in_order
 from recsys.serve.requests import BadRequestError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import dlrm_signature
-from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, Program
+from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
 from tests.triton.conftest import deploy, run, script
 
 pytestmark = pytest.mark.triton_server
@@ -222,7 +222,7 @@ def test_the_client_program_scores_a_split_as_the_checkpoint(
     )
     served, of_checkpoint = said.splitlines()
     assert served.startswith(f"{ROWS['test']} rows: auc 0.")
-    records = Program(tmp_path)(
+    records = make_program(tmp_path)(
         "--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={dlrm_checkpoint}", model=()
     )
     auc = f"auc {records[-1]['data']['auc']:.6f}"
@@ -233,7 +233,7 @@ def test_the_client_program_scores_a_split_as_the_checkpoint(
 def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(
     server, dataset, tmp_path, capsys
 ):
-    Program(tmp_path)(
+    make_program(tmp_path)(
         f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path}/a", "--max_steps=2"
     )
     code = script("client").main(

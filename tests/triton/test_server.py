@@ -4,8 +4,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,11 +18,10 @@ from recsys.serve.server.process import (
     failure_reason,
     threads_per_instance,
 )
+from tests import harness
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def shared_memory(pid):
@@ -40,18 +37,9 @@ def repository(tmp_path):
 
 def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_path):
     log = tmp_path / "log"
-    program = subprocess.Popen(
-        [sys.executable, "triton/serve.py", f"--repository={repository}", f"--log_file={log}"],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        said = ""
-        while "Ctrl-C" not in said:
-            line = program.stdout.readline()
-            assert line, said
-            said += line
+    command = ("triton/serve.py", f"--repository={repository}", f"--log_file={log}")
+    with harness.started(*command) as program:
+        said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
         assert "tiny version 1: READY" in said
         url = re.search(r"HTTP (http://127\.0\.0\.1:\d+) ", said)[1]
         with urllib.request.urlopen(f"{url}/v2/models/tiny/ready") as response:
@@ -65,11 +53,7 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(f"{url}/v2/{path}")
         program.send_signal(signal.SIGINT)
-        assert program.wait(300) == 0
-    finally:
-        program.kill()
-        program.wait()
-        program.stdout.close()
+        assert program.wait(harness.PATIENCE_S) == 0
     assert not shared_memory(program.pid)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
@@ -79,14 +63,8 @@ def test_a_model_that_does_not_load_ends_the_program_with_its_reason(tmp_path):
     write_version(tmp_path, "tiny", 1, 2.0)
     write_version(tmp_path, "broken", 1, 2.0, "raise FileNotFoundError('weights.bin is missing')")
     log = tmp_path / "log"
-    done = subprocess.run(
-        [sys.executable, "triton/serve.py", f"--repository={tmp_path}", f"--log_file={log}"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 1
+    command = ("triton/serve.py", f"--repository={tmp_path}", f"--log_file={log}")
+    done = harness.python(*command, status=1)
     assert "failed to load 'broken' version 1" in done.stderr
     assert "FileNotFoundError: weights.bin is missing" in done.stderr
     assert "broken/1/model.py(7): initialize" in done.stderr

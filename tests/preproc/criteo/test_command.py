@@ -2,7 +2,6 @@
 """The command line and the shell script: flags, exit statuses, output."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 from preproc.criteo import __main__ as criteo
 from preproc.criteo.job import PRESETS, semantics_of
 from recsys.data.manifest import Manifest
+from tests import harness
 from tests.preproc.criteo.rows import good_text, run, write_days
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 EVERY_FLAG = """
 --input=in --output=out --preset=mlperf --engine=reference --format=parquet,split
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
@@ -22,7 +21,7 @@ EVERY_FLAG = """
 --dictionary_days=train --category_modulus=none --last_day=validation_test
 --last_day_rounding=floor --split_fractions=0.5,0.25,0.25
 """
-SCRIPT = REPOSITORY / "preproc" / "prepare_dataset.sh"
+SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
 
 def call(*arguments: object) -> int:
@@ -137,36 +136,26 @@ def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch, ca
 
 def test_module_imports_no_torch_and_no_pyarrow():
     code = "import sys, preproc.criteo; print('torch' in sys.modules, 'pyarrow' in sys.modules)"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    )
-    assert out.stdout.split() == ["False", "False"]
+    assert harness.python("-c", code).stdout.split() == ["False", "False"]
 
 
-def shell(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SCRIPT, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHON": sys.executable} | environment,
+def shell(
+    folder: Path, *arguments: str, status: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return harness.run(
+        *(SCRIPT, *arguments), folder=folder, status=status, PYTHON=sys.executable, **environment
     )
 
 
 def test_script_makes_a_dataset_of_relative_paths(tmp_path):
     write_days(tmp_path / "days", rows=100)
     paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made"}
-    done = shell(tmp_path, "3", "CPU", "native", "--format=split,parquet", **paths)
-    assert done.returncode == 0, done.stderr
+    shell(tmp_path, "3", "CPU", "native", "--format=split,parquet", **paths)
     manifest = Manifest.load(tmp_path / "made")
     assert manifest.semantics["frequency_limit"] == 3
     assert (tmp_path / "made" / "parquet" / "train" / "part_00000.parquet").is_file()
-    again = shell(tmp_path, **paths)
-    assert again.returncode == 2
-    assert "already exists" in again.stderr
-    replaced = shell(tmp_path, "--overwrite", **paths)
-    assert replaced.returncode == 0
+    assert "already exists" in shell(tmp_path, status=2, **paths).stderr
+    shell(tmp_path, "--overwrite", **paths)
     assert Manifest.load(tmp_path / "made").semantics["frequency_limit"] == 15
 
 
@@ -181,8 +170,7 @@ def test_script_makes_a_dataset_of_relative_paths(tmp_path):
     ],
 )
 def test_script_says_what_is_wrong(tmp_path, arguments, message):
-    done = shell(tmp_path, *arguments, **({} if arguments else {"OUTPUT_PATH": "made"}))
     if not arguments and Path("/data/dlrm/criteo").exists():
         return
-    assert done.returncode == 2
-    assert message in done.stderr
+    paths = {} if arguments else {"OUTPUT_PATH": "made"}
+    assert message in shell(tmp_path, *arguments, status=2, **paths).stderr

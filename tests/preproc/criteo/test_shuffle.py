@@ -4,9 +4,6 @@
 import dataclasses
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,13 +24,13 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
+from tests import harness
 from tests.preproc.criteo.rows import run, write_days
 
 needs_kernel = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
 BOTH = ("split", "parquet")
 SEED = 1234567
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def splitmix64(seed: int, row: int) -> int:
@@ -299,33 +296,26 @@ shuffle(source, target, rows, 99, memory_limit=limit)
 """
 
 
-def start_child(*arguments: object) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, *map(str, arguments)], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-
-
 @pytest.mark.slow
 def test_killed_at_any_moment(tmp_path):
     """kill -9 at random moments of both passes, continued until done: always the same bytes."""
     rows = 400_000
     write_columns(tmp_path / "in", {"a": 1, "b": 26, "c": 4, "d": 2}, rows)
-    arguments = (rows, 2**14, 2**34)
+
+    def ends(target: Path, seconds: float | None) -> bool:
+        return harness.ends_within(
+            seconds, *("-c", CHILD, tmp_path / "in", target, rows, 2**14, 2**34)
+        )
+
     started = time.monotonic()
-    assert start_child(tmp_path / "in", tmp_path / "expected", *arguments).wait() == 0
+    assert ends(tmp_path / "expected", None)
     duration = time.monotonic() - started
     rng = random.Random(5)
     kills = 0
-    while kills < 8:
-        process = start_child(tmp_path / "in", tmp_path / "made", *arguments)
-        try:
-            finished = process.wait(rng.uniform(0.2, 1.0) * duration) == 0
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            finished = False
+    while kills < 6:
+        if not ends(tmp_path / "made", rng.uniform(0.2, 1.0) * duration):
             kills += 1
-        if finished:
+        else:
             for path in (tmp_path / "in").iterdir():
                 expected = (tmp_path / "expected" / path.name).read_bytes()
                 assert (tmp_path / "made" / path.name).read_bytes() == expected
@@ -338,15 +328,8 @@ def test_memory_limit_is_kept(tmp_path):
     rows, limit = 2_000_000, 128 * 2**20
     widths = {"label": 1, "numerical": 26, **{f"cat_{i}": 4 if i < 10 else 1 for i in range(19)}}
     write_columns(tmp_path / "in", widths, rows)
-    process = start_child(tmp_path / "in", tmp_path / "out", rows, 0, limit)
-    peak = 0
-    while process.poll() is None:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        for line in status.splitlines():
-            if line.startswith("RssAnon:"):
-                peak = max(peak, int(line.split()[1]) * 1024)
-        time.sleep(0.002)
-    assert process.returncode == 0
+    paths = (tmp_path / "in", tmp_path / "out")
+    _, peak = harness.measure_memory("-c", CHILD, *paths, rows, 0, limit)
     assert 2**25 < peak <= limit
     keys = shuffle_keys(99, np.arange(rows, dtype=np.uint64))
     labels = np.fromfile(tmp_path / "in" / "label", np.uint8)

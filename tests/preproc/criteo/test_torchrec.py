@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """--layout torchrec: the rows of the other layout at 160 bytes each, readable and trainable."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +16,7 @@ from preproc.files import workspace
 from recsys.data.parquet import METADATA_FILE, ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
+from tests import harness
 from tests.preproc.criteo.rows import run, write_days
 
 BOTH = ("split", "parquet")
@@ -161,19 +158,14 @@ def test_it_trains(both_layouts, tmp_path):
     for root in both_layouts:
         log = tmp_path / f"{root.name}.json"
         command = [
-            *(sys.executable, "-m", "dlrm.scripts.train_torchrec"),
+            *("-m", "dlrm.scripts.train_torchrec"),
             *(f"--binary_path={root}", "--embedding_dim=8", "--batch_size=64"),
             *("--dense_arch_layer_sizes=16,8", "--over_arch_layer_sizes=16,1"),
             *("--learning_rate=0.1", "--throughput_check_freq_within_epoch=5"),
             *(f"--log_path={log}", "--base_device=cpu", "--max_steps=15", "--num_threads=1"),
         ]
-        repository = Path(__file__).parents[3]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=repository, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        records = [json.loads(x.removeprefix("DLLL ")) for x in log.read_text().splitlines()]
+        harness.python(*command)
+        records = harness.read_log(log)
         losses.append([r["data"]["loss"] for r in records if "loss" in r.get("data", {})])
     narrow, wide = losses
     assert len(wide) >= 3

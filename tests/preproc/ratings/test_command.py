@@ -26,9 +26,9 @@ from preproc.ratings import read as ratings_read
 from preproc.ratings.job import AMAZON as AMAZON_SOURCE
 from preproc.synthetic.ratings import RatingsConfig, generate
 from recsys.data.manifest import Manifest
+from tests import harness
 from tests.preproc.ratings.oracle import decode, run, tree
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 COMMANDS = {"movielens": movielens.main, "amazon": amazon.main}
 HEADER = "userId,movieId,rating,timestamp"
 CSV = [HEADER, *(f"{u},{i},4.0,{i}" for u in range(4) for i in range(6))]
@@ -328,15 +328,13 @@ def test_a_signal_ends_a_real_run_cleanly(tmp_path):
     )
     generate(config)
     made = tmp_path / "made"
-    command = [sys.executable, "-m", "preproc.movielens", f"--input={config.output}"]
+    command = ["-m", "preproc.movielens", f"--input={config.output}"]
     command += [f"--output={made}", "--progress=json"]
     for _ in range(10):
-        with subprocess.Popen(
-            command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
+        with harness.started(*command, stderr=subprocess.PIPE) as process:
             process.stderr.readline()  # the settings: work has begun
             process.send_signal(signal.SIGINT)
-            _, error = process.communicate(timeout=600)
+            _, error = process.communicate(timeout=harness.PATIENCE_S)
         if process.returncode != 0:
             break
         shutil.rmtree(made)  # on a busy machine the run can end before the signal is sent

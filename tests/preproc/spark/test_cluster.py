@@ -5,11 +5,9 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from preproc.criteo.engines.native.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from recsys.data.manifest import Manifest
+from tests import harness
 from tests.preproc.criteo.rows import SHORT_LIVED_JAVA, run, write_days
 
 pytestmark = [
@@ -27,40 +26,19 @@ pytestmark = [
     pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
 ]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+PATIENCE_S = 600
 SMALL_UNITS = "spark.sql.files.maxPartitionBytes=20000"
 
 
-def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def start_job(source: Path, output: Path, *flags: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "preproc.criteo",
-            "--engine=spark",
-            f"--input={source}",
-            f"--output={output}",
-            f"--work_dir={output}.work",
-            *flags,
-        ],
-        cwd=REPOSITORY,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@contextlib.contextmanager
+def job_of(source: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A preprocessing job in a process group of its own."""
+    paths = (f"--input={source}", f"--output={output}", f"--work_dir={output}.work")
+    with harness.started(
+        *("-m", "preproc.criteo", "--engine=spark", *paths, *flags),
+        stdout=None, stderr=subprocess.PIPE, start_new_session=True,
+    ) as job:  # fmt: skip
+        yield job
 
 
 class Cluster:
@@ -72,7 +50,7 @@ class Cluster:
         self._program = Path(pyspark.__file__).parent / "bin" / "spark-class"
         self._folder = folder
         self._stack = stack
-        port = free_port()
+        port = harness.free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self._log = folder / "master.log"
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
@@ -83,7 +61,11 @@ class Cluster:
             )
             for i in range(2)
         ]  # fmt: skip
-        wait_for(lambda: self._log.read_text().count("Registering worker") == 2, 400, "the workers")
+        harness.wait_for(
+            lambda: self._log.read_text().count("Registering worker") == 2,
+            "the workers",
+            PATIENCE_S,
+        )
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen:
         log = self._stack.enter_context((self._folder / "master.log").open("a"))
@@ -124,15 +106,9 @@ LOOPBACK = "--spark_conf=spark.driver.host=127.0.0.1,spark.driver.bindAddress=12
 
 
 def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
-    job = start_job(
-        days,
-        tmp_path / "made",
-        f"--master={cluster.url}",
-        LOOPBACK,
-        "--executor_memory=3g",
-        "--spark_start_timeout=30",
-    )
-    _, errors = job.communicate(timeout=600)
+    limits = ("--executor_memory=3g", "--spark_start_timeout=30")
+    with job_of(days, tmp_path / "made", f"--master={cluster.url}", LOOPBACK, *limits) as job:
+        _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, errors
     assert "did not start working within --spark_start_timeout 30 s" in errors
     # one worker where the other test came first, and killed the other
@@ -145,17 +121,19 @@ def test_worker_killed_in_the_middle(cluster, days, tmp_path):
     """The whole job on two workers; the one that is left finishes it, with the right bytes."""
     output = tmp_path / "made"
     conf = f"{LOOPBACK},spark.executor.memory=700m,{SMALL_UNITS}"
-    job = start_job(days, output, f"--master={cluster.url}", conf)
     work = Path(f"{output}.work")
 
     def scanned() -> int:
         return len(list(work.glob("scan/*/*.json")))
 
-    wait_for(lambda: scanned() >= 3 or job.poll() is not None, 600, "the first units")
-    assert job.poll() is None, job.communicate()
-    cluster.workers[0].kill()
-    assert scanned() < 40, "the job was through before the worker was killed"
-    _, errors = job.communicate(timeout=600)
+    with job_of(days, output, f"--master={cluster.url}", conf) as job:
+        harness.wait_for(
+            lambda: scanned() >= 3 or job.poll() is not None, "the first units", PATIENCE_S
+        )
+        assert job.poll() is None, job.communicate()
+        cluster.workers[0].kill()
+        assert scanned() < 40, "the job was through before the worker was killed"
+        _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
     made = Manifest.load(output)
     assert made.files == run(days, tmp_path / "native").files
@@ -171,15 +149,15 @@ def test_interrupted_job_continues(days, tmp_path, mode, units, least):
     output = tmp_path / "made"
     flags = ("--master=local[1]", f"--spark_mode={mode}", f"--spark_conf={SMALL_UNITS}")
     work = Path(f"{output}.work")
-    job = start_job(days, output, *flags)
-    wait_for(
-        lambda: len(list(work.glob(units))) >= least or job.poll() is not None,
-        600,
-        "the first units",
-    )
-    os.killpg(job.pid, signal.SIGINT)  # a terminal tells all of its programs, Java too
-    start = time.monotonic()
-    _, errors = job.communicate(timeout=300)
+    with job_of(days, output, *flags) as job:
+        harness.wait_for(
+            lambda: len(list(work.glob(units))) >= least or job.poll() is not None,
+            "the first units",
+            PATIENCE_S,
+        )
+        os.killpg(job.pid, signal.SIGINT)  # a terminal tells all of its programs, Java too
+        start = time.monotonic()
+        _, errors = job.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - start < 120, "10 s of waiting at most, and Python's own end"
     assert job.returncode == 130, errors
     assert "interrupted; the same command continues" in errors
@@ -187,8 +165,8 @@ def test_interrupted_job_continues(days, tmp_path, mode, units, least):
     before = {p: p.stat().st_ino for p in work.glob(units)}
     assert least <= len(before)
     assert len(before) < 40 or mode == "dataframe", "the scan was through before Ctrl-C"
-    job = start_job(days, output, *flags)
-    _, errors = job.communicate(timeout=600)
+    with job_of(days, output, *flags) as job:
+        _, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
     assert {p: p.stat().st_ino for p in before} == before
     assert Manifest.load(output).files == run(days, tmp_path / "native").files

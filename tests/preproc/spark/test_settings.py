@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be known of the Spark engine without Spark: settings, places of rows, messages."""
 
-import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,8 +18,8 @@ from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
 from preproc.spark.settings import SparkSettings, parse_spark_conf, parse_spark_size
 from recsys.errors import UserError
+from tests import harness
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 GIB = 2**30
 
 
@@ -164,13 +162,9 @@ def test_version_of_java(tmp_path):
 def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """Calls run-spark.sh with a Python that says what it is given."""
     names = ("MASTER", "TOTAL_CORES", "TOTAL_MEMORY", "EXECUTOR_CORES", "OPTS", "INPUT_PATH")
-    clean = {k: v for k, v in os.environ.items() if k not in names}
-    return subprocess.run(
-        [REPOSITORY / "preproc" / "run-spark.sh", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean | {"PYTHON": "/bin/echo"} | environment,
+    values = dict.fromkeys(names) | {"PYTHON": "/bin/echo"} | environment
+    return harness.run(
+        *(harness.REPOSITORY / "preproc" / "run-spark.sh", *arguments), status=None, **values
     )
 
 
@@ -213,7 +207,5 @@ def test_without_pyspark_the_remedy_is_named(tmp_path):
         "from preproc.spark.settings import SparkSettings\n"
         "with spark_session.connect(SparkSettings()): pass"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = harness.python("-c", program, status=1)
     assert "make spark" in done.stderr

@@ -2,10 +2,7 @@
 """python -m dataspec.verify: what it prints, what it finds, how it exits."""
 
 import json
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +12,7 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.records import write_binary_records
 from recsys.data.verify import source as verify_source
 from recsys.data.verify.run import main, verify
+from tests import harness
 from tests.recsys.data.damage import overwrite
 from tests.recsys.data.datasets import (
     SPEC,
@@ -23,8 +21,6 @@ from tests.recsys.data.datasets import (
     write_manifest,
     write_split,
 )
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def problems(root, **options):
@@ -66,18 +62,15 @@ def test_figures(tmp_path):
 def test_exit_codes_of_the_program(tmp_path):
     root = write_dataset(tmp_path / "dataset", ("split",))
 
-    def run(*arguments):
-        command = [sys.executable, "-m", "dataspec.verify", *map(str, arguments)]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    def run(*arguments, status):
+        return harness.python("-m", "dataspec.verify", *arguments, status=status)
 
-    assert run(root, "--quick").returncode == 0
+    run(root, "--quick", status=0)
     overwrite("train/cat_0.bin", 3, b"\x63")(root)
-    broken = run(root)
-    assert broken.returncode == 1
+    broken = run(root, status=1)
     assert "FAILED: 2 problems, no warnings" in broken.stdout
     assert broken.stderr == ""
-    missing = run(tmp_path / "nowhere")
-    assert missing.returncode == 2
+    missing = run(tmp_path / "nowhere", status=2)
     assert "nowhere is not a folder" in missing.stderr
 
 

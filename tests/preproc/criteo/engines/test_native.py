@@ -4,10 +4,6 @@
 import dataclasses
 import gzip
 import json
-import os
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
@@ -26,6 +22,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
+from tests import harness
 from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
@@ -234,34 +231,8 @@ print(Manifest.load(prepare(job)).fingerprint)
 
 
 def run_measured(source: Path, output: Path, limit: int, formats: str) -> tuple[str, int]:
-    """Returns the fingerprint and the highest anonymous memory seen, in bytes."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", MEASURED_RUN, source, output, str(limit), formats],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
-    )
-    peak = 0
-    stop = threading.Event()
-
-    def sample() -> None:
-        nonlocal peak
-        while not stop.wait(0.002):
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
-                return
-            for line in status.splitlines():
-                if line.startswith("RssAnon:"):
-                    peak = max(peak, int(line.split()[1]) * 1024)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    out, _ = process.communicate()
-    stop.set()
-    sampler.join()
-    assert process.returncode == 0
-    return out.strip(), peak
+    """Returns the fingerprint and the most anonymous memory seen, in bytes."""
+    return harness.measure_memory("-c", MEASURED_RUN, source, output, limit, formats)
 
 
 @pytest.mark.slow

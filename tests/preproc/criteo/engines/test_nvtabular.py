@@ -7,10 +7,7 @@ Most tests share one process, through `one_process`.
 import dataclasses
 import gzip
 import json
-import os
-import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +23,7 @@ from preproc.files.errors import PreprocError, TooManyBadRowsError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
+from tests import harness
 from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
 from tests.preproc.nvtabular import environment as nvtabular_environment
 
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.nvtabular
 FOLDER = Path(__file__).parents[2] / "conformance"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 BOTH = ("split", "parquet")
-RUN_SCRIPT = Path(__file__).parents[4] / "preproc" / "run_nvtabular.sh"
+RUN_SCRIPT = harness.REPOSITORY / "preproc" / "run_nvtabular.sh"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -186,20 +184,10 @@ with NvtabularProcess(None, "cpu", None, 1, Path(sys.argv[1])) as process:
 
 
 def test_the_process_does_not_outlive_its_parent(tmp_path):
-    root = Path(__file__).parents[4]
-    parent = subprocess.Popen(
-        [sys.executable, "-c", KILLED_PARENT, tmp_path / "log"],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(root)},
-    )
-    with parent:
+    with harness.started("-c", KILLED_PARENT, tmp_path / "log", stderr=None) as parent:
         worker = int(parent.stdout.readline())
         assert "nvtabular/worker.py" in Path(f"/proc/{worker}/cmdline").read_text()
-        parent.kill()
-    deadline = time.monotonic() + 300
-    while "nvtabular/worker.py" in command_line(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    harness.wait_for(lambda: "nvtabular/worker.py" not in command_line(worker), "its end")
 
 
 def command_line(process: int) -> str:
@@ -227,39 +215,24 @@ def test_the_memory_limit_is_enforced(tmp_path):
 
 def test_the_script_and_a_missing_environment(tmp_path):
     write_days(tmp_path / "days", rows=100)
-    environment = os.environ | {
-        "PYTHON": sys.executable,
-        "INPUT_PATH": "days",
-        "OUTPUT_PATH": "made",
-    }
+    environment = {"PYTHON": sys.executable, "INPUT_PATH": "days", "OUTPUT_PATH": "made"}
 
-    def script(
-        *arguments: str, path: Path = RUN_SCRIPT, **more: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [path, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environment | more,
+    def script(*arguments: str, path: Path = RUN_SCRIPT, status: int = 2, **more: str) -> str:
+        done = harness.run(
+            *(path, *arguments), folder=tmp_path, status=status, **environment | more
         )
+        return done.stderr
 
-    done = script("TPU")
-    assert done.returncode == 2
-    assert "must be CPU or GPU" in done.stderr
-    done = script("CPU", NVTABULAR_PYTHON="nowhere/python")
-    assert done.returncode == 2
-    assert f"{tmp_path}/nowhere/python: no Python with NVTabular is there" in done.stderr
-    assert "make nvtabular" in done.stderr
-    done = script("CPU", NVTABULAR_PYTHON=sys.executable)
-    assert done.returncode == 2
-    assert "NVTabular cannot be used: ModuleNotFoundError" in done.stderr
+    assert "must be CPU or GPU" in script("TPU")
+    error = script("CPU", NVTABULAR_PYTHON="nowhere/python")
+    assert f"{tmp_path}/nowhere/python: no Python with NVTabular is there" in error
+    assert "make nvtabular" in error
+    error = script("CPU", NVTABULAR_PYTHON=sys.executable)
+    assert "NVTabular cannot be used: ModuleNotFoundError" in error
     assert not (tmp_path / "made").exists()
     prepare = RUN_SCRIPT.with_name("prepare_dataset.sh")
-    done = script("2", "CPU", "NVTabular", "--progress=json", path=prepare)
-    assert done.returncode == 0, done.stderr
-    stages = [json.loads(line) for line in done.stderr.splitlines()]
+    progress = script("2", "CPU", "NVTabular", "--progress=json", path=prepare, status=0)
+    stages = [json.loads(line) for line in progress.splitlines()]
     assert list(dict.fromkeys(s["stage"] for s in stages))[:3] == ["read", "count", "encode"]
     assert stages[-1]["bytes_done"] == stages[-1]["bytes_total"]
     manifest = Manifest.load(tmp_path / "made")
