@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import re
 import socket
@@ -111,6 +112,45 @@ def torchrun(processes: int, *options: str) -> list[str]:
         return []
     launcher = ["-m", "torch.distributed.run", "--standalone"]
     return [*launcher, f"--nproc_per_node={processes}", *options]
+
+
+def run_ranks(
+    monkeypatch: Any, world_size: int, function: Any, *arguments: object, joined: bool = True
+) -> None:
+    """Calls function(rank, *arguments) on each rank of a process group of its own.
+
+    Args:
+        monkeypatch: the fixture.
+        world_size: ranks.
+        function: what each does.
+        *arguments: of it.
+        joined: whether the group is made before, or left to the function.
+    """
+    # Started processes import this module by its name.
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+    # Not torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
+    context = multiprocessing.get_context("spawn")
+    job = (free_port(), world_size, joined, function, arguments)
+    ranks = [context.Process(target=_one_rank, args=(rank, *job)) for rank in range(world_size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(PATIENCE_S)
+    for process in ranks:
+        process.kill()
+    assert [process.exitcode for process in ranks] == [0] * world_size
+
+
+def _one_rank(
+    rank: int, port: int, world_size: int, joined: bool, function: Any, arguments: Any
+) -> None:
+    from recsys.train.processes import join_processes
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+    os.environ["LOCAL_RANK"] = str(rank)
+    with join_processes("cpu", 1) if joined else contextlib.nullcontext():
+        function(rank, *arguments)
 
 
 def free_port() -> int:

@@ -5,12 +5,11 @@ import os
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from recsys.train.processes import Processes, join_processes
 from recsys.train.row_optimizer import RowGradients
-from tests.bert4rec.torchrun import ROOT, assert_close_weights, assert_same_metrics, run, weights
+from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
+from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
 
@@ -53,9 +52,7 @@ def test_two_processes_repeat_their_bits_and_resume(tmp_path):
         assert torch.equal(tensor, expected[name]), name
 
 
-def exchange(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+def exchange(rank: int, folder: str) -> None:
     with join_processes("cpu", None) as here:
         cores = len(os.sched_getaffinity(0))
         mine = torch.arange(3.0 * rank).view(-1, 3) + 10 * rank
@@ -73,11 +70,7 @@ def exchange(rank: int, port: int, folder: str) -> None:
 
 
 def test_what_processes_tell_each_other(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))  # started processes import this module by its name
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = store.port
-    del store
-    mp.spawn(exchange, (port, str(tmp_path)), nprocs=2)
+    run_ranks(monkeypatch, 2, exchange, str(tmp_path), joined=False)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
         assert found["threads"]

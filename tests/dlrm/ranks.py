@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small DLRM on gloo processes started for a test, and the same one on a single process."""
 
-import contextlib
-import multiprocessing
-import os
-
 import numpy as np
 import torch
 
@@ -17,7 +13,6 @@ from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.processes import join_processes
 from tests import harness
 
 SIZES = (3, 40, 1000, 7, 500, 64)
@@ -105,42 +100,3 @@ def figures(log):
         else:
             others |= data
     return losses, others
-
-
-def run_ranks(monkeypatch, world_size, function, *arguments, joined=True):
-    """Calls function(rank, *arguments) on each rank of a process group of its own.
-
-    Args:
-        monkeypatch: the fixture.
-        world_size: ranks.
-        function: what each does.
-        *arguments: of it.
-        joined: whether the group is made before, or left to the function.
-    """
-    # Started processes import this module by its name.
-    monkeypatch.syspath_prepend(str(harness.REPOSITORY))
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = store.port
-    del store
-    # Not torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
-    context = multiprocessing.get_context("spawn")
-    ranks = [
-        context.Process(
-            target=_one_rank, args=(rank, port, world_size, joined, function, arguments)
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(harness.PATIENCE_S)
-    for process in ranks:
-        process.kill()
-    assert [process.exitcode for process in ranks] == [0] * world_size
-
-
-def _one_rank(rank, port, world_size, joined, function, arguments):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
-    os.environ |= {"WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
-    with join_processes("cpu", 1) if joined else contextlib.nullcontext():
-        function(rank, *arguments)

@@ -24,9 +24,9 @@ from tests.dlrm.ranks import (
     distributed_step,
     model_config,
     placement,
-    run_ranks,
     single,
 )
+from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
 

@@ -23,7 +23,8 @@ from dlrm.train.run import fit
 from dlrm.train.session import Session
 from recsys.train.processes import ALONE, Processes
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
-from tests.dlrm.ranks import figures, run_ranks
+from tests.dlrm.ranks import figures
+from tests.harness import run_ranks
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

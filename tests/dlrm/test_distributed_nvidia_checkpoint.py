@@ -10,7 +10,8 @@ from dlrm.model.row_blocks import whole_blocks
 from dlrm.model.weights import load_weights
 from recsys.train.checkpoint import CheckpointError
 from recsys.train.processes import Processes
-from tests.dlrm.ranks import distributed, placement, run_ranks, single
+from tests.dlrm.ranks import distributed, placement, single
+from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
 
