@@ -9,15 +9,16 @@ touches the final output path.
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from preproc.criteo.engines import ENGINES
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import RejectReason, Split
+from preproc.files.budget import Unit, Work, nothing
 from preproc.files.input_file import InputFile
-from preproc.files.progress import ProgressReporter
+from preproc.files.progress import Progress, ProgressReporter, Tally
 from preproc.files.workspace import Workspace
 
 
@@ -88,6 +89,35 @@ class EngineResult:
     positives: dict[Split, int]
     cardinalities: tuple[int, ...]
     columns: EncodedColumns
+
+
+class Executor(Protocol):
+    """Works on the units of a stage: threads of this process, or the executors of a cluster."""
+
+    def map(
+        self,
+        work: Work[Unit],
+        units: Sequence[Unit],
+        least_bytes: int,
+        progress: Progress,
+        *,
+        prepare: Callable[[], None] = nothing,
+        watch: Callable[[Tally], None] = nothing,
+    ) -> Tally:
+        """Works on every unit and returns the counts of all.
+
+        Args:
+            work: does one unit within the memory that it is given; a module's function or a partial
+                of one, as it may be sent to another process.
+            units: in the order in which they are to be started.
+            least_bytes: memory that a unit cannot do without.
+            progress: advanced by the work.
+            prepare: called in each process before its free memory is divided.
+            watch: told the counts so far, now and then; may raise, which ends the rest.
+
+        Raises:
+            PreprocError: a unit cannot be done, or not even one has enough memory.
+        """
 
 
 Engine = Callable[[EngineJob], EngineResult]

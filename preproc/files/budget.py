@@ -2,12 +2,13 @@
 """Threads and memory of a stage: units of work, shares of the limit, and the error beyond it."""
 
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from preproc.files.errors import PreprocError
-from preproc.files.progress import Progress
+from preproc.files.progress import Progress, Tally
 from recsys.sizes import format_bytes
 
 Unit = TypeVar("Unit")
@@ -34,6 +35,46 @@ def run_units(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+Work = Callable[[Unit, int, Progress], Tally]
+"""Does one unit within so many bytes of memory."""
+
+
+def nothing(*_: object) -> None:
+    """Does nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Threads:
+    """Works on units in threads of this process.
+
+    Attributes:
+        threads: at most.
+        memory_limit: bytes of anonymous memory of the process.
+    """
+
+    threads: int
+    memory_limit: int
+
+    def map(
+        self,
+        work: Work[Unit],
+        units: Sequence[Unit],
+        least_bytes: int,
+        progress: Progress,
+        *,
+        prepare: Callable[[], None] = nothing,
+        watch: Callable[[Tally], None] = nothing,
+    ) -> Tally:
+        """Works on every unit; returns the counts of all. See `preproc.criteo.engine.Executor`."""
+        prepare()
+        threads, budget = share_budget(self.memory_limit, self.threads, least_bytes)
+        done = Tally()
+        for _, tally in run_units(units, lambda u: work(u, budget, progress), threads, progress):
+            done += tally
+            watch(done)
+        return done
 
 
 def anonymous_bytes() -> int:

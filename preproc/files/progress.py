@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import sys
 import threading
@@ -43,6 +44,22 @@ class Progress(ctypes.Structure):
     def counters(self) -> tuple[int, int]:
         """Returns (bytes, rows) done."""
         return self.bytes, self.rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of finished units, which add up; errors are for the user."""
+
+    text_bytes: int = 0
+    rows: int = 0
+    lines: int = 0
+    bad: int = 0
+    errors: tuple[str, ...] = ()
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Adds the counts of other units."""
+        names = [f.name for f in dataclasses.fields(self)]
+        return Tally(*(getattr(self, n) + getattr(other, n) for n in names))
 
 
 class ProgressReporter:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
 
 _TEMPORARY = ".tmp"
+_ATTEMPT = "attempt-"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -66,6 +68,22 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
+
+
+@contextlib.contextmanager
+def attempt_folder(folder: Path) -> Iterator[Path]:
+    """Yields a folder of this attempt alone: a lost executor may still be at the same unit."""
+    private = Path(tempfile.mkdtemp(prefix=_ATTEMPT, dir=folder))
+    try:
+        yield private
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def remove_attempts(folder: Path) -> None:
+    """Removes what killed attempts left in a folder."""
+    for left in folder.glob(_ATTEMPT + "*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_tree(root: Path) -> None:

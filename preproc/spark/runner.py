@@ -7,7 +7,6 @@ exception it would be tried again four times and end in a page of Java.
 """
 
 import contextlib
-import dataclasses
 import functools
 import re
 import socket
@@ -17,9 +16,8 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from preproc.files.budget import run_units
 from preproc.files.errors import KernelError, PreprocError
-from preproc.files.progress import Progress
+from preproc.files.progress import Tally
 from preproc.spark import cluster as spark_cluster
 
 Item = TypeVar("Item")
@@ -31,42 +29,26 @@ _SHOWN_CHARACTERS = 600
 _STORAGE_ERRORS = (FileNotFoundError, PermissionError, NotADirectoryError)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskTally:
-    """What tasks have done: counts add up, errors are for the user."""
-
-    text_bytes: int = 0
-    rows: int = 0
-    lines: int = 0
-    bad: int = 0
-    errors: tuple[str, ...] = ()
-
-    def __add__(self, other: "TaskTally") -> "TaskTally":
-        """Adds what other tasks have done."""
-        names = [f.name for f in dataclasses.fields(self)]
-        return TaskTally(*(getattr(self, n) + getattr(other, n) for n in names))
-
-
 class _TallySum:
     """How Spark adds tallies up (its AccumulatorParam)."""
 
-    def zero(self, _value: TaskTally) -> TaskTally:
-        return TaskTally()
+    def zero(self, _value: Tally) -> Tally:
+        return Tally()
 
-    def addInPlace(self, first: TaskTally, second: TaskTally) -> TaskTally:  # noqa: N802
+    def addInPlace(self, first: Tally, second: Tally) -> Tally:  # noqa: N802
         return first + second
 
 
-Work = Callable[[Item, Progress], TaskTally]
-"""Does one item on an executor; found there by its name, so it is a module's function or a partial
-of one."""
+Task = Callable[[list[Item]], Tally]
+"""Does some items on an executor; looked up there by its name, so it is a module's function or a
+partial of one."""
 
 
 class _Accumulator(Protocol):
     @property
-    def value(self) -> TaskTally: ...
+    def value(self) -> Tally: ...
 
-    def add(self, term: TaskTally) -> None: ...
+    def add(self, term: Tally) -> None: ...
 
 
 class SparkRunner:
@@ -115,24 +97,24 @@ class SparkRunner:
     def run_tasks(
         self,
         items: Sequence[Item],
-        work: Work[Item],
-        on_progress: Callable[[TaskTally], None] = lambda _tally: None,
-    ) -> TaskTally:
+        task: Task[Item],
+        on_progress: Callable[[Tally], None] = lambda _tally: None,
+    ) -> Tally:
         """Does every item on some executor.
 
         Args:
             items: in the order in which they are to be started.
-            work: does one.
+            task: does as many as a task has cores.
             on_progress: told now and then what is done; may raise, which ends the rest.
 
         Raises:
             PreprocError: an item cannot be done, or Spark gave up.
         """
         if not items:
-            return TaskTally()
+            return Tally()
         size = self.task_cpus
         batches = [list(items[i : i + size]) for i in range(0, len(items), size)]
-        tally: _Accumulator = self._context.accumulator(TaskTally(), _TallySum())
+        tally: _Accumulator = self._context.accumulator(Tally(), _TallySum())
         tasks = self._context.parallelize(batches, len(batches))
 
         def watch() -> None:
@@ -141,7 +123,7 @@ class SparkRunner:
                 raise PreprocError(done.errors[0])
             on_progress(done)
 
-        self.wait(lambda: tasks.foreach(functools.partial(_do_batch, work, tally)), watch)
+        self.wait(lambda: tasks.foreach(functools.partial(_do_batch, task, tally)), watch)
         watch()
         return tally.value
 
@@ -272,20 +254,18 @@ def _new_group() -> str:
     return f"preproc-{uuid.uuid4()}"
 
 
-def _do_batch(work: Work[Item], tally: _Accumulator, batch: list[Item]) -> None:
-    """Does the items of one task, one thread for each."""
-    progress = Progress()
+def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
+    """Does the items of one task; what the user has to mend is counted, not raised."""
     try:
-        for _, done in run_units(batch, lambda item: work(item, progress), len(batch), progress):
-            tally.add(done)
+        tally.add(task(batch))
     except (PreprocError, KernelError) as error:
-        tally.add(TaskTally(errors=(str(error),)))
+        tally.add(Tally(errors=(str(error),)))
     except _STORAGE_ERRORS as error:
         message = (
             f"executor on {socket.gethostname()}: {error}; the folders of --input, --output and "
             "--work_dir must be on storage that driver and executors see under the same path"
         )
-        tally.add(TaskTally(errors=(message,)))
+        tally.add(Tally(errors=(message,)))
 
 
 def cause(text: str) -> str:

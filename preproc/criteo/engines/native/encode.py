@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 3 of the native engine: rows to columns."""
 
+import contextlib
 import ctypes
 import dataclasses
+import functools
+import threading
 from pathlib import Path
 
 from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
@@ -10,6 +13,7 @@ from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import (
     EncodedColumns,
     EngineJob,
+    Executor,
 )
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import rows_per_file
@@ -22,9 +26,9 @@ from preproc.criteo.rules import (
     Split,
     split_bounds,
 )
-from preproc.files.budget import free_budget, memory_error, run_units, share_budget
+from preproc.files.budget import free_budget, memory_error
 from preproc.files.errors import PreprocError
-from preproc.files.progress import Progress
+from preproc.files.progress import Progress, Tally
 from recsys.data.feature_spec import FeatureSpec
 
 
@@ -39,24 +43,23 @@ class EncodedInput:
 
 
 def encode(
-    engine_job: EngineJob,
-    scanned: ScannedInput,
-    dictionaries: Dictionaries,
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, dictionaries: Dictionaries
 ) -> EncodedInput:
     """Encodes every unit that was not encoded before.
 
     Raises:
         PreprocError: the dictionaries do not fit the memory limit, or the input changed.
     """
-    plan = plan_encode(engine_job, scanned, dictionaries)
+    plan = _plan(engine_job, scanned, dictionaries)
     if missing := plan.missing():
-        _encode_units(engine_job, plan, dictionaries, missing)
-    return finish_encode(plan, dictionaries)
+        _encode_units(engine_job, executor, plan, dictionaries, missing)
+    rows = {split: last - first for split, (first, last) in plan.bounds.items()}
+    dictionaries.copy_to(plan.stage.dataset)
+    clicks = plan.stage.clicks(u.unit.name for u in plan.units)
+    return EncodedInput(plan.stage.dataset, rows, clicks, plan.stage.encoded())
 
 
-def plan_encode(
-    engine_job: EngineJob, scanned: ScannedInput, dictionaries: Dictionaries
-) -> "EncodePlan":
+def _plan(engine_job: EngineJob, scanned: ScannedInput, dictionaries: Dictionaries) -> "EncodePlan":
     """Returns what encoding needs to know, with the staging folder made."""
     semantics = engine_job.job.semantics
     bounds = split_bounds(rows_per_file(scanned), semantics)
@@ -70,14 +73,6 @@ def plan_encode(
         units=scanned.units,
         first_rows=scanned.first_rows,
     )
-
-
-def finish_encode(plan: "EncodePlan", dictionaries: Dictionaries) -> EncodedInput:
-    """Completes the staged dataset once every unit is encoded."""
-    rows = {split: last - first for split, (first, last) in plan.bounds.items()}
-    dictionaries.copy_to(plan.stage.dataset)
-    clicks = plan.stage.clicks(u.unit.name for u in plan.units)
-    return EncodedInput(plan.stage.dataset, rows, clicks, plan.stage.encoded())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,27 +101,64 @@ class EncodePlan:
 
 
 def _encode_units(
-    engine_job: EngineJob, plan: EncodePlan, dictionaries: Dictionaries, missing: list[int]
+    engine_job: EngineJob,
+    executor: Executor,
+    plan: EncodePlan,
+    dictionaries: Dictionaries,
+    missing: list[int],
 ) -> None:
-    job = engine_job.job
-    check_encode_memory(job.memory_limit, dictionaries)
-    progress = Progress()
+    todo = sum((plan.units[i].tally for i in missing), Tally())
     total = sum(u.result.text_bytes for u in plan.units)
-    progress.bytes = total - sum(plan.units[i].result.text_bytes for i in missing)
-    progress.rows = plan.first_rows[-1] - sum(plan.units[i].result.rows for i in missing)
-    with (
-        engine_job.reporter.stage("encode", total, lambda: (progress.bytes, progress.rows)),
-        binding.open_dictionaries(dictionaries.load()) as tables,
-        plan.columns.open(),
-    ):
+    progress = Progress(total - todo.text_bytes, plan.first_rows[-1] - todo.rows)
+    work = functools.partial(_encode_unit, plan, dictionaries)
+    prepare = functools.partial(_open_tables, dictionaries, engine_job.job.memory_limit)
+    try:
+        with engine_job.reporter.stage("encode", total, progress.counters), plan.columns.open():
+            executor.map(work, missing, STREAM_BYTES, progress, prepare=prepare)
+    finally:
+        _tables.close()
 
-        def work(index: int) -> None:
-            clicks = encode_unit(plan, index, tables, progress)
-            plan.stage.write_record(plan.units[index].unit.name, clicks)
 
-        threads, _ = share_budget(job.memory_limit, job.threads, STREAM_BYTES)
-        for _ in run_units(missing, work, threads, progress):
-            pass
+class _Tables:
+    """The lookup tables of this process; an executor keeps them for its further tasks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._opened: ctypes.Array[ctypes.c_void_p] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def open(self, dictionaries: Dictionaries, memory_limit: int) -> None:
+        """Opens the tables of some dictionaries unless they are open."""
+        with self._lock:
+            if self._opened is None or self._folder != dictionaries.folder:
+                self._close()
+                check_encode_memory(memory_limit, dictionaries)
+                opened = binding.open_dictionaries(dictionaries.load())
+                self._opened = self._stack.enter_context(opened)
+                self._folder = dictionaries.folder
+
+    def opened(self, dictionaries: Dictionaries) -> "ctypes.Array[ctypes.c_void_p]":
+        """Returns the open tables, which must be those of some dictionaries."""
+        assert self._opened is not None
+        assert self._folder == dictionaries.folder
+        return self._opened
+
+    def close(self) -> None:
+        """Frees the memory of the tables."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        self._stack.close()
+        self._opened = self._folder = None
+
+
+_tables = _Tables()
+
+
+def _open_tables(dictionaries: Dictionaries, memory_limit: int) -> None:
+    _tables.open(dictionaries, memory_limit)
 
 
 def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
@@ -141,22 +173,20 @@ def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
         raise memory_error(memory_limit, memory_limit - free + needed + STREAM_BYTES, REMEDIES)
 
 
-def encode_unit(
-    plan: EncodePlan,
-    index: int,
-    tables: ctypes.Array[ctypes.c_void_p],
-    progress: Progress,
+def _encode_unit(
+    plan: EncodePlan, dictionaries: Dictionaries, index: int, _budget: int, progress: Progress
+) -> Tally:
+    with plan.columns.open():
+        clicks = _write_rows(plan, dictionaries, index, progress)
+    # On an executor the columns are closed now: the rows are on disk before the record says so.
+    plan.stage.write_record(plan.units[index].unit.name, clicks)
+    return plan.units[index].tally
+
+
+def _write_rows(
+    plan: EncodePlan, dictionaries: Dictionaries, index: int, progress: Progress
 ) -> dict[Split, int]:
-    """Writes the rows of one unit; the columns must be open.
-
-    Args:
-        plan: what to do.
-        index: number of the unit.
-        tables: the dictionaries, opened.
-        progress: counters to move on.
-
-    Returns:
-        The clicks in each split.
+    """Writes the rows of one unit; returns the clicks in each split.
 
     Raises:
         PreprocError: the input changed since it was scanned.
@@ -164,7 +194,7 @@ def encode_unit(
     unit, first = plan.units[index], plan.first_rows[index]
     targets = plan.columns.targets(first, first + unit.result.rows)
     with binding.Encoder(
-        dictionaries=tables,
+        dictionaries=_tables.opened(dictionaries),
         semantics=plan.semantics,
         targets=[target for _, target in targets],
         progress=progress,

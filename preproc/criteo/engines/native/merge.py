@@ -1,52 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 2 of the native engine: one dictionary per column."""
 
+import functools
+import threading
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.dictionaries import Dictionaries, map_file
-from preproc.criteo.engine import EngineJob
+from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.scan import (
+    LEAST_SCAN_BYTES,
     ScannedInput,
     ScannedUnit,
     load_unit,
     scan_unit,
-    table_budget,
 )
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.rules import NUM_CATEGORICAL, REMEDIES, split_bounds
-from preproc.files.budget import free_budget, memory_error, run_units, share_budget
-from preproc.files.progress import Progress
-from preproc.files.workspace import atomic_file, settings_key
+from preproc.files.budget import free_budget, memory_error
+from preproc.files.progress import Progress, Tally
+from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts, settings_key
 
 LEAST_MERGE_BYTES = 2 * 2**20
 """A table of one MiB and as much for the categories of a small column."""
 
 
-def merge(engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings) -> Dictionaries:
+def merge(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+) -> Dictionaries:
     """Merges the runs of the rows that dictionaries are made from.
 
     Raises:
         PreprocError: the categories kept do not fit the memory limit.
     """
-    counted, dictionaries = plan_merge(engine_job, scanned, settings)
-    if missing := dictionaries.missing():
-        runs = map_runs(counted)
-        # The longest first, so that threads end together.
-        missing.sort(key=lambda c: -sum(len(r) for r in runs[c]))
-        _merge_columns(engine_job, runs, missing, dictionaries, settings)
+    job = engine_job.job
+    runs, dictionaries = _plan(engine_job, executor, scanned, settings)
+    missing = dictionaries.missing()
+    if not missing:
+        return dictionaries
+    remove_attempts(dictionaries.folder)
+    sizes = runs.sizes()
+    missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
+    progress = Progress()
+    work = functools.partial(
+        _merge_column, runs, dictionaries, job.semantics.frequency_limit, settings.merge_bytes
+    )
+    alone = functools.partial(
+        _merge_alone, runs, dictionaries, job.semantics.frequency_limit, job.memory_limit
+    )
+    total = sum(sizes[column] for column in missing)
+    with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
+        executor.map(work, missing, LEAST_MERGE_BYTES, progress)
+        for column in dictionaries.missing():  # each did not fit beside others
+            executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
     return dictionaries
 
 
-def plan_merge(
-    engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings
-) -> tuple[list[ScannedUnit], Dictionaries]:
-    """Returns the units whose runs count, and where their dictionaries are or will be."""
-    counted = _counted_units(engine_job, scanned, settings)
+def _plan(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
+) -> tuple["Runs", Dictionaries]:
+    """Returns the runs that count, and their dictionaries, of which some may be missing."""
+    counted = _counted_units(engine_job, executor, scanned, settings)
     key = settings_key(
         {
             "scan": scanned.folder.name,
@@ -55,11 +73,11 @@ def plan_merge(
         }
     )
     folder = engine_job.workspace.unit_dir("merge", key)
-    return counted, Dictionaries(folder, key)
+    return Runs(counted), Dictionaries(folder, key)
 
 
 def _counted_units(
-    engine_job: EngineJob, scanned: ScannedInput, settings: NativeSettings
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
 ) -> list[ScannedUnit]:
     """Returns the units whose rows the dictionaries count; a last one may be cut short."""
     semantics = engine_job.job.semantics
@@ -72,12 +90,13 @@ def _counted_units(
         if last <= end:
             counted.append(unit)
         elif first < end:
-            counted.append(_scan_cut(engine_job, scanned, unit, end - first, settings))
+            counted.append(_scan_cut(engine_job, executor, scanned, unit, end - first, settings))
     return counted
 
 
 def _scan_cut(
     engine_job: EngineJob,
+    executor: Executor,
     scanned: ScannedInput,
     unit: ScannedUnit,
     rows: int,
@@ -85,15 +104,15 @@ def _scan_cut(
 ) -> ScannedUnit:
     """Counts the first rows of a unit again: the training rows end inside it."""
     name = f"{unit.unit.name}_first_{rows}"
-    found = load_unit(scanned.folder, unit.unit, name)
-    if found is not None:
-        return found
-    _, table_bytes = table_budget(engine_job, settings)
-    progress = Progress()
     modulus = engine_job.job.semantics.category_modulus
-    return scan_unit(
-        modulus, scanned.folder, unit.unit, name, table_bytes, progress, row_limit=rows
+    work = functools.partial(
+        scan_unit, scanned.folder, modulus, settings.table_bytes, name=name, row_limit=rows
     )
+    if (cut := load_unit(scanned.folder, unit.unit, name)) is None:
+        executor.map(work, [unit.unit], LEAST_SCAN_BYTES, Progress())
+        cut = load_unit(scanned.folder, unit.unit, name)
+        assert cut is not None
+    return cut
 
 
 def rows_per_file(scanned: ScannedInput) -> list[int]:
@@ -104,81 +123,105 @@ def rows_per_file(scanned: ScannedInput) -> list[int]:
     return rows
 
 
-Runs = list[list[npt.NDArray[np.uint64]]]
+class Runs:
+    """Sorted runs of each column; mapped where and when they are read, not sent.
+
+    Args:
+        units: whose rows count.
+    """
+
+    def __init__(self, units: Sequence[ScannedUnit]) -> None:
+        self._units = units
+        self._lock = threading.Lock()
+        self._columns: list[list[npt.NDArray[np.uint64]]] = []
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leaves the maps behind when it is sent to another process."""
+        return Runs, (self._units,)
+
+    def sizes(self) -> list[int]:
+        """Returns the bytes of the runs of each column."""
+        entries = Counter[int]()
+        for unit in self._units:
+            for run in unit.result.runs:
+                entries[run.column] += run.entries
+        return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(NUM_CATEGORICAL)]
+
+    def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
+        """Returns the runs of a column (mapped, not read)."""
+        with self._lock:
+            if not self._columns:
+                self._columns = self._map()
+        return self._columns[column]
+
+    def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
+        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(NUM_CATEGORICAL)]
+        for unit in self._units:
+            entries = map_file(unit.runs_path, binding.RUN_ENTRY)
+            for run in unit.result.runs:
+                columns[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
+        return columns
 
 
-def map_runs(units: Sequence[ScannedUnit]) -> Runs:
-    """Returns the runs of each column (mapped, not read)."""
-    runs: Runs = [[] for _ in range(NUM_CATEGORICAL)]
-    for unit in units:
-        entries = map_file(unit.runs_path, binding.RUN_ENTRY)
-        for run in unit.result.runs:
-            runs[run.column].append(entries[run.first_entry : run.first_entry + run.entries])
-    return runs
-
-
-class _DoesNotFitError(Exception):
-    def __init__(self, needed: int) -> None:
-        self.needed = needed
-
-
-def merge_column(
-    runs: list[npt.NDArray[np.uint64]],
-    path: Path,
+def _merge_column(
+    runs: Runs,
+    dictionaries: Dictionaries,
     frequency_limit: int,
+    merge_bytes: int | None,
+    column: int,
+    budget: int,
+    progress: Progress,
+) -> Tally:
+    """Writes the dictionary of one column, unless it needs more memory than the budget."""
+    budget = merge_bytes or budget
+    needed = _merge_runs(runs, dictionaries, frequency_limit, column, budget, progress)
+    return Tally() if needed > budget else _tally(runs, column)
+
+
+def _merge_alone(
+    runs: Runs,
+    dictionaries: Dictionaries,
+    frequency_limit: int,
+    memory_limit: int,
+    column: int,
+    _budget: int,
+    progress: Progress,
+) -> Tally:
+    """Writes the dictionary of one column with all the memory there is."""
+    free = free_budget(memory_limit)
+    needed = _merge_runs(runs, dictionaries, frequency_limit, column, free, progress)
+    if needed > free:
+        raise memory_error(memory_limit, needed + memory_limit - free, REMEDIES)
+    return _tally(runs, column)
+
+
+def _tally(runs: Runs, column: int) -> Tally:
+    return Tally(text_bytes=sum(run.nbytes for run in runs.of_column(column)))
+
+
+def _merge_runs(
+    runs: Runs,
+    dictionaries: Dictionaries,
+    frequency_limit: int,
+    column: int,
     budget: int,
     progress: Progress,
 ) -> int:
-    """Writes the dictionary of one column.
+    """Merges the runs of a column within a budget.
 
     Returns:
-        0, or the bytes needed where they exceed the budget; then nothing is written.
+        The bytes needed; where they exceed the budget, no dictionary is there.
     """
-    try:
-        with atomic_file(path) as fd:
+    path = dictionaries.path(column)
+    with attempt_folder(path.parent) as private:
+        with atomic_file(private / path.name) as fd:
             result = binding.merge_runs(
-                runs,
+                runs.of_column(column),
                 frequency_limit=frequency_limit,
                 budget_bytes=budget,
                 dictionary_fd=fd,
                 progress=progress,
             )
-            if result.needed_bytes > budget:
-                raise _DoesNotFitError(result.needed_bytes)
-    except _DoesNotFitError as error:
-        return error.needed
-    return 0
-
-
-def _merge_columns(
-    engine_job: EngineJob,
-    runs: Runs,
-    columns: list[int],
-    dictionaries: Dictionaries,
-    settings: NativeSettings,
-) -> None:
-    job = engine_job.job
-    progress = Progress()
-
-    def work(column: int, budget: int) -> int:
-        return merge_column(
-            runs[column],
-            dictionaries.path(column),
-            job.semantics.frequency_limit,
-            budget,
-            progress,
-        )
-
-    total = sum(r.nbytes for c in columns for r in runs[c])
-    with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
-        threads, share = share_budget(job.memory_limit, job.threads, LEAST_MERGE_BYTES)
-        share = settings.merge_bytes or share
-        large = []
-        for column, needed in run_units(columns, lambda c: work(c, share), threads, progress):
-            if needed:
-                large.append(column)
-        for column in large:  # alone, with all the memory there is
-            free = free_budget(job.memory_limit)
-            if needed := work(column, free):
-                needed += job.memory_limit - free
-                raise memory_error(job.memory_limit, needed, REMEDIES)
+        if result.needed_bytes <= budget:
+            (private / path.name).replace(path)
+    return result.needed_bytes

@@ -11,15 +11,15 @@ touches. Units depend on sizes of files alone, never on threads or memory.
 
 from typing import Any
 
-from preproc.criteo.dictionaries import Dictionaries
-from preproc.criteo.engine import EngineJob, EngineResult, FileRows
+from preproc.criteo.engine import EngineJob, EngineResult, Executor, FileRows
 from preproc.criteo.engines import reference
-from preproc.criteo.engines.native.encode import EncodedInput, encode
+from preproc.criteo.engines.native.encode import encode
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import merge
 from preproc.criteo.engines.native.scan import ScannedInput, scan
 from preproc.criteo.engines.native.units import NativeSettings, plan_units
 from preproc.criteo.rules import REJECT_REASONS
+from preproc.files.budget import Threads
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 
 
@@ -36,23 +36,27 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
             "compiler); the reference engine works instead: same bytes, about 50 times slower"
         )
         return reference.run(engine_job)
-    settings = settings or NativeSettings()
-    units = plan_units(engine_job.inputs, settings)
-    scanned = scan(engine_job, units, settings)
-    dictionaries = merge(engine_job, scanned, settings)
-    encoded = encode(engine_job, scanned, dictionaries)
+    job = engine_job.job
+    executor = Threads(job.threads, job.memory_limit)
     engine = {"name": "native", "kernel_version": binding.kernel_version()}
-    return assemble(engine_job, scanned, dictionaries, encoded, engine)
+    return run_stages(engine_job, executor, settings or NativeSettings(), engine)
 
 
-def assemble(
-    engine_job: EngineJob,
-    scanned: ScannedInput,
-    dictionaries: Dictionaries,
-    encoded: EncodedInput,
-    engine: dict[str, Any],
+def run_stages(
+    engine_job: EngineJob, executor: Executor, settings: NativeSettings, engine: dict[str, Any]
 ) -> EngineResult:
-    """Returns what the stages made, with the bad rows written down."""
+    """Scans, merges and encodes on an executor.
+
+    Args:
+        engine_job: what to do.
+        executor: works on the units.
+        settings: sizes that change speed and memory but no output.
+        engine: name and version, for the manifest.
+    """
+    units = plan_units(engine_job.inputs, settings)
+    scanned = scan(engine_job, executor, units, settings)
+    dictionaries = merge(engine_job, executor, scanned, settings)
+    encoded = encode(engine_job, executor, scanned, dictionaries)
     if any(unit.bad for unit in scanned.units):
         write_quarantine(encoded.dataset / QUARANTINE_FILE, scanned.bad_rows())
     return EngineResult(

@@ -2,6 +2,7 @@
 """Stage 1 of the native engine: validate every row, count every category."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from preproc.criteo.engine import EngineJob
+from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import (
     STREAM_BYTES,
@@ -19,15 +20,23 @@ from preproc.criteo.engines.native.units import (
     line_range,
 )
 from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, RejectReason
-from preproc.files.budget import run_units, share_budget
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
-from preproc.files.progress import Progress
+from preproc.files.progress import Progress, Tally
 from preproc.files.quarantine import BadRow, check_bad_rows
-from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
+from preproc.files.workspace import (
+    atomic_file,
+    attempt_folder,
+    read_record,
+    remove_attempts,
+    settings_key,
+    write_record,
+)
 
 LEAST_TABLE_BYTES = 4 * 2**20
 """Counts of a thread: below this, runs become so short that merging them dominates."""
+
+LEAST_SCAN_BYTES = STREAM_BYTES + LEAST_TABLE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +52,11 @@ class ScannedUnit:
     def bad(self) -> int:
         """Number of bad rows."""
         return sum(self.result.rejected.values())
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of the unit."""
+        return Tally(self.result.text_bytes, self.result.rows, self.result.lines, self.bad)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +79,10 @@ class ScannedInput:
 
 
 def scan(
-    engine_job: EngineJob, units: tuple[TextUnit, ...], settings: NativeSettings
+    engine_job: EngineJob,
+    executor: Executor,
+    units: tuple[TextUnit, ...],
+    settings: NativeSettings,
 ) -> ScannedInput:
     """Scans every unit that was not scanned before.
 
@@ -75,26 +92,29 @@ def scan(
     """
     job = engine_job.job
     folder = scan_folder(engine_job, units)
-    progress = Progress()
-    done: dict[TextUnit, ScannedUnit] = {}
-    for unit in units:
-        if (found := load_unit(folder, unit, unit.name)) is not None:
-            done[unit] = found
-            progress.bytes += found.result.text_bytes
-            progress.rows += found.result.rows
-    threads, table_bytes = table_budget(engine_job, settings)
-    modulus = job.semantics.category_modulus
+    remove_attempts(folder)
 
-    def work(unit: TextUnit) -> ScannedUnit:
-        return scan_unit(modulus, folder, unit, unit.name, table_bytes, progress)
+    def load() -> dict[TextUnit, ScannedUnit]:
+        loaded = {unit: load_unit(folder, unit, unit.name) for unit in units}
+        return {unit: scanned for unit, scanned in loaded.items() if scanned is not None}
 
+    done = load()
+    before = sum((u.tally for u in done.values()), Tally())
     total = sum(u.text_bytes for u in units)
-    with engine_job.reporter.stage("scan", total, lambda: (progress.bytes, progress.rows)):
-        missing = [u for u in units if u not in done]
-        for unit, scanned in run_units(missing, work, threads, progress):
-            done[unit] = scanned
-            check_scanned(done, units, job.max_bad_fraction)
-    return join_scanned(engine_job, folder, units, done)
+
+    def watch(tally: Tally) -> None:
+        now = before + tally
+        unread = max(total - now.text_bytes, 0)
+        if now.bad > job.max_bad_fraction * (now.lines + unread // SHORTEST_ROW_BYTES):
+            check_scanned(load(), units, job.max_bad_fraction)
+
+    missing = [unit for unit in units if unit not in done]
+    progress = Progress(before.text_bytes, before.rows)
+    modulus = job.semantics.category_modulus
+    work = functools.partial(scan_unit, folder, modulus, settings.table_bytes)
+    with engine_job.reporter.stage("scan", total, progress.counters):
+        executor.map(work, missing, LEAST_SCAN_BYTES, progress, watch=watch)
+    return join_scanned(engine_job, folder, units, load())
 
 
 def join_scanned(
@@ -130,30 +150,61 @@ def scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
     return engine_job.workspace.unit_dir("scan", key)
 
 
-def table_budget(engine_job: EngineJob, settings: NativeSettings) -> tuple[int, int]:
-    """Returns the threads to scan with and the bytes for counts of each."""
-    job = engine_job.job
-    threads, budget = share_budget(job.memory_limit, job.threads, STREAM_BYTES + LEAST_TABLE_BYTES)
-    return threads, settings.table_bytes or budget - STREAM_BYTES
-
-
 def scan_unit(
-    modulus: int | None,
     folder: Path,
+    modulus: int | None,
+    table_bytes: int | None,
     unit: TextUnit,
-    name: str,
-    table_bytes: int,
+    budget: int,
     progress: Progress,
+    name: str = "",
     row_limit: int = binding.NO_LIMIT,
-) -> ScannedUnit:
-    """Scans a unit, or its first `row_limit` valid rows; results go to files called `name`."""
+) -> Tally:
+    """Scans a unit, or its first `row_limit` valid rows.
+
+    Args:
+        folder: takes the results, under the unit's name or `name`.
+        modulus: of the categories.
+        table_bytes: memory for counts; None takes all of the budget.
+        unit: to scan.
+        budget: bytes of memory.
+        progress: counters to advance.
+        name: of the results.
+        row_limit: valid rows to scan.
+
+    Returns:
+        The counts of the unit.
+    """
+    name = name or unit.name
+    scanned = load_unit(folder, unit, name)  # by an attempt whose answer was lost
+    if scanned is None:
+        with attempt_folder(folder) as private:
+            table_bytes = table_bytes or budget - STREAM_BYTES
+            _scan_text(private / name, modulus, table_bytes, unit, progress, row_limit)
+            # The record last: it says that the others are there.
+            for suffix in ("runs", "rejects", "json"):
+                (private / f"{name}.{suffix}").replace(folder / f"{name}.{suffix}")
+        scanned = load_unit(folder, unit, name)
+        assert scanned is not None
+    return scanned.tally
+
+
+def _scan_text(
+    path: Path,
+    modulus: int | None,
+    table_bytes: int,
+    unit: TextUnit,
+    progress: Progress,
+    row_limit: int,
+) -> None:
+    """Scans a unit to files beside `path`, named after it."""
     begin = 0
     if unit.file.compression == "none":
         with open_fd(unit.file.path) as fd:
             begin, _ = line_range(fd, unit)
     with (
-        atomic_file(folder / f"{name}.runs") as runs_fd,
-        atomic_file(folder / f"{name}.rejects") as rejects_fd,
+        atomic_file(path.with_name(f"{path.name}.runs")) as runs_fd,
+        atomic_file(path.with_name(f"{path.name}.rejects")) as rejects_fd,
         binding.Scanner(
             modulus=modulus,
             table_bytes=table_bytes,
@@ -166,8 +217,7 @@ def scan_unit(
     ):
         feed_unit(scanner, unit)
         result = scanner.finish()
-    write_record(folder / f"{name}.json", dataclasses.asdict(result))
-    return _scanned_unit(folder, unit, name, result)
+    write_record(path.with_name(f"{path.name}.json"), dataclasses.asdict(result))
 
 
 def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
@@ -176,12 +226,7 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
     if record is None:
         return None
     runs = tuple(binding.Run(**run) for run in record.pop("runs"))
-    return _scanned_unit(folder, unit, name, binding.ScanResult(runs=runs, **record))
-
-
-def _scanned_unit(
-    folder: Path, unit: TextUnit, name: str, result: binding.ScanResult
-) -> ScannedUnit:
+    result = binding.ScanResult(runs=runs, **record)
     return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
 
 

@@ -203,7 +203,7 @@ def test_failed_kernel_run_continues(tmp_path, monkeypatch):
         raise PreprocError("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr("preproc.criteo.engines.spark.kernel._merge", stop)
+        patch.setattr("preproc.criteo.engines.native.run.merge", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **fields)
     before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.json")}
@@ -247,7 +247,7 @@ def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("preproc.criteo.engines.native.run.write_quarantine", stop)
-        patch.setattr("preproc.criteo.engines.spark.kernel.finish_encode", stop)
+        patch.setattr("preproc.criteo.dictionaries.Dictionaries.copy_to", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **spark("kernel"))
     monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
