@@ -11,6 +11,7 @@ import torch
 from dlrm.config import DlrmConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of
+from dlrm.nn.embedding import read_tables
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
 from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
@@ -62,7 +63,7 @@ class DeployedDlrm:
         write_model(folder / "checkpoint", table_sizes)
         export = DlrmExport(folder / "checkpoint")
         deploy(export, DeploySettings(repository=folder / "models", verify=64))
-        width = export.model.embeddings.tables()[0].shape[1]
+        width = read_tables(export.model.embeddings)[0].shape[1]
         return cls(
             folder / "models",
             export.signature(fixed_shapes=True),

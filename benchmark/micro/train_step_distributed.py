@@ -48,6 +48,7 @@ from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
 from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import load_table
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.precision import Precision
 from recsys.train.processes import Processes, join_processes
@@ -177,7 +178,7 @@ class Start:
         for source, target in pairs:
             target.copy_(source)
         for i in range(len(self.tables.sizes)):
-            model.embeddings.load_table(i, self.tables.values(i))
+            load_table(model.embeddings, i, self.tables.values(i))
 
 
 def build_sides(

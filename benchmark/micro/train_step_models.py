@@ -16,6 +16,7 @@ from benchmark.peers.torchrec_interaction import has_torchrec
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import read_tables
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.precision import Precision
 
@@ -126,8 +127,8 @@ def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[st
     )
     with torch.no_grad():
         for source, target in zip(
-            [*model.embeddings.tables(), *model.mlp_parameters()],
-            [*plain.embeddings.tables(), *plain.mlp_parameters()],
+            [*read_tables(model.embeddings).values(), *model.mlp_parameters()],
+            [*read_tables(plain.embeddings).values(), *plain.mlp_parameters()],
             strict=True,
         ):
             target.copy_(source)

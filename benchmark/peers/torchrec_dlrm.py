@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from benchmark.micro.kernels_case import table_major, upper_triangle_columns
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import read_tables
 
 
 @contextlib.contextmanager
@@ -67,7 +68,7 @@ class TableWeights:
     @classmethod
     def of_model(cls, model: Dlrm) -> "TableWeights":
         """Returns those of a model in one process."""
-        return cls(model.embeddings.table_sizes, model.embeddings.tables().__getitem__)
+        return cls(model.embeddings.table_sizes, read_tables(model.embeddings).__getitem__)
 
 
 class TorchRecDlrm:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dlrm.config import EmbeddingStorage
 from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, wanted_columns
 from dlrm.distributed.placement import Placement
-from dlrm.nn.embedding import Embeddings, JointTable, build_embeddings
+from dlrm.nn.embedding import Embeddings, JointTable, Shard, build_embeddings
 from recsys.train.row_optimizer import RowGradients, StoredTable
 
 _LOCAL, _REPLICATED = 0, 1
@@ -89,48 +89,20 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         own = self.replicated(ids.replicated, arrived.dtype)
         return vectors.index_copy(1, self._copied, own)
 
-    @torch.no_grad()
-    def load_table(self, feature: int, values: Tensor) -> None:
-        """Puts this rank's part of a whole table into place.
-
-        Args:
-            feature: its index.
-            values: [rows, D] floating point, all rows.
-        """
-        placed = self.placement.tables[feature]
-        if placed.kind == "replicate":
-            self.replicated.load_table(self._copied.tolist().index(feature), values)
-        elif feature in self.local_features:
-            part = values[self.placement.first_row(feature, self.rank) :: self._stride(feature)]
-            self.local.load_table(self.local_features.index(feature), part)
-
-    def held(self, stored: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Splits tensors that lie like the stored tables into the parts that lie here."""
-        found = dict(zip(self.local_features, self.local.per_feature(stored[:1]), strict=True))
-        copied = self.replicated.per_feature(stored[1:])
-        return found | dict(zip(self._copied.tolist(), copied, strict=True))
-
-    def features_held(self) -> list[int]:
-        """Returns the features of whose table any row lies here."""
-        return sorted([*self.local_features, *self._copied.tolist()])
-
-    def rows_held(self, feature: int) -> slice:
-        """Returns which rows of a table lie here, of those of which any do."""
-        return slice(self.placement.first_row(feature, self.rank), None, self._stride(feature))
-
-    def is_saved_here(self, feature: int) -> bool:
-        """Returns whether this rank is to save its part of a table: copies, the first one does."""
-        if self.placement.tables[feature].kind == "replicate":
-            return self.rank == 0
-        return feature in self.local_features
-
-    def tables(self) -> list[Tensor]:
-        """Refuses: no rank has them all."""
-        raise NotImplementedError("a rank holds a part of the tables; see held_tables")
-
-    def _stride(self, feature: int) -> int:
-        is_spread = self.placement.tables[feature].kind == "rows"
-        return self.placement.world_size if is_spread else 1
+    def shards(self) -> dict[int, Shard]:
+        """Returns the rows of this rank: its own, then the copies, which the first one saves."""
+        own, copies = self.local.shards(), self.replicated.shards()
+        shards = {}
+        for position, feature in enumerate(self.local_features):
+            table = self.placement.tables[feature]
+            step = self.placement.world_size if table.kind == "rows" else 1
+            rows = slice(self.placement.first_row(feature, self.rank), table.rows, step)
+            shards[feature] = dataclasses.replace(own[position], rows=rows, storage=_LOCAL)
+        for position, feature in enumerate(self.placement.of_kind("replicate")):
+            shards[feature] = dataclasses.replace(
+                copies[position], storage=_REPLICATED, is_saved_here=self.rank == 0
+            )
+        return shards
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the joint table of this rank, and that of the copies."""

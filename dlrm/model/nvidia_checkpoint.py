@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dlrm.distributed.network import DistributedDlrm
 from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
-from dlrm.nn.embedding import LookupsT
+from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.train.checkpoint import CheckpointError, replace_folder
 from recsys.train.processes import ALONE, Processes
 
@@ -81,7 +80,7 @@ def save(
             torch.save({"shape": (size, dim)}, temporary / _table(i, "meta.pt"))
             (temporary / _table(i, "bin")).touch()
     processes.barrier()
-    for i, first_row, rows in _parts_to_write(model):
+    for i, first_row, rows in _rows_to_write(model, processes.rank):
         with (temporary / _table(i, "bin")).open("r+b") as file:
             file.seek(first_row * dim * 4)
             file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
@@ -100,14 +99,14 @@ def save(
     processes.barrier()
 
 
-def _parts_to_write(model: DlrmNetwork[LookupsT]) -> Iterator[tuple[int, int, Tensor]]:
+def _rows_to_write(model: DlrmNetwork[LookupsT], rank: int) -> Iterator[tuple[int, int, Tensor]]:
     """Yields what this process is to write: (table, first row, [rows, D])."""
-    placed = model.placed if isinstance(model, DistributedDlrm) else None
-    for i, table in model.embeddings.held_tables().items():
-        if placed is not None and placed.placement.tables[i].kind == "rows":
-            for first_row, rows in whole_blocks(placed.placement, i, placed.rank, table):
+    shards = model.embeddings.shards()
+    for i, table in read_tables(model.embeddings).items():
+        if shards[i].rows.step > 1:
+            for first_row, rows in whole_blocks(shards[i].rows, rank, table):
                 yield i, first_row, rows
-        elif model.embeddings.is_saved_here(i):
+        elif shards[i].is_saved_here:
             yield i, 0, table
 
 
@@ -120,7 +119,7 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     """
     embeddings = model.embeddings
     for i, rows in enumerate(embeddings.table_sizes):
-        embeddings.load_table(i, _read_table(path, i, (rows, embeddings.embedding_dim)))
+        load_table(embeddings, i, _read_table(path, i, (rows, embeddings.embedding_dim)))
     _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
     _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
     out = _read_pickle(path / _TOP_OUT)

@@ -11,22 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dlrm.distributed.placement import Placement
-
 BLOCK_ROWS = 2**16
 """Rows of a block; a block of any width ends with a page of the file, so none is shared."""
 
 
 def whole_blocks(
-    placement: Placement, table: int, rank: int, held: Tensor, block_rows: int = BLOCK_ROWS
+    shard: slice, rank: int, held: Tensor, block_rows: int = BLOCK_ROWS
 ) -> Iterator[tuple[int, Tensor]]:
     """Yields the blocks that a rank is to write. Every rank must go through them at a time.
 
     Block number n is rank (n mod W)'s.
 
     Args:
-        placement: of the tables.
-        table: the number of one that is spread by rows.
+        shard: this rank's rows of the table: first, past the last of the table, and W.
         rank: this one.
         held: [local rows, D] this rank's rows.
         block_rows: rows of all blocks but the last.
@@ -34,8 +31,9 @@ def whole_blocks(
     Yields:
         (the block's first row, [rows of the block, D] on the host).
     """
-    world, total = placement.world_size, placement.tables[table].rows
-    firsts = [placement.first_row(table, other) for other in range(world)]
+    world, total = shard.step, shard.stop
+    # Neighbouring ranks have neighbouring rows.
+    firsts = [(shard.start + other - rank) % world for other in range(world)]
     held = held.detach()
     for round_start in range(0, total, world * block_rows):
         bounds = [

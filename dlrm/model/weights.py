@@ -17,7 +17,7 @@ from torch import Tensor
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm, DlrmNetwork
-from dlrm.nn.embedding import LookupsT
+from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
 from recsys.train.origin import Origin, check_same_dataset
@@ -36,20 +36,18 @@ def table_group(index: int) -> str:
 def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
     """Returns the weights that lie here by group and name; of a table perhaps only some rows."""
     groups = {MLP_GROUP: model.mlp_state()}
-    for i, table in model.embeddings.held_tables().items():
+    for i, table in read_tables(model.embeddings).items():
         groups[table_group(i)] = {_WEIGHT: table}
     return groups
 
 
 def row_parts(model: DlrmNetwork[LookupsT]) -> dict[str, RowPart]:
     """Returns which rows lie here, for the groups of tables of which only some do."""
-    found = {}
-    for i in model.embeddings.features_held():
-        rows = model.embeddings.rows_held(i)
-        if rows.step not in (None, 1):
-            total = model.embeddings.table_sizes[i]
-            found[table_group(i)] = RowPart(rows.start, rows.step, total)
-    return found
+    return {
+        table_group(i): RowPart(shard.rows.start, shard.rows.step, shard.rows.stop)
+        for i, shard in model.embeddings.shards().items()
+        if shard.rows.step > 1
+    }
 
 
 def load_weights(path: Path, model: DlrmNetwork[LookupsT]) -> None:
@@ -78,11 +76,11 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     """
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     embeddings = model.embeddings
-    for i in embeddings.features_held():
+    for i in embeddings.shards():
         group = table_group(i)
         shape = torch.Size((embeddings.table_sizes[i], embeddings.embedding_dim))
         stored = checkpoint.tensors_shaped(group, {_WEIGHT: shape})
-        embeddings.load_table(i, stored[_WEIGHT])
+        load_table(embeddings, i, stored[_WEIGHT])
 
 
 def model_settings(path: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ Letters: B batch, F tables, D embedding dimension, R rows of the joint table, L 
 """
 
 import abc
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -25,6 +26,36 @@ LookupsT = TypeVar("LookupsT")
 _NONE_BAD = torch.iinfo(torch.int64).max
 _LONG_ROW = 64
 """Columns of a row from which on a lookup costs more than reading the result again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shard:
+    """The rows of one feature's table that a process stores.
+
+    Attributes:
+        rows: of the table: first, past the last, and step, the number of shards dealt out by row.
+        storage: number of the stored table that holds them.
+        stored_rows: their rows there.
+        is_saved_here: whether this process saves them; of copies one process does.
+    """
+
+    rows: slice
+    storage: int
+    stored_rows: slice
+    is_saved_here: bool = True
+
+    def view(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Returns the shard's rows of tensors, one per stored table with a row for each of its."""
+        return tensors[self.storage][self.stored_rows]
+
+
+def joint_shards(table_sizes: Sequence[int]) -> dict[int, Shard]:
+    """Returns the shards of whole tables that one stored table holds one after the other."""
+    starts = itertools.accumulate(table_sizes, initial=0)
+    return {
+        feature: Shard(slice(0, rows, 1), 0, slice(start, start + rows))
+        for feature, (rows, start) in enumerate(zip(table_sizes, starts, strict=False))
+    }
 
 
 class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
@@ -90,60 +121,12 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """Returns the tables as they lie in memory; changing them changes the model."""
 
     @abc.abstractmethod
+    def shards(self) -> dict[int, Shard]:
+        """Returns the rows that this process stores of each feature that it stores any of."""
+
+    @abc.abstractmethod
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients that backward left, and forgets them."""
-
-    def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
-        """Splits tensors that lie like the stored tables into one view per feature."""
-        return list(stored)
-
-    def held(self, stored: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Splits such tensors into the part of each feature that lies here: {feature: view}."""
-        return dict(enumerate(self.per_feature(stored)))
-
-    def features_held(self) -> list[int]:
-        """Returns the features of whose table any row lies here."""
-        return list(range(len(self.table_sizes)))
-
-    def rows_held(self, feature: int) -> slice:  # noqa: ARG002 (here it is always all)
-        """Returns which rows of the table of a feature lie here."""
-        return slice(None)
-
-    def is_saved_here(self, feature: int) -> bool:  # noqa: ARG002 (here it is always so)
-        """Returns whether this process is to save its part of a table."""
-        return True
-
-    def held_tables(self) -> dict[int, Tensor]:
-        """Returns the rows of each feature that lie here, float32; see `tables`."""
-        return self.held([self._as_float32(table) for table in self.stored_tables()])
-
-    def tables(self) -> list[Tensor]:
-        """Returns one [rows, D] float32 tensor per feature; copies unless stored as float32."""
-        return self.per_feature([self._as_float32(table) for table in self.stored_tables()])
-
-    @staticmethod
-    def _as_float32(table: StoredTable) -> Tensor:
-        if table.low is not None:
-            return reference.join_planar(table.values, table.low)
-        return table.values.to(torch.float32)
-
-    @torch.no_grad()
-    def load_table(self, feature: int, values: Tensor) -> None:
-        """Puts values into the table of a feature.
-
-        Args:
-            feature: its index.
-            values: [rows, D] floating point.
-        """
-        stored = self.stored_tables()
-        into = self.per_feature([table.values for table in stored])[feature]
-        low = [table.low for table in stored if table.low is not None]
-        if low:
-            high, rest = reference.split_planar(values.to(into.device, torch.float32))
-            into.copy_(high)
-            self.per_feature(low)[feature].copy_(rest)
-        else:
-            into.copy_(values)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -151,14 +134,14 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
         Source: facebookresearch/dlrm, create_emb.
         """
-        views = self.per_feature([table.values for table in self.stored_tables()])
-        for feature, (rows, view) in enumerate(zip(self.table_sizes, views, strict=True)):
-            bound = math.sqrt(1 / rows)
+        stored = [table.values for table in self.stored_tables()]
+        for feature, shard in self.shards().items():
+            view, bound = shard.view(stored), math.sqrt(1 / self.table_sizes[feature])
             if view.dtype == torch.float32:
                 view.uniform_(-bound, bound)
             else:
                 drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
-                self.load_table(feature, drawn)
+                load_table(self, feature, drawn)
 
     def raise_bad_ids(self) -> None:
         """Waits for the device and refuses ids outside their tables that it met so far.
@@ -211,9 +194,9 @@ class JointTable(Embeddings[Tensor]):
         """Returns the joint table."""
         return [StoredTable(self.weight.data)]
 
-    def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the views of one tensor that belong to each feature."""
-        return list(torch.split(stored[0], list(self.table_sizes)))
+    def shards(self) -> dict[int, Shard]:
+        """Returns the rows of the joint table that belong to each feature."""
+        return joint_shards(self.table_sizes)
 
     def _rows(self, ids: Tensor) -> Tensor:
         return ops.joint_rows(
@@ -340,6 +323,13 @@ class MultiTableEmbedding(Embeddings[Tensor]):
         """Returns one table per feature."""
         return [StoredTable(weight.data) for weight in self.weights]
 
+    def shards(self) -> dict[int, Shard]:
+        """Returns each stored table whole."""
+        return {
+            feature: Shard(slice(0, rows, 1), feature, slice(0, rows))
+            for feature, rows in enumerate(self.table_sizes)
+        }
+
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Maps [B, F] to [B, F, D]."""
         if self.hash_indices:
@@ -358,6 +348,45 @@ class MultiTableEmbedding(Embeddings[Tensor]):
             if gradient is not None:
                 found.append(_from_sparse(i, gradient))
         return found
+
+
+def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
+    """Returns the stored rows of each feature as [rows, D] float32.
+
+    They are views of the tables where these are float32, otherwise copies.
+    """
+    stored = embeddings.stored_tables()
+    values = [table.values for table in stored]
+    low = [table.low for table in stored if table.low is not None]
+    return {
+        feature: reference.join_planar(shard.view(values), shard.view(low))
+        if low
+        else shard.view(values).to(torch.float32)
+        for feature, shard in embeddings.shards().items()
+    }
+
+
+@torch.no_grad()
+def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -> None:
+    """Puts the values of a whole table into the rows of it that are stored here, if any are.
+
+    Args:
+        embeddings: that store it.
+        feature: its number.
+        values: [rows, D] floating point.
+    """
+    shard = embeddings.shards().get(feature)
+    if shard is None:
+        return
+    stored = embeddings.stored_tables()
+    into, values = shard.view([table.values for table in stored]), values[shard.rows]
+    low = [table.low for table in stored if table.low is not None]
+    if low:
+        high, rest = reference.split_planar(values.to(into.device, torch.float32))
+        into.copy_(high)
+        shard.view(low).copy_(rest)
+    else:
+        into.copy_(values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:

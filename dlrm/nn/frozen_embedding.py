@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dlrm.nn.embedding import Embeddings
+from dlrm.nn.embedding import Embeddings, Shard, joint_shards
 from recsys.train.row_optimizer import RowGradients, StoredTable
 
 _LARGEST = 127
@@ -81,9 +81,9 @@ class FrozenEmbedding(Embeddings[Tensor]):
             return [StoredTable(self.table)]
         return [StoredTable(self.table.to(torch.float32) * self.scale.unsqueeze(1))]
 
-    def per_feature(self, stored: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the views of one tensor that belong to each feature."""
-        return list(torch.split(stored[0], list(self.table_sizes)))
+    def shards(self) -> dict[int, Shard]:
+        """Returns the rows of the joint table that belong to each feature."""
+        return joint_shards(self.table_sizes)
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns nothing: the table is not trained."""

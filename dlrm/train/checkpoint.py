@@ -31,9 +31,9 @@ def _training_state(
         groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
         state = step.embedding_optimizer.state
         for name in state[0] if state else ():
-            views = model.embeddings.held([of_table[name] for of_table in state])
-            for i, view in views.items():
-                groups.setdefault(table_group(i), {})[name] = view
+            tensors = [of_table[name] for of_table in state]
+            for i, shard in model.embeddings.shards().items():
+                groups.setdefault(table_group(i), {})[name] = shard.view(tensors)
     return groups
 
 
@@ -54,8 +54,7 @@ def save_run(
     if torch.cuda.is_available():
         groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
     of_tables = {
-        table_group(i): model.embeddings.is_saved_here(i)
-        for i in range(len(model.embeddings.table_sizes))
+        table_group(i): shard.is_saved_here for i, shard in model.embeddings.shards().items()
     }
     mine = {g: t for g, t in groups.items() if of_tables.get(g, processes.is_first)}
     folder.save(

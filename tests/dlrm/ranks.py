@@ -12,6 +12,7 @@ from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import load_table, read_tables
 from dlrm.train.step import DlrmTrainStep
 from tests import harness
 
@@ -71,8 +72,8 @@ def distributed(embedding_type, placed, rank):
     model = DistributedDlrm(model_config(embedding_type), placed, rank)
     for mine, theirs in zip(model.mlp_parameters(), reference.mlp_parameters(), strict=True):
         mine.data.copy_(theirs.data)
-    for i, table in enumerate(reference.embeddings.tables()):
-        model.embeddings.load_table(i, table)
+    for i, table in read_tables(reference.embeddings).items():
+        load_table(model.embeddings, i, table)
     return model
 
 

@@ -9,6 +9,7 @@ from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import read_tables
 from dlrm.train.metrics import roc_auc
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
@@ -48,7 +49,7 @@ def train(device, make_step, steps=8, precision=None, optimizer="sgd", **changes
         )
     )
     losses = [float(step(batch(s, device), 0.1)) for s in range(steps)]
-    return losses, torch.cat(model.embeddings.tables()).cpu()
+    return losses, torch.cat([*read_tables(model.embeddings).values()]).cpu()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
@@ -87,10 +88,13 @@ def test_overflow_leaves_every_parameter_alone(make_step):
     step = make_step(DlrmTrainStep(model, OptimizerConfig(), precision))
     for seed in range(5):
         step(batch(seed, "cuda"), 0.1)
-    before = [p.detach().clone() for p in (*model.mlp_parameters(), *model.embeddings.tables())]
+    before = [
+        p.detach().clone()
+        for p in (*model.mlp_parameters(), *read_tables(model.embeddings).values())
+    ]
     bad = batch(9, "cuda")
     step(Batch(bad.numerical, bad.ids, bad.label * float("inf")), 0.1)
-    after = [*model.mlp_parameters(), *model.embeddings.tables()]
+    after = [*model.mlp_parameters(), *read_tables(model.embeddings).values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

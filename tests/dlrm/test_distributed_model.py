@@ -10,6 +10,7 @@ from torch import nn
 from dlrm.config import OptimizerConfig
 from dlrm.distributed.exchange import VectorExchange
 from dlrm.distributed.network import DistributedDlrm
+from dlrm.nn.embedding import read_tables
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
@@ -81,9 +82,9 @@ def forward_and_backward(rank, placed, embedding_type, folder):
 def parts_of(model):
     """Returns the rows of each table that lie on a rank: {table: (first, step, rows)}."""
     parts = {}
-    for i, rows in model.placed.held_tables().items():
-        where = model.placed.rows_held(i)
-        parts[i] = (where.start, where.step, rows.clone())
+    shards = model.embeddings.shards()
+    for i, rows in read_tables(model.embeddings).items():
+        parts[i] = (shards[i].rows.start, shards[i].rows.step, rows.clone())
     return parts
 
 
@@ -121,7 +122,8 @@ def test_ranks_compute_what_one_process_does(
     for i, parameter in enumerate(reference.mlp_parameters()):
         total = sum(r["dense"][i] for r in ranks)
         torch.testing.assert_close(total, parameter.grad, rtol=1e-5, atol=1e-6)
-    assert_same_tables(ranks, reference.embeddings.per_feature(gradients), rtol=1e-5, atol=1e-6)
+    expected = {i: s.view(gradients) for i, s in reference.embeddings.shards().items()}
+    assert_same_tables(ranks, expected, rtol=1e-5, atol=1e-6)
 
 
 def train(rank, placed, rule, folder):
@@ -150,7 +152,7 @@ def test_ranks_train_as_one_process(tmp_path, monkeypatch, rule, world_size):
         torch.testing.assert_close(rank["losses"], losses, rtol=1e-5, atol=1e-5)
         for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
-    assert_same_tables(ranks, reference.embeddings.tables(), rtol=1e-5, atol=1e-6)
+    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
     for first in ranks[0]["dense"], *([r["dense"] for r in ranks[1:]]):
         assert all(torch.equal(a, b) for a, b in zip(first, ranks[0]["dense"], strict=True))
 
@@ -221,7 +223,7 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(
         for mine, theirs in zip(rank["dense"], reference.mlp_parameters(), strict=True):
             assert torch.isfinite(mine).all()
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
-    assert_same_tables(ranks, reference.embeddings.tables(), rtol=1e-5, atol=1e-6)
+    assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
 
 
 def start_differently(rank, placed, folder):

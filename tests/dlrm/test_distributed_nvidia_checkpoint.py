@@ -74,9 +74,9 @@ def check_blocks(rank, world_size):
         for table in (0, 1):
             placed = Placement(world_size, (TablePlacement(rows, "rows"),) * 2)
             whole = torch.arange(rows * 3, dtype=torch.float32).view(rows, 3)
-            held = whole[placed.first_row(table, rank) :: world_size]
+            shard = slice(placed.first_row(table, rank), rows, world_size)
             for block_rows in (1, 4, 7, 100):
-                found = dict(whole_blocks(placed, table, rank, held, block_rows))
+                found = dict(whole_blocks(shard, rank, whole[shard], block_rows))
                 mine = range(rank * block_rows, rows, world_size * block_rows)
                 assert list(found) == list(mine)
                 for start, block in found.items():

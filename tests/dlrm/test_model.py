@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import load_table, read_tables
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.precision import Precision
 
@@ -43,11 +44,12 @@ def batch(size=16, sizes=SIZES, num_numerical=4, seed=1):
     )
 
 
-def naive_forward(model, numerical, ids, interaction):
+def naive_forward(model, numerical, ids, interaction, tables=None):
     x = numerical
     for layer in model.bottom_mlp.linears:
         x = F.relu(x @ layer.weight.T + layer.bias)
-    vectors = [x, *(t[ids[:, i]] for i, t in enumerate(model.embeddings.tables()))]
+    tables = tables or read_tables(model.embeddings).values()
+    vectors = [x, *(t[ids[:, i]] for i, t in enumerate(tables))]
     if interaction == "cat":
         z = torch.cat(vectors, 1)
     else:
@@ -93,7 +95,7 @@ def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
             model, OptimizerConfig(optimizer=optimizer), Precision(device_type="cpu")
         )
         losses = [float(step(batch(seed=s), 0.1)) for s in range(5)]
-        found[embedding_type] = (losses, torch.cat(model.embeddings.tables()))
+        found[embedding_type] = (losses, torch.cat([*read_tables(model.embeddings).values()]))
     losses, tables = found["joint"]
     for other_losses, other_tables in found.values():
         assert other_losses == pytest.approx(losses, rel=1e-5)
@@ -106,11 +108,11 @@ def test_a_planar_table_keeps_float32_precision(optimizer):
     found = {}
     for storage in ("float32", "planar", "bfloat16"):
         model = build(embedding_storage=storage)
-        before = torch.cat(model.embeddings.tables())
+        before = torch.cat([*read_tables(model.embeddings).values()])
         rule = OptimizerConfig(optimizer=optimizer)
         step = DlrmTrainStep(model, rule, Precision(device_type="cpu"))
         losses = [float(step(batch(seed=s), 0.01)) for s in range(5)]
-        found[storage] = (losses, before, torch.cat(model.embeddings.tables()))
+        found[storage] = (losses, before, torch.cat([*read_tables(model.embeddings).values()]))
     losses, before, after = found["float32"]
     assert torch.equal(found["planar"][1], before)  # joins back to the bits that were drawn
     for other, tolerance in (("planar", 0.02), ("bfloat16", 0.1)):
@@ -122,15 +124,17 @@ def test_a_planar_table_keeps_float32_precision(optimizer):
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
 def test_tables_can_be_read_and_put_back(storage):
     model, twin = build(embedding_storage=storage), build(embedding_storage=storage)
-    values = [torch.randn_like(table) for table in model.embeddings.tables()]
+    values = [torch.randn_like(table) for table in read_tables(model.embeddings).values()]
     for feature, table in enumerate(values):
-        model.embeddings.load_table(feature, table)
-    kept = model.embeddings.tables()
+        load_table(model.embeddings, feature, table)
+    kept = [*read_tables(model.embeddings).values()]
     if storage != "bfloat16":
         assert all(torch.equal(a, b) for a, b in zip(kept, values, strict=True))
     for feature, table in enumerate(kept):
-        twin.embeddings.load_table(feature, table)
-    assert all(torch.equal(a, b) for a, b in zip(twin.embeddings.tables(), kept, strict=True))
+        load_table(twin.embeddings, feature, table)
+    assert all(
+        torch.equal(a, b) for a, b in zip(read_tables(twin.embeddings).values(), kept, strict=True)
+    )
     data = batch()
     assert torch.equal(model.embeddings(data.ids, torch.float32)[0, 1].bfloat16(),
                        kept[1][data.ids[0, 1]].bfloat16())  # fmt: skip
@@ -178,8 +182,7 @@ def test_training_equals_plain_sgd_on_the_naive_network():
         step(data, 0.3)
         optimizer.zero_grad()
         views = torch.split(table, list(SIZES))
-        twin.embeddings.tables = lambda views=views: list(views)
-        logits = naive_forward(twin, data.numerical, data.ids, "dot")
+        logits = naive_forward(twin, data.numerical, data.ids, "dot", views)
         F.binary_cross_entropy_with_logits(logits, data.label).backward()
         optimizer.step()
     torch.testing.assert_close(model.embeddings.weight, table.detach(), rtol=1e-5, atol=1e-6)
@@ -224,24 +227,27 @@ def test_padding_columns_start_at_zero_and_stay():
 def test_frozen_parts_stay(frozen, embedding_type):
     model = build(embedding_type=embedding_type)
     mlps = [p.detach().clone() for p in model.mlp_parameters()]
-    tables = torch.cat(model.embeddings.tables()).clone()
+    tables = torch.cat([*read_tables(model.embeddings).values()]).clone()
     step = DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu"), **{frozen: True})
     for seed in range(3):
         step(batch(seed=seed), 0.5)
     same_mlps = all(torch.equal(a, b) for a, b in zip(mlps, model.mlp_parameters(), strict=True))
-    same_tables = torch.equal(tables, torch.cat(model.embeddings.tables()))
+    same_tables = torch.equal(tables, torch.cat([*read_tables(model.embeddings).values()]))
     assert (same_mlps, same_tables) == (frozen == "freeze_mlps", frozen == "freeze_embeddings")
 
 
 @pytest.mark.parametrize("embedding_type", EMBEDDING_TYPES)
 def test_overflow_leaves_every_parameter_alone(embedding_type):
     model = build(embedding_type=embedding_type)
-    before = [p.detach().clone() for p in (*model.mlp_parameters(), *model.embeddings.tables())]
+    before = [
+        p.detach().clone()
+        for p in (*model.mlp_parameters(), *read_tables(model.embeddings).values())
+    ]
     precision = Precision(device_type="cpu", loss_scale=1024.0)
     step = DlrmTrainStep(model, OptimizerConfig(), precision)
     data = batch()
     step(dataclasses.replace(data, label=data.label * float("inf")), 0.5)
-    after = [*model.mlp_parameters(), *model.embeddings.tables()]
+    after = [*model.mlp_parameters(), *read_tables(model.embeddings).values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     step(data, 0.5)
     assert not torch.equal(before[0], after[0])
@@ -276,7 +282,7 @@ def test_initial_values_follow_the_recipe():
     model = Dlrm(
         config(embedding_dim=64, bottom_mlp_sizes=(512, 64), top_mlp_sizes=(512, 1)), (100, 10_000)
     )
-    for table, rows in zip(model.embeddings.tables(), (100, 10_000), strict=True):
+    for table, rows in zip(read_tables(model.embeddings).values(), (100, 10_000), strict=True):
         bound = rows**-0.5
         assert table.abs().max() <= bound
         assert float(table.std()) == pytest.approx(bound / 3**0.5, rel=0.05)

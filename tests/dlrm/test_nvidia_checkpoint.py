@@ -9,6 +9,7 @@ import torch
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import read_tables
 from recsys.train.checkpoint import CheckpointError
 
 SIZES = (3, 2)
@@ -62,7 +63,9 @@ def test_every_number_lands_in_its_place(folder, embedding_type):
     assert nvidia_checkpoint.is_nvidia_checkpoint(folder)
     found = model(embedding_type)
     nvidia_checkpoint.load(folder, found)
-    for table, rows, values in zip(found.embeddings.tables(), SIZES, TABLES, strict=True):
+    for table, rows, values in zip(
+        read_tables(found.embeddings).values(), SIZES, TABLES, strict=True
+    ):
         assert table.tolist() == torch.tensor(values).view(rows, DIM).tolist()
     (bottom,) = found.bottom_mlp.linears
     assert (bottom.weight.tolist(), bottom.bias.tolist()) == BOTTOM

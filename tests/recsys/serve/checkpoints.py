@@ -10,6 +10,7 @@ from bert4rec.model.weights import weights_of as bert4rec_weights
 from dlrm.config import DlrmConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of as dlrm_weights
+from dlrm.nn.embedding import load_table, read_tables
 from recsys.train.checkpoint import write_checkpoint
 
 TABLE_SIZES = (5, 200, 3000, 17)
@@ -32,8 +33,8 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     torch.manual_seed(1)
     model = Dlrm(config.model, table_sizes).eval()
     # Larger than a fresh model's: the answers are to depend on the tables.
-    for i, table in enumerate(model.embeddings.tables()):
-        model.embeddings.load_table(i, torch.randn_like(table))
+    for i, table in read_tables(model.embeddings).items():
+        load_table(model.embeddings, i, torch.randn_like(table))
     write_checkpoint(path, dlrm_weights(model), {"step": 7}, config.to_dict())
     return path, model
 
