@@ -40,10 +40,10 @@ from benchmark.stopwatch import seconds_per_call
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.cost import machine_here, workload_of
 from dlrm.distributed.exchange import share_bounds
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.distributed.place_tables import machine_here, workload_of
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
 from dlrm.distributed.shards import CutBatches, Share

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch
-from dlrm.data.loader import arrive, check_any_batch, count_batches
-from dlrm.data.read_ahead import iterate_ahead
+from dlrm.data.loader import arrive, check_any_batch, count_batches, iterate_ahead
 from recsys.data.click_columns import ClickColumns, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader

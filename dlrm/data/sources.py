@@ -7,18 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
 from dlrm.config import DataConfig
-from recsys.data.click_columns import ClickColumns, check_ids_of
+from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
 from recsys.data.parquet import ParquetReader
 from recsys.data.records import BinaryRecordsReader
-from recsys.data.split_binary import SplitBinaryReader
-
-IdArray = npt.NDArray[np.signedinteger]
+from recsys.data.split_binary import Access, SplitBinaryReader
 
 
 class RowSource(Protocol):
@@ -46,69 +41,6 @@ class StreamedRows(Protocol):
     def stream(self, start: int) -> Iterator[ClickColumns]:
         """Yields the rows from `start` on, in blocks of any length."""
         ...
-
-
-class RecordRows:
-    """Rows of fixed records.
-
-    Args:
-        reader: of the split.
-        check_ids: refuse ids outside their tables.
-    """
-
-    def __init__(self, reader: BinaryRecordsReader, check_ids: bool) -> None:
-        self._reader = reader
-        self._check_ids = check_ids
-        self.spec = reader.spec
-        self.num_rows = reader.num_rows
-
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop).
-
-        Raises:
-            DatasetError: an id is outside its table, or the file is damaged.
-        """
-        columns = self._reader.read(start, stop)
-        if self._check_ids:
-            columns.check_ids(self.spec, self._reader.path, start)
-        return columns
-
-
-class SplitRows:
-    """Rows of split binary, of which single columns can be read.
-
-    Args:
-        reader: of the split.
-        check_ids: refuse ids outside their tables.
-    """
-
-    def __init__(self, reader: SplitBinaryReader, check_ids: bool) -> None:
-        self._reader = reader
-        self._check_ids = check_ids
-        self.spec = reader.spec
-        self.num_rows = reader.num_rows
-
-    def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop).
-
-        Raises:
-            DatasetError: an id is outside its table, or a file is damaged.
-        """
-        dense = self.read_dense(start, stop)
-        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
-        return ClickColumns(dense.label, dense.numerical, ids)
-
-    def read_dense(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop) without ids."""
-        return self._reader.read_dense(start, stop)
-
-    def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
-        """Returns the ids of some features, by their numbers, of rows [start, stop)."""
-        columns = self._reader.read_ids(features, start, stop)
-        if self._check_ids:
-            for feature, ids in zip(features, columns, strict=True):
-                check_ids_of(self.spec.categorical[feature], ids, self._reader.folder, start)
-        return columns
 
 
 class ParquetRows:
@@ -228,11 +160,11 @@ def open_rows(
     if config.dataset_type == "parquet":
         return ParquetRows(ParquetReader(root, split, spec), check_ids)
     if config.dataset_type == "binary":
-        return RecordRows(BinaryRecordsReader(root, split, spec), check_ids)
-    mapped = config.dataset_type == "memmap"
-    reader = SplitBinaryReader(root, split, spec, access="memmap" if mapped else "pread")
+        return BinaryRecordsReader(root, split, spec, check_ids=check_ids)
+    access: Access = "memmap" if config.dataset_type == "memmap" else "pread"
+    reader = SplitBinaryReader(root, split, spec, access, check_ids=check_ids)
     reader.advise_sequential()
-    return SplitRows(reader, check_ids)
+    return reader
 
 
 def dataset_root(config: DataConfig) -> Path:

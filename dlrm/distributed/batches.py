@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dlrm.data.batch import Batch
-from dlrm.data.read_ahead import iterate_ahead
+from dlrm.data.loader import iterate_ahead
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.shards import BatchShare, ShareSource

@@ -8,13 +8,18 @@ Letters: W ranks, B samples of all ranks, D columns.
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from cuda_ext.row_rules import ROW_RULES
+from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement
 from recsys.data.feature_spec import index_dtype
+from recsys.train.processes import Processes
 
 GIB = 2**30
 
@@ -222,3 +227,41 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
     )
     step = compute + exchange * (1 - machine.overlap)
     return StepCost(memory, lookups, id_bytes, out, compute, exchange, step)
+
+
+def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
+    """Returns what a step of a run has to do."""
+    model = config.model
+    rule = ROW_RULES[config.optimizer.embedding_rule]
+    return Workload.of_network(
+        table_sizes,
+        num_numerical=model.num_numerical_features,
+        bottom_mlp_sizes=model.bottom_mlp_sizes,
+        top_mlp_sizes=model.top_mlp_sizes,
+        embedding_dim=model.embedding_dim,
+        global_batch=config.data.batch_size,
+        weight_bytes=2 if model.embedding_storage == "bfloat16" else 4,
+        state_bytes_per_row=rule.state_bytes_per_row(model.embedding_dim),
+        wire_bytes=2 if config.precision.amp else 4,
+    )
+
+
+def machine_here(processes: Processes, device: torch.device) -> Machine:
+    """Returns the devices of this run, with rates of their kind rather than measured ones."""
+    per_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes.world_size)))
+    if device.type == "cuda":
+        memory = float(torch.cuda.get_device_properties(device).total_memory)
+        rates = {"memory": 2e12, "node": 300e9, "network": 40e9, "flop": 2e14, "latency": 2e-5}
+    else:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / per_node
+        rates = {"memory": 1e10, "node": 2e9, "network": 1e9, "flop": 5e10, "latency": 2e-4}
+    return Machine(
+        world_size=processes.world_size,
+        ranks_per_node=per_node,
+        memory_bytes=memory,
+        memory_bytes_per_s=rates["memory"],
+        node_bytes_per_s=rates["node"],
+        network_bytes_per_s=rates["network"],
+        flop_per_s=rates["flop"],
+        latency_s=rates["latency"],
+    )

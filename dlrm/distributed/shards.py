@@ -18,13 +18,12 @@ from torch import Tensor
 
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
-from dlrm.data.loader import READER_THREADS, BatchLoader
+from dlrm.data.loader import READER_THREADS, BatchLoader, call_ahead
 from dlrm.data.open_split import SplitPass, open_split
-from dlrm.data.read_ahead import call_ahead
-from dlrm.data.sources import SplitRows
 from dlrm.distributed.exchange import IntArray, share_bounds, wanted_columns
 from dlrm.distributed.placement import Placement
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.split_binary import SplitBinaryReader
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class ShareLoader:
         share: of this rank.
     """
 
-    def __init__(self, rows: SplitRows, loader: BatchLoader, share: Share) -> None:
+    def __init__(self, rows: SplitBinaryReader, loader: BatchLoader, share: Share) -> None:
         self._rows = rows
         self._loader = loader
         self._share = share
@@ -195,6 +194,6 @@ def open_shares(
         features = share.features
         spec = spec.with_features(features)
     loader = open_split(config, spec, wanted, host)
-    if isinstance(loader, BatchLoader) and isinstance(loader.source, SplitRows):
+    if isinstance(loader, BatchLoader) and isinstance(loader.source, SplitBinaryReader):
         return ShareLoader(loader.source, loader, share)
     return CutBatches(loader, share, features)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from dlrm.distributed.cost import GIB, Machine, Workload
 from dlrm.distributed.placement import PlacementError
-from dlrm.distributed.planner import PlannedPlacement, plan
-from dlrm.distributed.report import describe
+from dlrm.distributed.planner import PlannedPlacement, describe, plan
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 

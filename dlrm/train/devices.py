@@ -17,8 +17,7 @@ from dlrm.data.open_split import SplitPass, open_split
 from dlrm.distributed.batches import PlacedBatches
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.gradients import AllReducedGradients
-from dlrm.distributed.network import DistributedDlrm
-from dlrm.distributed.place_tables import build_distributed
+from dlrm.distributed.network import DistributedDlrm, build_distributed
 from dlrm.distributed.shards import Share, open_shares
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT

@@ -52,6 +52,7 @@ class BinaryRecordsReader:
         root: the dataset folder, with `<split>_data.bin` and a spec.
         split: `train`, `validation` or `test`.
         spec: the columns; None reads the spec of the folder.
+        check_ids: refuse ids outside their tables in `read`.
 
     Attributes:
         num_rows: rows of the split.
@@ -61,7 +62,10 @@ class BinaryRecordsReader:
         DatasetError: the file is missing, or its size is no multiple of the record size.
     """
 
-    def __init__(self, root: Path, split: str, spec: FeatureSpec | None = None) -> None:
+    def __init__(
+        self, root: Path, split: str, spec: FeatureSpec | None = None, *, check_ids: bool = False
+    ) -> None:
+        self._check_ids = check_ids
         self.spec = spec if spec is not None else FeatureSpec.load(root)
         candidates = [root / name for name in SPLIT_FILES[split]]
         self.path = next((p for p in candidates if p.is_file()), candidates[0])
@@ -88,12 +92,15 @@ class BinaryRecordsReader:
         """Returns rows [start, stop), numerical as float32 and ids as int32.
 
         Raises:
-            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), or the
-                file ends early.
+            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), an id that
+                is checked is outside its table, or the file ends early.
         """
         raw = self.read_unchecked(start, stop)
         label = check_label(raw.label, self.spec.label, self.path, start)
-        return ClickColumns(label, raw.numerical, raw.categorical)
+        columns = ClickColumns(label, raw.numerical, raw.categorical)
+        if self._check_ids:
+            columns.check_ids(self.spec, self.path, start)
+        return columns
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
         """Returns rows [start, stop) as the file holds them."""

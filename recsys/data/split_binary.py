@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label
+from recsys.data.click_columns import ClickColumns, RawColumns, check_ids_of, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import close_all, open_for_reading, read_array
@@ -32,6 +32,7 @@ from recsys.data.split_layout import (
 )
 
 Access = Literal["pread", "memmap"]
+IdArray = npt.NDArray[np.signedinteger]
 
 
 class SplitBinaryWriter:
@@ -143,6 +144,7 @@ class SplitBinaryReader:
         spec: the columns; None reads the spec of the folder.
         access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (a
             file that shrinks while it is mapped kills the process: that is how mappings are).
+        check_ids: refuse ids outside their tables in `read` and `read_ids`.
 
     Attributes:
         num_rows: rows of the split.
@@ -160,7 +162,10 @@ class SplitBinaryReader:
         split: str,
         spec: FeatureSpec | None = None,
         access: Access = "pread",
+        *,
+        check_ids: bool = False,
     ) -> None:
+        self._check_ids = check_ids
         self.spec = spec if spec is not None else FeatureSpec.load(root)
         layout = resolve_layout(root, split, self.spec)
         self.flavour, self.num_rows = layout.flavour, layout.num_rows
@@ -196,8 +201,8 @@ class SplitBinaryReader:
         """Returns rows [start, stop).
 
         Raises:
-            DatasetError: a file ends early (it changed since it was opened), or a label is
-                neither 0 nor 1. Ids are checked by `ClickColumns.check_ids`.
+            DatasetError: a file ends early (it changed since it was opened), a label is neither
+                0 nor 1, or an id that is checked is outside its table.
         """
         dense = self.read_dense(start, stop)
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
@@ -209,9 +214,7 @@ class SplitBinaryReader:
         label = check_label(raw.label, self.spec.label, self.paths[LABEL_FILE], start)
         return ClickColumns(label, raw.numerical, ())
 
-    def read_ids(
-        self, features: Sequence[int], start: int, stop: int
-    ) -> tuple[npt.NDArray[np.signedinteger], ...]:
+    def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
         """Returns ids of rows [start, stop), reading only these features' files.
 
         Args:
@@ -220,14 +223,21 @@ class SplitBinaryReader:
             stop: row after the last.
 
         Raises:
-            DatasetError: a file ends early.
+            DatasetError: a file ends early, or an id that is checked is outside its table.
         """
+        columns = self._read_ids(features, start, stop)
+        if self._check_ids:
+            for feature, ids in zip(features, columns, strict=True):
+                check_ids_of(self.spec.categorical[feature], ids, self.folder, start)
+        return columns
+
+    def _read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
         return tuple(self._read(categorical_file(i), start, stop) for i in features)
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
         """Returns rows [start, stop) as the files hold them."""
         dense = self._read_dense(start, stop)
-        ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
+        ids = self._read_ids(range(len(self.spec.categorical)), start, stop)
         return RawColumns(dense.label, dense.numerical, ids)
 
     def _read_dense(self, start: int, stop: int) -> RawColumns:
