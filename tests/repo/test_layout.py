@@ -24,6 +24,8 @@ REGISTRY_HOSTS = re.compile(
     r"|download\.pytorch\." + r"org|pypi\.(?:nvidia|ngc)"
 )
 
+OVERRIDE = re.compile(r"type:\s*ignore\[[\w\s,-]*" + "override")
+
 
 def tracked_files():
     """Returns the files of the repository, those about to be added included."""
@@ -78,6 +80,10 @@ def test_no_package_registry_is_named():
     assert places(REGISTRY_HOSTS) == []
 
 
+def test_no_subclass_lies_to_the_type_checker():
+    assert places(OVERRIDE) == []
+
+
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -85,6 +91,8 @@ def test_no_package_registry_is_named():
         ('"/' + 'work/main"', MACHINE_PATH),
         ("from quay." + "io/x", REGISTRY_HOSTS),
         ("https://pypi." + "org/simple", REGISTRY_HOSTS),
+        ("def f(self):  # type: ignore[" + "override]", OVERRIDE),
+        ("def f(self):  # type: ignore[misc, " + "override]", OVERRIDE),
     ],
 )
 def test_the_patterns_find_what_they_are_for(text, pattern):
