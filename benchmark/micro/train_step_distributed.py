@@ -39,14 +39,14 @@ from benchmark.run import run_interleaved
 from benchmark.stopwatch import seconds_per_call
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
-from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.batches import ExchangedBatches
+from dlrm.distributed.columns import CutBatches, RankColumns
 from dlrm.distributed.cost import machine_here, workload_of
-from dlrm.distributed.exchange import share_bounds
+from dlrm.distributed.exchange import rank_bounds
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import plan
-from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table
 from dlrm.train.step import DlrmTrainStep
@@ -93,8 +93,8 @@ class OurSide:
 
     def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
         """Trains on batches of all processes; returns their losses."""
-        shares = CutBatches(_InMemory(batches), Share.of(self._placement, self._rank))
-        placed = PlacedBatches(shares, self._placement, self._rank, CPU)
+        cut = CutBatches(_InMemory(batches), RankColumns.of(self._placement, self._rank))
+        placed = ExchangedBatches(cut, self._placement, self._rank, CPU)
         return [self._step(batch, LEARNING_RATE) for batch in placed.batches()]
 
 
@@ -122,7 +122,7 @@ class TorchRecSide:
     def _share(self, batch: Batch[Tensor]) -> TorchRecBatch:
         """Returns what a loader would hand over; laid out once, when it is first met."""
         if id(batch) not in self._prepared:
-            bounds = share_bounds(len(batch), self._processes.world_size)
+            bounds = rank_bounds(len(batch), self._processes.world_size)
             mine = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
             share = Batch(batch.numerical[mine], batch.ids[mine], batch.label[mine])
             self._prepared[id(batch)] = TorchRecBatch.from_batch(share)

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from dlrm.data.batch import Batch
+from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import iterate_ahead
+from dlrm.distributed.columns import RankIds
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
-from dlrm.distributed.shards import BatchShare, ShareSource
 
 
-class PlacedBatches:
-    """The batches of a rank.
+class ExchangedBatches:
+    """The batches of a rank, with the lookups that the ranks exchange.
 
     What is looked up for whom is worked out on the host, in a thread, while the model works on the
     batches before: that is all of the distribution of the input.
 
     Args:
-        source: the rank's shares of the batches of all ranks.
+        source: the columns and rows that the rank reads of each batch.
         placement: of the tables.
         rank: this one.
         device: where the batches are wanted.
@@ -34,7 +34,7 @@ class PlacedBatches:
 
     def __init__(
         self,
-        source: ShareSource,
+        source: BatchSource[RankIds],
         placement: Placement,
         rank: int,
         device: torch.device,
@@ -53,8 +53,8 @@ class PlacedBatches:
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[ExchangedLookups]]:
         """Yields the batches of an epoch from `start` on, always in the same order."""
-        placed = map(self._place, self._source.shares(epoch, start))
-        for batch in iterate_ahead(placed, self._read_ahead):
+        planned = map(self._plan, self._source.batches(epoch, start))
+        for batch in iterate_ahead(planned, self._read_ahead):
             yield dataclasses.replace(
                 batch,
                 numerical=batch.numerical.to(self._device, non_blocking=True),
@@ -62,14 +62,14 @@ class PlacedBatches:
                 label=batch.label.to(self._device, non_blocking=True),
             )
 
-    def _place(self, batch: BatchShare) -> Batch[ExchangedLookups]:
-        of_all_rows, of_own_rows = batch.of_all_rows, batch.of_own_rows
+    def _plan(self, batch: Batch[RankIds]) -> Batch[ExchangedLookups]:
+        of_all_rows, of_own_rows = batch.ids.of_all_rows, batch.ids.of_own_rows
         if self._hash_indices:
             sizes = [table.rows for table in self._placement.tables]
             of_all_rows = {i: ids % sizes[i] for i, ids in of_all_rows.items()}
             copied = self._placement.of_kind("replicate")
             of_own_rows = of_own_rows % np.array([sizes[i] for i in copied], np.int64)
         lookups = plan_lookups(
-            self._placement, self._rank, of_all_rows, of_own_rows, batch.num_rows
+            self._placement, self._rank, of_all_rows, of_own_rows, batch.ids.num_rows
         )
         return Batch(batch.numerical, lookups, batch.label)

@@ -55,10 +55,10 @@ class ExchangedLookups:
         )
 
 
-def share_bounds(num_rows: int, world_size: int) -> IntArray:
+def rank_bounds(num_rows: int, world_size: int) -> IntArray:
     """Returns [W + 1]: rank r takes rows [bounds[r], bounds[r + 1]) of a batch of all ranks."""
-    shares = num_rows // world_size + (np.arange(world_size) < num_rows % world_size)
-    return np.concatenate([[0], np.cumsum(shares)]).astype(np.int64)
+    counts = num_rows // world_size + (np.arange(world_size) < num_rows % world_size)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def wanted_columns(placement: Placement, rank: int) -> list[int]:
@@ -83,7 +83,7 @@ def plan_lookups(
         num_rows: B.
     """
     world = placement.world_size
-    bounds = share_bounds(num_rows, world)
+    bounds = rank_bounds(num_rows, world)
     mine = slice(bounds[rank], bounds[rank + 1])
     batch_size, num_tables = int(bounds[rank + 1] - bounds[rank]), len(placement.tables)
     rank_of_row = np.repeat(np.arange(world, dtype=np.uint16), np.diff(bounds))

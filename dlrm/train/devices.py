@@ -14,11 +14,11 @@ from torch import Tensor
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.open_split import SplitPass, open_split
-from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.batches import ExchangedBatches
+from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, build_distributed
-from dlrm.distributed.shards import Share, open_shares
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
@@ -114,8 +114,9 @@ class SeveralDevices:
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
         """Returns this rank's samples of the batches of a split, and the lookups of all ranks."""
         placement, rank = self.model.placed.placement, self.model.placed.rank
-        return PlacedBatches(
-            open_shares(self.config, self.spec, Share.of(placement, rank), wanted),
+        columns = RankColumns.of(placement, rank)
+        return ExchangedBatches(
+            open_rank_split(self.config, self.spec, columns, wanted),
             placement,
             rank,
             self.device,

@@ -6,11 +6,11 @@ import torch
 
 from dlrm.config import ModelConfig
 from dlrm.data.batch import Batch
-from dlrm.distributed.batches import PlacedBatches
+from dlrm.distributed.batches import ExchangedBatches
+from dlrm.distributed.columns import CutBatches, RankColumns
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.distributed.shards import CutBatches, Share
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.train.step import DlrmTrainStep
@@ -85,8 +85,8 @@ def distributed_step(model, config, precision, freeze_mlps=False):
 
 def cut_batches(source, placed, rank, **more):
     """Returns a rank's batches, cut from those of all ranks."""
-    shares = CutBatches(source, Share.of(placed, rank))
-    return PlacedBatches(shares, placed, rank, torch.device("cpu"), **more)
+    cut = CutBatches(source, RankColumns.of(placed, rank))
+    return ExchangedBatches(cut, placed, rank, torch.device("cpu"), **more)
 
 
 def figures(log):

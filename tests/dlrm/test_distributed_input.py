@@ -10,8 +10,8 @@ from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.open_split import SplitPass
 from dlrm.data.sources import open_rows
+from dlrm.distributed.columns import ColumnLoader, CutBatches, RankColumns, open_rank_split
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.distributed.shards import CutBatches, Share, ShareLoader, open_shares
 from recsys.data import split_binary
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
@@ -20,7 +20,7 @@ from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
 
 SPEC = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
 CPU = torch.device("cpu")
-BATCH = 700  # leaves 6 rows to the last batch: an uneven share on four ranks
+BATCH = 700  # leaves 6 rows to the last batch: uneven on four ranks
 
 
 def placement(*kinds):
@@ -40,14 +40,14 @@ PLACEMENTS = {
 }
 
 
-def shares(root, dataset_type, placed, rank, split="train", train=False, **more):
-    """Opens a rank's shares without a process group."""
+def opened(root, dataset_type, placed, rank, split="train", train=False, **more):
+    """Opens a rank's batches without a process group."""
     config = DlrmConfig(
         data=DataConfig(dataset=str(root), dataset_type=dataset_type, **more),
         model=ModelConfig(num_numerical_features=NUM_NUMERICAL),
     )
     wanted = SplitPass(split=split, batch_size=BATCH, train=train)
-    return open_shares(config, SPEC, Share.of(placed, rank), wanted)
+    return open_rank_split(config, SPEC, RankColumns.of(placed, rank), wanted)
 
 
 def whole_batches(root, dataset_type, **more):
@@ -59,28 +59,28 @@ def whole_batches(root, dataset_type, **more):
 @pytest.mark.parametrize("name", PLACEMENTS)
 @pytest.mark.parametrize("dataset_type", ["split", "memmap", "parquet", "binary"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_share_is_cut_from_the_batch_of_all_ranks(dataset, name, dataset_type, shuffle):
+def test_a_rank_reads_its_rows_of_the_batch_of_all_ranks(dataset, name, dataset_type, shuffle):
     placed = PLACEMENTS[name]
     for rank in range(4):
-        found = shares(dataset, dataset_type, placed, rank, train=True, shuffle_batch_order=shuffle)
-        assert isinstance(found, ShareLoader) == (dataset_type in ("split", "memmap"))
+        found = opened(dataset, dataset_type, placed, rank, train=True, shuffle_batch_order=shuffle)
+        assert isinstance(found, ColumnLoader) == (dataset_type in ("split", "memmap"))
         expected = CutBatches(
             whole_batches(dataset, dataset_type, shuffle=shuffle, seed=12345),
-            Share.of(placed, rank),
+            RankColumns.of(placed, rank),
         )
         assert found.num_batches == expected.num_batches
         count = 0
-        for mine, cut in zip(found.shares(1, 2), expected.shares(1, 2), strict=True):
-            assert mine.num_rows == cut.num_rows
+        for mine, cut in zip(found.batches(1, 2), expected.batches(1, 2), strict=True):
+            assert mine.ids.num_rows == cut.ids.num_rows
             assert torch.equal(mine.numerical, cut.numerical)
             assert torch.equal(mine.label, cut.label)
             assert mine.label.dtype == torch.float32
-            assert np.array_equal(mine.of_own_rows, cut.of_own_rows)
-            assert mine.of_own_rows.shape == (len(mine.label), len(placed.of_kind("replicate")))
-            assert mine.of_all_rows.keys() == cut.of_all_rows.keys()
-            for table, ids in cut.of_all_rows.items():
-                assert mine.of_all_rows[table].dtype == np.int64
-                assert np.array_equal(mine.of_all_rows[table], ids)
+            assert np.array_equal(mine.ids.of_own_rows, cut.ids.of_own_rows)
+            assert mine.ids.of_own_rows.shape == (len(mine.label), len(placed.of_kind("replicate")))
+            assert mine.ids.of_all_rows.keys() == cut.ids.of_all_rows.keys()
+            for table, ids in cut.ids.of_all_rows.items():
+                assert mine.ids.of_all_rows[table].dtype == np.int64
+                assert np.array_equal(mine.ids.of_all_rows[table], ids)
             count += 1
         assert count == found.num_batches - 2
 
@@ -89,16 +89,16 @@ def test_a_share_is_cut_from_the_batch_of_all_ranks(dataset, name, dataset_type,
 def test_merlins_loader_reads_the_columns_of_a_rank(dataset):
     placed = PLACEMENTS["mixed"]
     for rank in range(4):
-        found = shares(dataset, "parquet", placed, rank, loader="merlin")
-        expected = shares(dataset, "parquet", placed, rank)
+        found = opened(dataset, "parquet", placed, rank, loader="merlin")
+        expected = opened(dataset, "parquet", placed, rank)
         assert found.num_batches == expected.num_batches
-        for mine, ours in zip(found.shares(), expected.shares(), strict=True):
+        for mine, ours in zip(found.batches(), expected.batches(), strict=True):
             assert torch.equal(mine.numerical, ours.numerical)
             assert torch.equal(mine.label, ours.label)
-            assert np.array_equal(mine.of_own_rows, ours.of_own_rows)
-            assert mine.of_all_rows.keys() == ours.of_all_rows.keys()
-            for table, ids in ours.of_all_rows.items():
-                assert np.array_equal(mine.of_all_rows[table], ids)
+            assert np.array_equal(mine.ids.of_own_rows, ours.ids.of_own_rows)
+            assert mine.ids.of_all_rows.keys() == ours.ids.of_all_rows.keys()
+            for table, ids in ours.ids.of_all_rows.items():
+                assert np.array_equal(mine.ids.of_all_rows[table], ids)
 
 
 def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeypatch):
@@ -114,8 +114,8 @@ def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeyp
     for rank in range(4):
         read.clear()
         own = 0
-        for share in shares(dataset, "split", PLACEMENTS["mixed"], rank).shares():
-            own += len(share.label)
+        for batch in opened(dataset, "split", PLACEMENTS["mixed"], rank).batches():
+            own += len(batch.label)
         expected = {
             "label.bin": own,
             "numerical.bin": own * NUM_NUMERICAL,
@@ -160,7 +160,9 @@ def test_damage_to_a_feature_that_lies_elsewhere_is_not_met(dataset, tmp_path, d
     root = copy_with_damage(dataset, tmp_path, dataset_type)
     placed = PLACEMENTS["mixed"]
     for rank in (0, 2, 3):
-        rows = sum(share.num_rows for share in shares(root, dataset_type, placed, rank).shares())
+        rows = sum(
+            batch.ids.num_rows for batch in opened(root, dataset_type, placed, rank).batches()
+        )
         assert rows == ROWS["train"]
     with pytest.raises(DatasetError, match=r"cat_1|part_00001"):
-        list(shares(root, dataset_type, placed, 1).shares())
+        list(opened(root, dataset_type, placed, 1).batches())

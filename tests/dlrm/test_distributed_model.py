@@ -37,7 +37,7 @@ RATES = {"sgd": 0.1, "rowwise_adagrad": 0.002, "adam": 0.002}
 
 
 class Batches:
-    """A few batches of all ranks, for PlacedBatches."""
+    """A few batches of all ranks, for ExchangedBatches."""
 
     batch_size, num_batches = BATCH, STEPS
 
