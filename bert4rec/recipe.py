@@ -54,7 +54,7 @@ _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
 
 
 def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Processes]:
-    """Joins the processes of a run as its settings and torchrun say; see `join_processes`."""
+    """Joins the processes of a run; see `join_processes`."""
     run = config.run
     shards_tables = run.mode == "train" and run.parallelism == "dmp"
     return join_processes(run.base_device, run.num_threads, needs_group=shards_tables)
@@ -100,7 +100,7 @@ class Bert4RecRecipe:
 
     @property
     def summary(self) -> Sequence[str]:
-        """What was opened and built."""
+        """A line on the opened data and the model."""
         sequences, parameters = self.sequences, sum(p.numel() for p in self.model.parameters())
         return [
             f"{sequences.num_users} users, {sequences.num_items} items, {len(sequences.items)} "
@@ -109,7 +109,7 @@ class Bert4RecRecipe:
 
     @property
     def causal(self) -> bool:
-        """Whether the model predicts from the last item, without a mask behind it."""
+        """Returns whether the model predicts from the last item, without mask."""
         return self.config.objective.objective == "causal"
 
     def check_dataset(self, path: Path) -> None:
@@ -182,7 +182,7 @@ class Bert4RecRecipe:
         return [f"Best {self.config.run.top_k} of {self.sequences.num_items} items"]
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that find the best unseen items of users in random order.
+        """Returns calls that find users' best unseen items, random order.
 
         Users come again where they are too few.
         """
@@ -261,7 +261,10 @@ class Bert4RecTraining:
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
-        """Holds weights and optimizer states; what is drawn follows from the batch numbers."""
+        """Holds weights and optimizer states.
+
+        Whatever is drawn follows from the batch numbers.
+        """
         recipe = self.recipe
         values = {
             NUM_ITEMS: recipe.sequences.num_items,
@@ -288,7 +291,10 @@ class Bert4RecTraining:
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
     ) -> Iterator[Mapping[str, float]]:
-        """Reports the training, then tests the best model unless a signal ended the run."""
+        """Reports the training and tests the best model.
+
+        It does not test where a signal ended the run.
+        """
         rate = rate_in_words(result.train_samples_per_s, "rec", 1)
         self.recipe.machine.announce(f"Finished training: {rate}")
         yield {

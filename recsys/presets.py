@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets: YAML files of settings, each key a setting, each value of its type.
+"""Presets: YAML files of settings, strictly checked.
+
+Each key is a setting, each value of its type.
 
 A file is read when it is named, or when all are listed, and nothing else needs it to be right.
 """
@@ -128,7 +130,7 @@ def _checked(what: str, hint: Any, value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Returns a float where a value is a number; PyYAML leaves 1e-3 as text."""
+    """Returns a number as float; PyYAML leaves 1e-3 as text."""
     if type(value) in (int, str):
         try:
             return float(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol that a model's recipe follows, so that `recsys.train.run` can run it."""
+"""The protocol of a model's recipe, which `recsys.train.run` runs."""
 
 import contextlib
 import dataclasses
@@ -113,7 +113,7 @@ class Config(Protocol):
 
 
 def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
-    """Returns a config with other values, except for settings that the user gave.
+    """Returns a config with other values, but keeps settings given explicitly.
 
     Args:
         config: as it is.
@@ -136,7 +136,7 @@ def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """What a run computes on.
+    """Device, precision and processes of a run.
 
     Attributes:
         device: of the model.
@@ -153,7 +153,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a recipe adds to a checkpoint.
+    """A recipe's tensors in a checkpoint.
 
     Attributes:
         groups: group -> named tensors that this process writes.
@@ -167,7 +167,7 @@ class SavedState:
 
 
 class WeightsLayout(Protocol):
-    """A checkpoint layout of another project: weights alone, so no run resumes from it."""
+    """Another project's checkpoint layout: weights only, not resumable."""
 
     def check_destination(self, folder: Path) -> None:
         """Refuses a folder that holds anything else.
@@ -218,7 +218,7 @@ class Training(Protocol[BatchT]):
         """
 
     def saved(self) -> contextlib.AbstractContextManager[SavedState]:
-        """Holds what a resumed run needs while the context lasts; all processes must enter it."""
+        """Holds the state to resume from; every process enters it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Puts back what `saved` gave.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of any model, from its settings to its figures: train, test or measure inference.
+"""A run of any model: train, test or measure inference.
 
 What differs between models is in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
 """
@@ -74,7 +74,7 @@ class Run(Generic[BatchT]):
         processes: Processes = ALONE,
         log_class: type[RunLog] = RunLog,
     ) -> "Run[BatchT]":
-        """Opens the data, builds the model, loads its weights and opens the log.
+        """Opens data and log, builds the model, loads its weights.
 
         Args:
             open_recipe: fills in the settings, opens the data and builds the model.
@@ -130,7 +130,7 @@ class Run(Generic[BatchT]):
         return result
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
-        """Checks the checkpoint folder; returns where the run in it stands, if it is resumed."""
+        """Checks the checkpoint folder; returns the position of a resumed run."""
         setting = f"--{self.recipe.folder_setting}"
         folder.check_writable(setting)
         if training.layout is not None:
@@ -143,7 +143,7 @@ class Run(Generic[BatchT]):
         return self.resume(folder, training)
 
     def resume(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
-        """Puts the run back where its latest checkpoint left it; a new run stays at its start.
+        """Restores the latest checkpoint of a run that is resumed.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or was made with other settings or data.
