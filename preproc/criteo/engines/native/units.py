@@ -92,8 +92,7 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
             begin, end = line_range(fd, unit)
             reader.feed_file(fd, begin, end)
     except binding.LineTooLongError as error:
-        offset = int(str(error).split("byte ")[1].split()[0])
-        raise PreprocError(long_line_message(unit.file.path, offset)) from error
+        raise PreprocError(long_line_message(unit.file.path, error.offset)) from error
 
 
 def _one_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -19,7 +19,9 @@ using namespace criteo;
 
 static void require(bool condition, const char* what) {
   if (condition) return;
-  std::fprintf(stderr, "%s: %s\n", what, criteo_error());
+  ErrorReport report;
+  criteo_last_error(&report);
+  std::fprintf(stderr, "%s: %s\n", what, report.message);
   std::exit(1);
 }
 

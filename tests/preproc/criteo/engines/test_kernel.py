@@ -264,8 +264,9 @@ def test_cancel_and_long_lines():
     progress = Progress()
     with memory_file() as fd:
         scanner = binding.Scanner(modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress)
-        with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 "):
+        with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 ") as refused:
             scanner.feed(b"x\n\n" + b"0" * (2**20 + 2))
+        assert refused.value.offset == 3
         progress.cancel()
         with (
             scanner.__class__(

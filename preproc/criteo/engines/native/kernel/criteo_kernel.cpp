@@ -3,7 +3,7 @@
 //
 // Text goes in by ranges of a file or by pieces in memory, so the same calls serve a thread of the
 // native engine and an executor of a cluster. No call keeps state outside its handle. Calls return
-// 0 or a status below 0; criteo_error() then has the message of this thread.
+// 0 or a status below 0; criteo_last_error() then has the error of this thread.
 
 #include <exception>
 #include <memory>
@@ -21,7 +21,16 @@ namespace {
 
 enum Status : int { kOk = 0, kFailed = -1, kCancelled = -2, kLineTooLong = -3 };
 
-thread_local std::string last_error;
+constexpr uint64_t kNoOffset = ~uint64_t{0};
+
+thread_local std::string last_message;
+thread_local uint64_t last_offset = kNoOffset;
+
+Status failed(Status status, const std::exception& error, uint64_t offset = kNoOffset) {
+  last_message = error.what();
+  last_offset = offset;
+  return status;
+}
 
 template <typename Body>
 int guarded(const Body& body) {
@@ -29,14 +38,11 @@ int guarded(const Body& body) {
     body();
     return kOk;
   } catch (const Cancelled& error) {
-    last_error = error.what();
-    return kCancelled;
+    return failed(kCancelled, error);
   } catch (const LineTooLong& error) {
-    last_error = error.what();
-    return kLineTooLong;
+    return failed(kLineTooLong, error, error.offset);
   } catch (const std::exception& error) {
-    last_error = error.what();
-    return kFailed;
+    return failed(kFailed, error);
   }
 }
 
@@ -115,7 +121,15 @@ struct ScanSummary {
 using Scan = Reading<RowScanner>;
 using Encode = Reading<RowEncoder>;
 
-CRITEO_API const char* criteo_error() { return last_error.c_str(); }
+// offset: byte of the file that the error is about, kNoOffset where it is about none.
+struct ErrorReport {
+  const char* message;
+  uint64_t offset;
+};
+
+CRITEO_API void criteo_last_error(ErrorReport* report) {
+  *report = {last_message.c_str(), last_offset};
+}
 
 // Changes whenever the same text could give other bytes in a runs or rejects file.
 CRITEO_API int criteo_kernel_version() { return 1; }

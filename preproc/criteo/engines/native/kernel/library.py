@@ -14,7 +14,21 @@ _CANCELLED, _LINE_TOO_LONG = -2, -3
 
 
 class LineTooLongError(KernelError):
-    """A line is longer than any buffer should be."""
+    """A line is longer than any buffer should be.
+
+    Attributes:
+        offset: first byte of the line in its file.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class RawErrorReport(ctypes.Structure):
+    """struct ErrorReport."""
+
+    _fields_ = (("message", ctypes.c_char_p), ("offset", ctypes.c_uint64))
 
 
 class RawRun(ctypes.Structure):
@@ -84,7 +98,7 @@ class RawEncodeTarget(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "criteo_error": (ctypes.c_char_p, ()),
+    "criteo_last_error": (None, (ctypes.c_void_p,)),
     "criteo_kernel_version": (ctypes.c_int, ()),
     "criteo_scan_open": (
         ctypes.c_void_p,
@@ -142,9 +156,12 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     """Loads the kernel.
 
     Raises:
-        OSError: it was not built, or for another machine.
+        OSError: it was not built, or for another machine or from other sources.
     """
     library = ctypes.CDLL(str(path))
+    missing = [name for name in _SIGNATURES if not hasattr(library, name)]
+    if missing:
+        raise OSError(f"{path}: was built from other sources (no {missing[0]}); build it again")
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, list(arguments)
@@ -169,13 +186,21 @@ def check(status: int) -> None:
     """Raises the error that a call returned, if any."""
     if status == 0:
         return
-    message = load().criteo_error().decode(errors="replace")
-    kinds = {_CANCELLED: CancelledError, _LINE_TOO_LONG: LineTooLongError}
-    raise kinds.get(status, KernelError)(message)
+    message, offset = _last_error()
+    if status == _LINE_TOO_LONG:
+        raise LineTooLongError(message, offset)
+    raise (CancelledError if status == _CANCELLED else KernelError)(message)
+
+
+def _last_error() -> tuple[str, int]:
+    """Returns message and byte offset of the last error of this thread."""
+    report = RawErrorReport()
+    load().criteo_last_error(ctypes.byref(report))
+    return report.message.decode(errors="replace"), report.offset
 
 
 def made(handle: int | None) -> int:
     """Returns the handle that a call made, or raises its error."""
     if handle is None:
-        raise KernelError(load().criteo_error().decode(errors="replace"))
+        raise KernelError(_last_error()[0])
     return handle

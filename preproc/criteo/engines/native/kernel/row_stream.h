@@ -29,8 +29,10 @@ struct Cancelled : std::runtime_error {
 };
 
 struct LineTooLong : std::runtime_error {
-  explicit LineTooLong(uint64_t offset)
-      : std::runtime_error("line at byte " + std::to_string(offset) + " is longer than 1 MiB") {}
+  explicit LineTooLong(uint64_t line_offset)
+      : std::runtime_error("line at byte " + std::to_string(line_offset) + " is longer than 1 MiB"),
+        offset(line_offset) {}
+  uint64_t offset;
 };
 
 class RowSink {
