@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a ratings run must make, in plain Python from the format page; and ways to run it."""
 
-import gzip
 import random
 from collections import Counter
 from pathlib import Path
@@ -10,9 +9,8 @@ import pytest
 import xxhash
 
 from preproc.files import input_file
-from preproc.files.errors import PreprocError
 from preproc.ratings import pipeline as ratings_pipeline
-from preproc.ratings.job import AMAZON, MOVIELENS, RatingsJob
+from preproc.ratings.job import MOVIELENS, RatingsJob
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 
@@ -93,48 +91,3 @@ def assert_agrees(engine: str, source: Path, folder: Path, **settings) -> Manife
     assert (made.engine["name"], embedded.engine["name"]) == (engine, "pyarrow")
     assert sorted(p.name for p in folder.iterdir() if p.name.startswith("made")) == ["made"]
     return made
-
-
-def check_movielens(engine: str, folder: Path, kcore: str) -> None:
-    """More than ten parts and, iterated, several passes; bad rows are set aside."""
-    rows = interactions(1600, seed=1)
-    lines = [f"{u}::{i}::{r:g}::{t}" for u, i, r, t in rows]
-    lines[700] = "not a row"
-    source = folder / "ratings.dat"
-    source.write_text("\n".join(lines))
-    settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
-    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
-    made = assert_agrees(engine, source, folder, **settings, **quarantine)
-    assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
-    assert sum(made.rejected.values()) == 1
-    kept = rows[:700] + rows[701:]
-    limits = {"min_rating": 2.5, "min_users": 6, "min_items": 9, "kcore": kcore}
-    histories, items, fingerprint = expected(kept, **limits)
-    assert decode(folder / "made") == (histories, items)
-    assert made.statistics["split_fingerprint"] == fingerprint
-
-
-def check_amazon_packed_and_without_filters(engine: str, folder: Path) -> None:
-    """Ids that are not numbers, CRLF, gzip."""
-    rows = interactions(300, seed=2)
-    lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
-    source = folder / "ratings.csv"
-    source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
-    assert_agrees(engine, source, folder, family=AMAZON, min_user_count=3, min_item_count=0)
-
-
-def check_text_without_times(engine: str, folder: Path) -> None:
-    """Histories in file order."""
-    rows = sorted(interactions(200, seed=3), key=lambda row: int(row[0]))
-    source = folder / "ml.txt"
-    source.write_text("".join(f"{int(u) + 1} {int(i) + 1}\n" for u, i, _, _ in rows))
-    assert_agrees(engine, source, folder, family=MOVIELENS)
-
-
-def check_nothing_is_left(engine: str, folder: Path, **settings) -> None:
-    """Filters that drop every row end the run, which leaves nothing behind."""
-    source = folder / "ratings.dat"
-    source.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in interactions(50, 4)))
-    with pytest.raises(PreprocError, match=r"no interaction is left of 50 after --min_rating"):
-        run(source, folder / "made", engine=engine, **settings)
-    assert [p.name for p in folder.iterdir()] == ["ratings.dat"]

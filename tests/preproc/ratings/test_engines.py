@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every engine of ratings makes the bytes of the embedded one; one Spark, one NVTabular for all."""
+
+import gzip
+from collections import Counter
+
+import pytest
+
+from preproc.files.errors import PreprocError
+from preproc.ratings.engines import nvtabular as nvtabular_ratings
+from preproc.ratings.engines import spark as spark_ratings
+from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.spark import settings as spark_settings
+from tests import harness
+from tests.preproc.nvtabular import environment
+from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
+from tests.preproc.spark.local import local_spark
+
+SPARK = [pytest.mark.spark, pytest.mark.timeout(900)]
+ENGINES = [
+    pytest.param("spark", marks=SPARK),
+    pytest.param("nvtabular", marks=pytest.mark.nvtabular),
+]
+
+
+@pytest.fixture(scope="module")
+def session():
+    with local_spark() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    with environment.start(tmp_path_factory.mktemp("nvtabular")) as process:
+        yield process
+
+
+@pytest.fixture
+def requests(request, monkeypatch) -> Counter[str]:
+    """Requests to the shared NVTabular."""
+    return environment.share(request.getfixturevalue("worker"), nvtabular_ratings, monkeypatch)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request) -> str:
+    """The name of an engine that is running."""
+    request.getfixturevalue("session" if request.param == "spark" else "requests")
+    return request.param
+
+
+@pytest.mark.parametrize("kcore", ["iterated", "once"])
+def test_movielens(engine, tmp_path, kcore, request):
+    """More than ten parts and, iterated, several passes; bad rows are set aside."""
+    rows = interactions(1600, seed=1)
+    lines = [f"{u}::{i}::{r:g}::{t}" for u, i, r, t in rows]
+    lines[700] = "not a row"
+    source = tmp_path / "ratings.dat"
+    source.write_text("\n".join(lines))
+    settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
+    quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
+    made = assert_agrees(engine, source, tmp_path, **settings, **quarantine)
+    assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
+    assert sum(made.rejected.values()) == 1
+    kept = rows[:700] + rows[701:]
+    limits = {"min_rating": 2.5, "min_users": 6, "min_items": 9, "kcore": kcore}
+    histories, items, fingerprint = expected(kept, **limits)
+    assert decode(tmp_path / "made") == (histories, items)
+    assert made.statistics["split_fingerprint"] == fingerprint
+    if engine == "nvtabular":
+        assert request.getfixturevalue("requests")["filter"] > 2
+
+
+def test_amazon_packed_and_without_filters(engine, tmp_path):
+    """Ids that are not numbers, CRLF, gzip."""
+    rows = interactions(300, seed=2)
+    lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
+    source = tmp_path / "ratings.csv"
+    source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
+    assert_agrees(engine, source, tmp_path, family=AMAZON, min_user_count=3, min_item_count=0)
+
+
+def test_text_without_times(engine, tmp_path):
+    """Histories in file order."""
+    rows = sorted(interactions(200, seed=3), key=lambda row: int(row[0]))
+    source = tmp_path / "ml.txt"
+    source.write_text("".join(f"{int(u) + 1} {int(i) + 1}\n" for u, i, _, _ in rows))
+    assert_agrees(engine, source, tmp_path, family=MOVIELENS)
+
+
+@pytest.mark.parametrize("settings", [{"min_rating": 5.5}, {"min_user_count": 1000}])
+def test_nothing_is_left(engine, tmp_path, settings):
+    """Filters that drop every row end the run, which leaves nothing behind."""
+    source = tmp_path / "ratings.dat"
+    source.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in interactions(50, 4)))
+    with pytest.raises(PreprocError, match=r"no interaction is left of 50 after --min_rating"):
+        run(source, tmp_path / "made", engine=engine, **settings)
+    assert [p.name for p in tmp_path.iterdir()] == ["ratings.dat"]
+
+
+def spark_only(test):
+    for mark in SPARK:
+        test = mark(test)
+    return test
+
+
+@spark_only
+def test_users_in_several_parts(tmp_path, session, monkeypatch):
+    """Spark writes a part for each range of users, and the batches cut them anew."""
+    monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
+    parts = []
+    load = spark_ratings._load_items
+
+    def counted(rows, users):
+        parts.append(len(list(rows.folder.glob("*.parquet"))))
+        return load(rows, users)
+
+    monkeypatch.setattr(spark_ratings, "_load_items", counted)
+    rows = interactions(400, seed=5)
+    source = tmp_path / "u.data"
+    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
+    conf = {"shuffle.partitions": "5", "adaptive.enabled": "false"}
+    settings = spark_settings.SparkSettings(
+        spark_mode="dataframe", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
+    )
+    assert_agrees("spark", source, tmp_path, spark=settings, min_user_count=3)
+    assert parts == [5]
+
+
+@spark_only
+def test_real_ratings(session, tmp_path, real_data):
+    """MovieLens-100k, 5-core: the published counts."""
+    settings = {"min_user_count": 5, "min_item_count": 5}
+    source = real_data / "ml-100k" / "u.data.gz"
+    made = assert_agrees("spark", source, tmp_path, **settings)
+    assert (made.statistics["items"], made.statistics["interactions"]) == (1349, 99_287)
+
+
+@spark_only
+def test_the_command_line_makes_the_embedded_engines_files(tmp_path):
+    """With a Spark of its own, which ends before the manifest is written."""
+    source = tmp_path / "u.data"
+    rows = interactions(400, seed=7)
+    source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
+    made = {}
+    for engine in ("pyarrow", "spark"):
+        output = tmp_path / engine
+        harness.python(
+            *("-m", "preproc.movielens", f"--engine={engine}"),
+            *(f"--input={source}", f"--output={output}", "--min_item_count=2"),
+        )
+        made[engine] = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+    assert made["spark"] == made["pyarrow"] != {}
