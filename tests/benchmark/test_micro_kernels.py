@@ -54,6 +54,7 @@ def test_every_case_is_measured_and_recorded(tmp_path, capsys):
     assert "copy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_compiled_reference_is_a_candidate():
     (forward, both) = interaction_cases(8, 4, 2, compiled=True)
     for case in (forward, both):

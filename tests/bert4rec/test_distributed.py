@@ -19,36 +19,35 @@ CASES = {
 }
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Runs of two processes: their folders and what they logged."""
+    folders = {case: tmp_path_factory.mktemp(case) for case in CASES}
+    return {case: (folder, run(folder, 2, CASES[case])) for case, folder in folders.items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_train_as_one(tmp_path, case):
+def test_two_processes_train_as_one(two, tmp_path, case):
     """Same windows, masks, dropout and negatives: only the order of sums differs.
 
     A rank moves if two scores are as close as that: one of 60 users is 0.017 in a hit rate.
     """
-    folders = [tmp_path / name for name in ("two", "one")]
-    for folder in folders:
-        folder.mkdir()
-    found = run(folders[0], 2, CASES[case])
-    expected = run(folders[1], 1, (*CASES[case], "--accumulation_steps=2"))
-    assert_same_metrics(found, expected, 0.02)
-    mine, other = weights(folders[0]), weights(folders[1])
+    folder, logged = two[case]
+    expected = run(tmp_path, 1, (*CASES[case], "--accumulation_steps=2"))
+    assert_same_metrics(logged, expected, 0.02)
+    mine, other = weights(folder), weights(tmp_path)
     assert mine.keys() == other.keys()
     model = {name: tensor for name, tensor in other.items() if name.startswith("model/")}
     assert_close_weights(mine, model)
 
 
 @pytest.mark.slow
-def test_two_processes_repeat_their_bits_and_resume(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        folder.mkdir()
-    flags = CASES["sampled"]
-    run(whole, 2, (*flags, "--max_steps=4"))
-    run(parts, 2, (*flags, "--max_steps=2"))
-    run(parts, 2, (*flags, "--max_steps=4", "--resume"))
-    expected = weights(whole)
-    for name, tensor in weights(parts).items():
+def test_two_processes_repeat_their_bits_and_resume(two, tmp_path):
+    run(tmp_path, 2, (*CASES["sampled"], "--max_steps=2"))
+    run(tmp_path, 2, (*CASES["sampled"], "--resume"))
+    expected = weights(two["sampled"][0])
+    for name, tensor in weights(tmp_path).items():
         assert torch.equal(tensor, expected[name]), name
 
 

@@ -176,6 +176,7 @@ def test_popularity_ranks_equal_a_plain_count(dataset):
         assert found[user] == left.index(true)
 
 
+@pytest.mark.slow
 def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
     flags = ["--dataset_name=random", "--max_steps=2", f"--log_path={tmp_path / 'log.json'}"]
     for program in (

@@ -153,18 +153,18 @@ def test_an_unknown_layout(tmp_path, capsys):
 
 def test_it_trains(both_layouts, tmp_path):
     """TorchRec's command line reads the folder as it is; the losses are those of split binary."""
-    pytest.importorskip("torch")
+    from dlrm.scripts import train_torchrec
+
     losses = []
     for root in both_layouts:
         log = tmp_path / f"{root.name}.json"
-        command = [
-            *("-m", "dlrm.scripts.train_torchrec"),
+        settings = (
             *(f"--binary_path={root}", "--embedding_dim=8", "--batch_size=64"),
             *("--dense_arch_layer_sizes=16,8", "--over_arch_layer_sizes=16,1"),
             *("--learning_rate=0.1", "--throughput_check_freq_within_epoch=5"),
             *(f"--log_path={log}", "--base_device=cpu", "--max_steps=15", "--num_threads=1"),
-        ]
-        harness.python(*command)
+        )
+        assert harness.call(train_torchrec, *settings) == 0
         records = harness.read_log(log)
         losses.append([r["data"]["loss"] for r in records if "loss" in r.get("data", {})])
     narrow, wide = losses
