@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch on its way to the model: narrow dtypes while it travels, widened where it arrives.
+"""Batches on their way to the model: narrow, then widened there.
 
 Letters: B batch, M numerical features, F categorical features.
 """
@@ -50,13 +50,13 @@ class BatchSource(Protocol[LookupsT_co]):
         ...
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[LookupsT_co]]:
-        """Yields the batches of an epoch from `start` on, always in the same order."""
+        """Yields an epoch's batches from `start` on, always in one order."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NarrowBatch:
-    """A batch in storage dtypes: 89 bytes a Criteo row instead of 264.
+    """A batch in storage dtypes: 89 bytes a Criteo row, not 264.
 
     Attributes:
         numerical: [B, M] float16 or float32.
@@ -70,7 +70,7 @@ class NarrowBatch:
 
     @classmethod
     def from_columns(cls, columns: ClickColumns, pin_memory: bool) -> "NarrowBatch":
-        """Copies columns into tensors; ids of one dtype share one tensor, hence one transfer."""
+        """Copies columns into tensors; ids of one dtype travel together."""
         by_dtype: dict[np.dtype[np.signedinteger], list[int]] = {}
         for i, ids in enumerate(columns.categorical):
             by_dtype.setdefault(ids.dtype, []).append(i)
@@ -102,7 +102,7 @@ class NarrowBatch:
             tensor.record_stream(stream)
 
     def widen(self) -> Batch[Tensor]:
-        """Returns the batch in the dtypes of the model, on the device where it lies."""
+        """Returns the batch in the model's dtypes, on the same device."""
         num_features = sum(len(features) for features, _ in self.ids)
         wide = torch.empty(
             num_features, len(self.label), dtype=torch.int64, device=self.label.device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of a split, read ahead in threads and widened on the device."""
+"""Batches of a split, read ahead in threads, widened on the device."""
 
 import collections
 import concurrent.futures
@@ -63,18 +63,18 @@ class BatchLoader:
         return count_batches(self.source.num_rows, self.batch_size, self.drop_last, self.subset)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
-        """Yields the batches of an epoch from `start` on, always in the same order."""
+        """Yields an epoch's batches from `start` on, always in one order."""
         return arrive(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches as they leave the reader threads, on the host."""
+        """Yields the same batches on the host, as reader threads leave them."""
         if isinstance(self.source, StreamedRows) and not self.shuffle:
             return iterate_ahead(self._cut(self.source, start), self.read_ahead)
         reads = (functools.partial(self._read, *rows) for rows in self.row_ranges(epoch, start))
         return call_ahead(reads, self.read_ahead, READER_THREADS)
 
     def row_ranges(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yields first row and row after the last of each batch of an epoch from `start` on."""
+        """Yields each batch's first row and the row after its last."""
         order = list(range(self.num_batches))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
@@ -87,7 +87,7 @@ class BatchLoader:
         return self._narrow(self.source.read(start, stop))
 
     def _cut(self, source: StreamedRows, start: int) -> Generator[NarrowBatch, None, None]:
-        """Cuts the batches from `start` on out of the blocks of a stream."""
+        """Cuts the batches from `start` on out of a stream's blocks."""
         blocks = iterate_ahead(
             source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
         )
@@ -137,7 +137,7 @@ def arrive(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batc
 
 
 def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
-    """Copies each batch on a stream of its own while the model works on the one before."""
+    """Copies each batch on a stream while the model uses another."""
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start_copy(host: NarrowBatch) -> NarrowBatch:
@@ -187,7 +187,7 @@ def call_ahead(
 
 
 def iterate_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
-    """Yields the items (none of which is None) of an iterator that runs in one thread.
+    """Yields the items, never None, of an iterator run in a thread.
 
     Args:
         items: closed at the end, if it is a generator.
@@ -195,8 +195,8 @@ def iterate_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
     """
     ask = functools.partial(next, items, None)
     try:
-        with contextlib.closing(call_ahead(itertools.repeat(ask), depth, threads=1)) as found:
-            for item in found:
+        with contextlib.closing(call_ahead(itertools.repeat(ask), depth, threads=1)) as ahead:
+            for item in ahead:
                 if item is None:
                     return
                 yield item

@@ -25,7 +25,7 @@ from recsys.data.parquet_schema import column_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MerlinLoader:
-    """The batches of one split, the same and in the same order as those of `BatchLoader`.
+    """The batches of one split, those of `BatchLoader` in their order.
 
     Attributes:
         reader: finds the parts, and has checked their schemas.
@@ -55,11 +55,11 @@ class MerlinLoader:
         return count_batches(self.reader.num_rows, self.batch_size, self.drop_last, self.subset)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
-        """Yields the batches of an epoch from `start` on, always in the same order."""
+        """Yields an epoch's batches from `start` on, always in one order."""
         return arrive(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches where merlin-dataloader made them; every epoch is the same.
+        """Yields the same batches where merlin-dataloader made them; all epochs are equal.
 
         Raises:
             ValueError: merlin-dataloader is not installed.
@@ -142,7 +142,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
 
 
 def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor], None, None]:
-    """Yields name -> [B] tensor of every batch, and ends the loader's thread.
+    """Yields {name: [B] tensor} of every batch; ends the loader's thread.
 
     Raises:
         DatasetError: a part is damaged.

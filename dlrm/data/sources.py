@@ -44,7 +44,7 @@ class StreamedRows(Protocol):
 
 
 class ParquetRows:
-    """Rows of a parquet split: as a stream of row groups, or by number.
+    """Rows of a parquet split, streamed by row group or by number.
 
     By number, the last row groups that were decoded are kept.
 
@@ -64,7 +64,7 @@ class ParquetRows:
         self.num_rows = reader.num_rows
 
     def stream(self, start: int) -> Iterator[ClickColumns]:
-        """Yields the rows from `start` on, a row group (or a piece of a large one) at a time."""
+        """Yields the rows from `start` on, at most a row group each."""
         return self._reader.groups(start, check_ids=self._check_ids)
 
     def read(self, start: int, stop: int) -> ClickColumns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated data: batches made on the device, or a split-binary dataset written to disk."""
+"""Generated data: batches on the device, or a split-binary dataset on disk."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ class SyntheticBatches:
 def write_synthetic_dataset(
     root: Path, spec: FeatureSpec, num_rows: int, distribution: str, seed: int
 ) -> None:
-    """Writes a split-binary dataset of noise: `num_rows` to train on, a 16th to evaluate on.
+    """Writes a split-binary dataset of noise, a 16th of it to evaluate.
 
     Args:
         root: folder to make; it appears when it is complete.

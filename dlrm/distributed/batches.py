@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of all ranks, cut to what one rank computes and looks up for the others.
+"""A rank's samples of each batch, with the lookups that ranks exchange.
 
 Letters: B samples of all ranks, b of this one.
 """
@@ -52,7 +52,7 @@ class ExchangedBatches:
         self.num_batches = source.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[ExchangedLookups]]:
-        """Yields the batches of an epoch from `start` on, always in the same order."""
+        """Yields an epoch's batches from `start` on, always in one order."""
         planned = map(self._plan, self._source.batches(epoch, start))
         for batch in iterate_ahead(planned, self._read_ahead):
             yield dataclasses.replace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns and rows that a rank reads of the batches of all ranks.
+"""The columns and rows of each batch that a rank reads.
 
 A rank needs labels, numerical features and the ids of tables with a copy everywhere for its own
 rows, and the ids of tables of which it alone has rows for all rows. Nothing else is read where the
@@ -94,7 +94,7 @@ class ColumnLoader:
         self.num_batches = loader.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[RankIds]]:
-        """Yields the batches of an epoch from `start` on, read ahead in threads."""
+        """Yields an epoch's batches from `start` on, read ahead in threads."""
         ranges = self._loader.row_ranges(epoch, start)
         reads = (functools.partial(self._read, *rows) for rows in ranges)
         return call_ahead(reads, self._loader.read_ahead, READER_THREADS)

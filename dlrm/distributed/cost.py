@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step of a placed DLRM costs each rank: bytes, seconds, memory.
+"""Predicted cost of a distributed step: bytes, seconds, memory by rank.
 
 A model to compare placements with and to plan for machines that are not there. Every figure it
 needs is a field, so that it can be replaced by a measured one.
@@ -77,7 +77,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What a step has to do, whatever the placement.
+    """The work of a step under any placement.
 
     Attributes:
         table_sizes: rows of each table.
@@ -156,7 +156,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step costs each rank: [W] arrays.
+    """Costs of a step by rank: [W] arrays.
 
     Attributes:
         table_bytes: of memory.
@@ -184,7 +184,7 @@ class StepCost:
 
     @property
     def imbalance(self) -> float:
-        """How much longer the slowest rank takes than the mean, as a share of the mean."""
+        """Excess of the slowest rank over the mean, relative to the mean."""
         return float(self.step_s.max() / self.step_s.mean() - 1)
 
 
@@ -247,7 +247,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
 
 
 def machine_here(processes: Processes, device: torch.device) -> Machine:
-    """Returns the devices of this run, with rates of their kind rather than measured ones."""
+    """Returns the devices of this run with typical, not measured, rates."""
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes.world_size)))
     if device.type == "cuda":
         memory = float(torch.cuda.get_device_properties(device).total_memory)

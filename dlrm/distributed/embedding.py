@@ -59,7 +59,7 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         self.register_buffer("_copied", torch.tensor(copied, dtype=torch.int64), persistent=False)
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
-        """Looks up the rows that other ranks want and starts to send them."""
+        """Looks up the rows for other ranks and starts to send them."""
         device = self._copied.device.type
         is_half = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
@@ -71,7 +71,7 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         return exchange.start(self.local.lookup(ids.rows, dtype)), exchange
 
     def forward(self, ids: ExchangedLookups, dtype: torch.dtype) -> Tensor:
-        """Joins the vectors of other ranks and those of the copies: [b, F, D].
+        """Joins the vectors of ranks and of copies: [b, F, D].
 
         Args:
             ids: of this step; after `prepare` their vectors are on the way already.
@@ -90,7 +90,7 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         return vectors.index_copy(1, self._copied, own)
 
     def shards(self) -> dict[int, Shard]:
-        """Returns the rows of this rank: its own, then the copies, which the first one saves."""
+        """Returns this rank's own rows, then the copies, which rank 0 saves."""
         own, copies = self.local.shards(), self.replicated.shards()
         shards = {}
         for position, feature in enumerate(self.local_features):
@@ -109,34 +109,34 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         return [*self.local.stored_tables(), *self.replicated.stored_tables()]
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients of this rank's rows, and of the copies summed over the ranks."""
-        found = [RowGradients(_LOCAL, g.rows, g.gradients) for g in self.local.take_row_gradients()]
-        return found + self._summed(self.replicated.take_row_gradients())
+        """Returns the gradients of own rows, and of copies summed over ranks."""
+        own = [RowGradients(_LOCAL, g.rows, g.gradients) for g in self.local.take_row_gradients()]
+        return own + self._summed(self.replicated.take_row_gradients())
 
     def _summed(self, gradients: Sequence[RowGradients]) -> list[RowGradients]:
-        """Sums the gradients of the copies; rows that no rank met are left out."""
+        """Sums the gradients of the copies over the rows that ranks met."""
         rows = sum(self.table_sizes[i] for i in self._copied.tolist())
         if not rows or not self.trainable:
             return []
         device = self._copied.device
         # One column more counts who met a row: rules with moments must not see the others.
         total = torch.zeros(rows, self.embedding_dim + 1, device=device)
-        for part in gradients:
-            index = part.rows.to(torch.int64)
+        for met in gradients:
+            index = met.rows.to(torch.int64)
             ones = total.new_ones(len(index), 1)
-            total.index_add_(0, index, torch.cat([part.gradients.to(total.dtype), ones], dim=1))
+            total.index_add_(0, index, torch.cat([met.gradients.to(total.dtype), ones], dim=1))
         dist.all_reduce(total)
-        met = total[:, -1].nonzero().squeeze(1)
-        return [RowGradients(_REPLICATED, met, total[met, :-1].contiguous())]
+        rows_met = total[:, -1].nonzero().squeeze(1)
+        return [RowGradients(_REPLICATED, rows_met, total[rows_met, :-1].contiguous())]
 
 
 def _joint(
     embedding_type: str, sizes: Sequence[int], dim: int, storage: EmbeddingStorage
 ) -> JointTable:
-    found = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
-    if not isinstance(found, JointTable):
+    tables = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
+    if not isinstance(tables, JointTable):
         raise ValueError(
             f"--embedding_type {embedding_type} is for one device; on several take joint_fused, "
             "joint_sparse or joint"
         )
-    return found
+    return tables

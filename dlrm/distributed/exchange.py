@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of tables on other ranks: who looks up what for whom, and the exchange of the results.
+"""Plans each rank's lookups for the others, and exchanges their vectors.
 
 Every rank reads the ids of its tables for the batch of all ranks, so no id is ever sent. What it
 looks up leaves in one exchange, and the gradients come back in another.
@@ -23,7 +23,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExchangedLookups:
-    """What a rank looks up in a step, and where the vectors it receives belong.
+    """A rank's lookups of a step, and the samples of received vectors.
 
     Attributes:
         rows: [L] int64 rows of this rank's joint table, by the rank that wants them.
@@ -56,13 +56,13 @@ class ExchangedLookups:
 
 
 def rank_bounds(num_rows: int, world_size: int) -> IntArray:
-    """Returns [W + 1]: rank r takes rows [bounds[r], bounds[r + 1]) of a batch of all ranks."""
+    """Returns each rank's first row, then the total: [W + 1]."""
     counts = num_rows // world_size + (np.arange(world_size) < num_rows % world_size)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def wanted_columns(placement: Placement, rank: int) -> list[int]:
-    """Returns the tables whose ids a rank needs for the batch of all ranks."""
+    """Returns the tables whose ids a rank needs of all samples."""
     return sorted(placement.whole_on(rank) + placement.of_kind("rows"))
 
 
@@ -120,7 +120,7 @@ def plan_lookups(
 
 
 def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
-    """Returns where the rows of each table begin in the joint table of a rank."""
+    """Returns the first row of each table in a rank's joint table."""
     offsets, start = {}, 0
     for table in wanted_columns(placement, rank):
         offsets[table] = start
@@ -131,7 +131,7 @@ def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
 def _grouped(
     values: Sequence[IntArray], ranks: Sequence[npt.NDArray[np.uint16]], world_size: int
 ) -> tuple[IntArray, tuple[int, ...]]:
-    """Sorts values by rank, stably; returns them and how many each rank has."""
+    """Sorts values by rank, stably; returns them and their counts."""
     if not values:
         return np.zeros(0, np.int64), (0,) * world_size
     joined = np.concatenate(ranks)
@@ -141,7 +141,7 @@ def _grouped(
 
 
 class VectorExchange:
-    """One exchange of vectors, under way between `start` and `finish`, and of their gradients.
+    """One exchange of vectors between `start` and `finish`, and of their gradients.
 
     Both directions run while the caller computes something else: forward between the two calls,
     backward between the backward passes of what follows `finish` and of what precedes `start`.
@@ -166,13 +166,13 @@ class VectorExchange:
         Returns:
             What `finish` takes; its values are not there yet.
         """
-        found: Tensor = _Start.apply(vectors, self)  # type: ignore[no-untyped-call]
-        return found
+        arriving: Tensor = _Start.apply(vectors, self)  # type: ignore[no-untyped-call]
+        return arriving
 
     def finish(self, arriving: Tensor) -> Tensor:
-        """Waits for the vectors; returns [K, D], by the rank that sent them."""
-        found: Tensor = _Finish.apply(arriving, self)  # type: ignore[no-untyped-call]
-        return found
+        """Waits for the vectors; returns [K, D] by sending rank."""
+        vectors: Tensor = _Finish.apply(arriving, self)  # type: ignore[no-untyped-call]
+        return vectors
 
     def send(self, vectors: Tensor) -> Tensor:
         """Starts the exchange and returns where its result will be."""
@@ -198,9 +198,9 @@ class VectorExchange:
     def take_gradient(self) -> Tensor:
         """Waits for the gradients that come back and returns them, [L, D]."""
         self.wait()
-        found, self._gradient = self._gradient, None
-        assert found is not None
-        return found
+        gradient, self._gradient = self._gradient, None
+        assert gradient is not None
+        return gradient
 
 
 class _Start(torch.autograd.Function):

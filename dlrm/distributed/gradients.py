@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of what every rank has, summed over the ranks while backward runs."""
+"""Sums the gradients of dense parameters over ranks while backward runs."""
 
 from collections.abc import Sequence
 
@@ -58,14 +58,14 @@ class GradientBuckets:
             flat, work = self._flat.pop(number)
             work.wait()
             sizes = [p.numel() for p in bucket]
-            for parameter, part in zip(bucket, torch.split(flat, sizes), strict=True):
-                parameter.grad = part.view_as(parameter)
+            for parameter, total in zip(bucket, torch.split(flat, sizes), strict=True):
+                parameter.grad = total.view_as(parameter)
             self._missing[number] = len(bucket)
         self._next = 0
 
 
 class AllReducedGradients:
-    """Gradients and loss of the mean over the batch of all ranks, as on one process.
+    """Gradients and loss of the mean over the samples of all ranks.
 
     Args:
         model: of this rank.
@@ -85,27 +85,27 @@ class AllReducedGradients:
         self._loss_summed: dist.Work | None = None
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
-        """Returns this rank's addend of the mean loss over the samples of all ranks."""
+        """Returns this rank's addend of the mean loss of all samples."""
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, batch.label, reduction="sum"
         )
         return losses / batch.ids.num_rows
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Starts to sum the addends of all ranks; `reduce` waits for the sum."""
+        """Starts to sum the ranks' addends; `reduce` waits for the sum."""
         total = loss.clone()
         self._loss_summed = dist.all_reduce(total, async_op=True)
         return total
 
     def reduce(self) -> None:
-        """Puts the sums over all ranks where the gradients of this one were."""
+        """Replaces this rank's gradients by the sums over all ranks."""
         self._buckets.finish()
         if self._loss_summed is not None:
             self._loss_summed.wait()
             self._loss_summed = None
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:
-        """Returns a scalar bool tensor: a gradient of any rank is inf or nan.
+        """Returns a scalar bool tensor: any rank's gradient is inf or nan.
 
         Args:
             overflow: the same of this rank's gradients; None where it has none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DLRM network on several ranks: MLPs on each of them, tables where they are placed."""
+"""The DLRM network on several ranks: MLPs on each, tables sharded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from recsys.train.processes import Processes
 
 
 class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
-    """A DLRM of which a rank has the MLPs and its shards of the tables.
+    """A rank's DLRM: all MLPs, and its shards of the tables.
 
     The vectors of other ranks travel while the bottom MLP works.
 
@@ -44,7 +44,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
 
     @torch.no_grad()
     def agree(self) -> None:
-        """Gives every rank the first one's weights of what all of them have."""
+        """Broadcasts rank 0's weights of what all ranks have."""
         for parameter in self.mlp_parameters():
             dist.broadcast(parameter.data, 0)
         for table in self.placed.replicated.stored_tables():
@@ -60,7 +60,7 @@ def build_distributed(
     device: torch.device,
     announce: Callable[[str], None],
 ) -> DistributedDlrm:
-    """Returns this process's part of the model, with weights that all agree on.
+    """Returns this rank's model; what all ranks have is equal on them.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A placement of tables on devices, as data: what a run follows, prints, writes and reads.
+"""The placement of tables on devices, and its JSON file.
 
 Letters: W ranks, T tables.
 """
@@ -21,12 +21,12 @@ KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
 
 
 class PlacementError(ValueError):
-    """A placement is not possible, or a file does not hold one that fits the model."""
+    """A placement is impossible, or a file's does not fit the model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TablePlacement:
-    """Where one table lies.
+    """The placement of one table.
 
     Attributes:
         rows: of the table.
@@ -42,7 +42,7 @@ class TablePlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """Where every table lies.
+    """The placement of every table.
 
     Attributes:
         world_size: W.
@@ -84,7 +84,7 @@ class Placement:
         return [i for i in self.of_kind("whole") if self.tables[i].rank == rank]
 
     def owner(self, table: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns the rank of each id of a table that is spread by rows.
+        """Returns the rank of each id of a row-wise table.
 
         Row r of table i lies on rank (r + i) mod W, at r div W: consecutive rows on consecutive
         ranks, and the most frequent row of each table on another one.
@@ -92,7 +92,7 @@ class Placement:
         return (ids + table) % self.world_size
 
     def first_row(self, table: int, rank: int) -> int:
-        """Returns the first row of a table that a rank keeps; spread ones go on in steps of W."""
+        """Returns a rank's first row of a table; row-wise steps are W."""
         return (rank - table) % self.world_size if self.tables[table].kind == "rows" else 0
 
     def local_rows(self, table: int, rank: int) -> int:
@@ -150,17 +150,17 @@ class Placement:
             )
         try:
             tables = tuple(TablePlacement(**table) for table in values["tables"])
-            found = cls(values["world_size"], tables)
+            placement = cls(values["world_size"], tables)
         except (KeyError, TypeError) as error:
             raise PlacementError(f"{path}: a key is missing or unknown: {error}") from error
         except PlacementError as error:
             raise PlacementError(f"{path}: {error}") from error
-        if found.world_size != world_size:
+        if placement.world_size != world_size:
             raise PlacementError(
-                f"{path}: was made for {found.world_size} ranks, the run has {world_size}; leave "
-                "--placement out to have one planned"
+                f"{path}: was made for {placement.world_size} ranks, the run has {world_size}; "
+                "leave --placement out to have one planned"
             )
-        sizes = [table.rows for table in found.tables]
+        sizes = [table.rows for table in placement.tables]
         if sizes != list(table_sizes):
             differing = [
                 f"table {i} (file {was}, model {now})"
@@ -168,4 +168,4 @@ class Placement:
                 if was != now
             ] or [f"{len(sizes)} tables, the model has {len(table_sizes)}"]
             raise PlacementError(f"{path}: was made for other tables: {', '.join(differing[:5])}")
-        return found
+        return placement

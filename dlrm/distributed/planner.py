@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses a placement: small tables everywhere, the others where they fit and balance best."""
+"""Chooses a placement: small tables everywhere, others by fit and balance."""
 
 import dataclasses
 from collections import Counter
@@ -19,7 +19,7 @@ class PlannedPlacement:
 
 
 def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
-    """Returns the fastest placement that fits, among those with the largest tables by rows.
+    """Returns the fastest placement that fits, the largest tables row-wise.
 
     A table is replicated where the gradient of all its rows is less to send than the vectors of a
     batch. Of the others, for every n, the n largest are spread by rows and the rest lie whole,
@@ -33,10 +33,10 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
     ranks = machine.world_size
     if ranks == 1:
         kinds: list[PlacementKind] = ["whole"] * len(workload.table_sizes)
-        found = _try(kinds, workload, machine)
-        if found is None:
+        planned = _try(kinds, workload, machine)
+        if planned is None:
             raise PlacementError(_too_large(workload, machine))
-        return found
+        return planned
     replicated = [_is_better_replicated(rows, workload, ranks) for rows in workload.table_sizes]
     by_size = sorted(
         (i for i, everywhere in enumerate(replicated) if not everywhere),
@@ -49,10 +49,10 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
             "replicate" if replicated[i] else "rows" if i in spread else "whole"
             for i in range(len(workload.table_sizes))
         ]
-        found = _try(kinds, workload, machine)
+        planned = _try(kinds, workload, machine)
         # A millionth: sums in another order must not decide.
-        if found and (best is None or found.cost.seconds < best.cost.seconds * (1 - 1e-6)):
-            best = found
+        if planned and (best is None or planned.cost.seconds < best.cost.seconds * (1 - 1e-6)):
+            best = planned
     if best is None:
         raise PlacementError(_too_large(workload, machine))
     return best
@@ -67,7 +67,7 @@ def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
 def _try(
     kinds: list[PlacementKind], workload: Workload, machine: Machine
 ) -> PlannedPlacement | None:
-    """Places tables of given kinds, or returns None where they do not fit."""
+    """Places tables of given kinds; returns None if they do not fit."""
     ranks = machine.world_size
     tables = [TablePlacement(rows, "replicate") for rows in workload.table_sizes]
     free = np.full(ranks, machine.table_bytes)
@@ -110,7 +110,7 @@ def _too_large(workload: Workload, machine: Machine) -> str:
 
 
 def describe(planned: PlannedPlacement, workload: Workload) -> list[str]:
-    """Returns lines: a table with one row per rank, and what holds for all of them."""
+    """Returns lines: a table with a row per rank, and the totals."""
     placement, cost = planned.placement, planned.cost
     counts = Counter(table.kind for table in placement.tables)
     ranks = placement.world_size

@@ -88,20 +88,20 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     def mlp_parameters(self) -> list[nn.Parameter]:
         """Returns every parameter but the tables, in a fixed order."""
-        parts = (self.bottom_mlp, self.interaction, self.top_mlp)
-        return [p for part in parts for p in part.parameters()]
+        modules = (self.bottom_mlp, self.interaction, self.top_mlp)
+        return [p for module in modules for p in module.parameters()]
 
     def mlp_state(self) -> dict[str, Tensor]:
         """Returns every parameter but the tables, by name."""
-        parts = {
+        modules = {
             "bottom_mlp": self.bottom_mlp,
             "interaction": self.interaction,
             "top_mlp": self.top_mlp,
         }
         return {
             f"{name}.{key}": value
-            for name, part in parts.items()
-            for key, value in part.state_dict().items()
+            for name, module in modules.items()
+            for key, value in module.state_dict().items()
         }
 
 

@@ -49,7 +49,7 @@ def save(
     config: Mapping[str, Any],
     processes: Processes = ALONE,
 ) -> None:
-    """Writes the weights of a model; the folder appears when it is complete.
+    """Writes a model's weights; the folder appears when it is complete.
 
     Every process must call it, and reach the folder: each writes tables that lie on it, and its
     blocks of those that are spread by rows.
@@ -128,7 +128,7 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
 
 
 def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what a folder says of the run that made it: its position, and its settings.
+    """Returns the position and settings of the run that wrote a folder.
 
     Raises:
         CheckpointError: metadata.pt is missing or damaged.
@@ -211,8 +211,8 @@ def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
     num_bytes = 4 * expected[0] * expected[1]
     size = file.stat().st_size if file.is_file() else -1
     if size != num_bytes:
-        found = "is missing" if size < 0 else f"has {size} bytes"
-        raise CheckpointError(f"{file}: {found}, expected {num_bytes} (float32, {list(shape)})")
+        state = "is missing" if size < 0 else f"has {size} bytes"
+        raise CheckpointError(f"{file}: {state}, expected {num_bytes} (float32, {list(shape)})")
     if not num_bytes:
         return torch.empty(shape)
     return torch.from_numpy(np.memmap(file, dtype="<f4", mode="c", shape=shape))
@@ -233,8 +233,8 @@ def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
 
 def _copy(path: Path, name: str, stored: object, parameter: Tensor) -> None:
     if not isinstance(stored, Tensor) or stored.shape != parameter.shape:
-        found = list(stored.shape) if isinstance(stored, Tensor) else type(stored).__name__
+        shape = list(stored.shape) if isinstance(stored, Tensor) else type(stored).__name__
         raise CheckpointError(
-            f"{path}: {name}: the checkpoint has {found}, the model {list(parameter.shape)}"
+            f"{path}: {name}: the checkpoint has {shape}, the model {list(parameter.shape)}"
         )
     parameter.copy_(stored)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a table whose rows are dealt out over the ranks together again, block by block.
+"""Joins a row-wise sharded table from its ranks, block by block.
 
 Blocks are dealt out too, so that every rank writes a share of the table while none ever holds more
 than a block of it. Letters: W ranks, D columns.
@@ -18,7 +18,7 @@ BLOCK_ROWS = 2**16
 def whole_blocks(
     shard: slice, rank: int, held: Tensor, block_rows: int = BLOCK_ROWS
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields the blocks that a rank is to write. Every rank must go through them at a time.
+    """Yields the blocks that a rank is to write; collective over ranks.
 
     Block number n is rank (n mod W)'s.
 
@@ -59,5 +59,5 @@ def whole_blocks(
 
 
 def _held_in(first: int, world: int, start: int, stop: int) -> tuple[int, int]:
-    """Returns which local rows, of those of the rank whose first row it is, lie in a block."""
+    """Returns a block's local rows on the rank with this first row."""
     return max(-(-(start - first) // world), 0), max(-(-(stop - first) // world), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a DLRM in a checkpoint: training and export read the same groups.
+"""The weights of a DLRM in a checkpoint, for training and export.
 
 Tables are stored per feature, so a checkpoint does not depend on --embedding_type and can be
 spread over devices differently when it is loaded.
@@ -34,7 +34,7 @@ def table_group(index: int) -> str:
 
 
 def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
-    """Returns the weights that lie here by group and name; of a table perhaps only some rows."""
+    """Returns this process's weights by group and name, tables by their shards."""
     groups = {MLP_GROUP: model.mlp_state()}
     for i, table in read_tables(model.embeddings).items():
         groups[table_group(i)] = {_WEIGHT: table}
@@ -42,7 +42,7 @@ def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
 
 
 def row_parts(model: DlrmNetwork[LookupsT]) -> dict[str, RowPart]:
-    """Returns which rows lie here, for the groups of tables of which only some do."""
+    """Returns the rows of this process for the groups of row-wise tables."""
     return {
         table_group(i): RowPart(shard.rows.start, shard.rows.step, shard.rows.stop)
         for i, shard in model.embeddings.shards().items()
@@ -96,7 +96,7 @@ def model_settings(path: Path) -> dict[str, Any] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoredModel:
-    """What a checkpoint says about its model.
+    """The description of a checkpoint's model.
 
     Attributes:
         path: of the checkpoint itself.

@@ -45,12 +45,12 @@ class Shard:
     is_saved_here: bool = True
 
     def view(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Returns the shard's rows of tensors, one per stored table with a row for each of its."""
+        """Returns the shard's rows of tensors with the stored tables' rows."""
         return tensors[self.storage][self.stored_rows]
 
 
 def joint_shards(table_sizes: Sequence[int]) -> dict[int, Shard]:
-    """Returns the shards of whole tables that one stored table holds one after the other."""
+    """Returns the shards of whole tables, joined one after the other."""
     starts = itertools.accumulate(table_sizes, initial=0)
     return {
         feature: Shard(slice(0, rows, 1), 0, slice(start, start + rows))
@@ -78,7 +78,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         self.trainable = True
 
     def prepare(self, ids: LookupsT) -> LookupsT:
-        """Starts what `forward` would wait for, so that it goes on while the caller computes.
+        """Starts the communication of `forward`, so that it overlaps with computing.
 
         Args:
             ids: as the batch has them.
@@ -101,7 +101,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """
 
     def prefers_one_pass(self) -> bool:
-        """Returns whether `interact` is faster than a lookup and an interaction after it."""
+        """Returns whether `interact` is faster than lookup and interaction apart."""
         return False
 
     def interact(self, ids: LookupsT, bottom: Tensor) -> Tensor:
@@ -118,11 +118,11 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
     @abc.abstractmethod
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the tables as they lie in memory; changing them changes the model."""
+        """Returns the tables in memory; changing them changes the model."""
 
     @abc.abstractmethod
     def shards(self) -> dict[int, Shard]:
-        """Returns the rows that this process stores of each feature that it stores any of."""
+        """Returns this process's rows of each feature, if it has any."""
 
     @abc.abstractmethod
     def take_row_gradients(self) -> list[RowGradients]:
@@ -144,7 +144,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
                 load_table(self, feature, drawn)
 
     def raise_bad_ids(self) -> None:
-        """Waits for the device and refuses ids outside their tables that it met so far.
+        """Refuses ids outside their tables met so far; waits for the device.
 
         On a CPU such ids are refused by the lookup itself.
 
@@ -154,7 +154,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
 
 class JointTable(Embeddings[Tensor]):
-    """One [R, D] table for all features, feature i starting at row offset i."""
+    """One [R, D] table for all features, feature i from offset i."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class JointTable(Embeddings[Tensor]):
         )
 
     def raise_bad_ids(self) -> None:
-        """Waits for the device and refuses ids outside their tables that it met so far."""
+        """Refuses ids outside their tables met so far; waits for the device."""
         position = int(self._bad_id)
         if position != _NONE_BAD:
             feature = position % len(self.table_sizes)
@@ -225,7 +225,7 @@ class JointTable(Embeddings[Tensor]):
 
 
 class JointEmbedding(JointTable):
-    """One joint table, looked up by plain PyTorch with a sparse gradient (`joint`)."""
+    """One joint table, looked up by PyTorch with a sparse gradient (`joint`)."""
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Reads rows; their gradient is a sparse tensor."""
@@ -277,7 +277,7 @@ class JointFusedEmbedding(JointTable):
         return [StoredTable(self.weight.data, self.weight_low)]
 
     def _anchor(self, rows: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Returns what will hold the gradient of these rows, where one is wanted."""
+        """Returns the holder of these rows' gradient, where one is wanted."""
         if not (self.trainable and torch.is_grad_enabled()):
             return None
         return self._lookups.anchor(rows, self.embedding_dim, dtype)
@@ -288,7 +288,7 @@ class JointFusedEmbedding(JointTable):
         return ops.embedding_gather(self.weight, rows, dtype, anchor=anchor)
 
     def prefers_one_pass(self) -> bool:
-        """Returns whether `interact` is faster than a lookup and an interaction after it.
+        """Returns whether `interact` is faster than lookup and interaction apart.
 
         Measured on a CPU (AVX-512, two cores): in inference with long rows by a quarter, in
         training never, because backward reads the rows again. On CUDA it was counted, not
@@ -300,7 +300,7 @@ class JointFusedEmbedding(JointTable):
         return not trains and self.embedding_dim >= _LONG_ROW
 
     def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
-        """Takes the dot products in one pass, without [B, F, D] in memory."""
+        """Takes the dot products in one pass; [B, F, D] never exists."""
         rows = self._rows(ids)
         anchor = self._anchor(rows, bottom.dtype)
         return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
@@ -342,12 +342,12 @@ class MultiTableEmbedding(Embeddings[Tensor]):
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the sparse gradient of each table that has one."""
-        found = []
+        gradients = []
         for i, weight in enumerate(self.weights):
             gradient, weight.grad = weight.grad, None
             if gradient is not None:
-                found.append(_from_sparse(i, gradient))
-        return found
+                gradients.append(_from_sparse(i, gradient))
+        return gradients
 
 
 def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
@@ -368,7 +368,7 @@ def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
 
 @torch.no_grad()
 def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -> None:
-    """Puts the values of a whole table into the rows of it that are stored here, if any are.
+    """Copies a whole table's values into the rows that are stored here.
 
     Args:
         embeddings: that store it.
@@ -408,10 +408,10 @@ def build_embeddings(
     storage: EmbeddingStorage = "float32",
 ) -> Embeddings[Tensor]:
     """Returns the tables that --embedding_type and --embedding_storage name, freshly drawn."""
-    found: Embeddings[Tensor]
+    tables: Embeddings[Tensor]
     if embedding_type == "joint_fused":
-        found = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
+        tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
     else:
-        found = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
-    found.reset_parameters()
-    return found
+        tables = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
+    tables.reset_parameters()
+    return tables

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables that are only read: plain PyTorch, so that every exporter understands them.
+"""Read-only embedding tables in plain PyTorch, which every exporter understands.
 
 Letters: B batch, F tables, D embedding dimension, R rows of the joint table.
 """
@@ -64,7 +64,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
         self.register_buffer("_sizes", torch.tensor(self.table_sizes))
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] to [B, F, D]; ids must lie in their tables, nothing checks them here."""
+        """Maps [B, F] ids, which are not checked, to [B, F, D]."""
         if self.hash_indices:
             ids = torch.remainder(ids, self._sizes)
         rows = ids + self._starts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the bottom-MLP output and the embeddings meet.
+"""Interactions of the bottom-MLP output and the embeddings.
 
 Every interaction maps the bottom-MLP output [B, D] and the looked-up vectors [B, F, D] (or None,
 without tables) to [B, out_features]. Letters: B batch, F tables, N = F + 1 vectors, D embedding
@@ -71,7 +71,7 @@ class CatInteraction(nn.Module):
 
 
 class LowRankCross(nn.Module):
-    """Low-rank cross layers: x <- x0 * (W (V x) + b) + x.
+    """Low-rank cross layers: x <- x0*(W(Vx) + b) + x.
 
     Args:
         num_vectors: N.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def init_linear(layer: nn.Linear) -> None:
-    """Draws weights from N(0, 2 / (in + out)) and biases from N(0, 1 / out).
+    """Draws weights from N(0, 2/(in + out)), biases from N(0, 1/out).
 
     Source: facebookresearch/dlrm and NVIDIA DeepLearningExamples DLRM.
     """

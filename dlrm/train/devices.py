@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run uses its devices: the model, the batches and the gradients that go together.
+"""Model, batches and gradients of a run on one device or several.
 
 Nothing else of the training knows on how many devices it runs.
 """
@@ -45,7 +45,7 @@ class Devices(Protocol[LookupsT]):
         ...
 
     def replayed(self, step: DlrmTrainStep[LookupsT]) -> TrainStep[Batch[LookupsT]]:
-        """Returns the step as the loop calls it, in a CUDA graph where the settings say so."""
+        """Returns the step for the loop, captured in a CUDA graph if set."""
         ...
 
 
@@ -102,7 +102,7 @@ class SeveralDevices:
         processes: Processes,
         announce: Callable[[str], None],
     ) -> "SeveralDevices":
-        """Plans the placement of the tables and makes this rank's shards of them.
+        """Plans the placement of the tables and makes this rank's shards.
 
         Raises:
             PlacementError: the tables do not fit, or the file does not fit the run.
@@ -112,7 +112,7 @@ class SeveralDevices:
         return cls(config, spec, device, model)
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
-        """Returns this rank's samples of the batches of a split, and the lookups of all ranks."""
+        """Returns this rank's samples of a split, and the lookups of all."""
         placement, rank = self.model.placed.placement, self.model.placed.rank
         columns = RankColumns.of(placement, rank)
         return ExchangedBatches(

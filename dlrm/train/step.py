@@ -17,14 +17,14 @@ from recsys.train.row_optimizer import RowwiseOptimizer
 
 
 class Gradients(Protocol[LookupsT_contra]):
-    """The loss and the dense gradients of a batch, of one process or of several together."""
+    """The loss and dense gradients of a batch, over all processes."""
 
     def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
         """Returns this process's addend of the mean loss; backward starts from it."""
         ...
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Returns the mean loss of all processes; its value is there after `reduce`."""
+        """Returns the mean loss of all processes; valid after `reduce`."""
         ...
 
     def reduce(self) -> None:
@@ -133,7 +133,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         self._embedding_lr.fill_(lr * self._embedding_lr_ratio)
 
     def update(self, batch: Batch[LookupsT]) -> Tensor:
-        """Trains on a batch with the rate that is set; everything stays on the device."""
+        """Trains on a batch at the set rate; everything stays on device."""
         loss = self._gradients.sum_loss(self._backward(batch))
         scale = self._precision.loss_scale
         of_rows = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
@@ -170,7 +170,7 @@ class DlrmTrainStep(Generic[LookupsT]):
 
 
 class GraphedTrainStep:
-    """The same step, captured once in a CUDA graph and replayed: one launch instead of dozens.
+    """The same step, captured in a CUDA graph and replayed: one launch.
 
     Only steps whose kernels have fixed shapes can be captured, see `check_graphable`. All batches
     must have the shape of the first one.
@@ -189,7 +189,7 @@ class GraphedTrainStep:
         self._loss: Tensor | None = None
 
     def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
-        """Trains on a batch and returns its loss, a scalar on the device."""
+        """Trains on a batch; returns its loss, a scalar on the device."""
         self._step.set_lr(lr)
         if self._graph is None:
             self._seen += 1

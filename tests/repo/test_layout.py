@@ -24,7 +24,7 @@ REGISTRY_HOSTS = re.compile(
     r"|download\.pytorch\." + r"org|pypi\.(?:nvidia|ngc)"
 )
 
-OVERRIDE = re.compile(r"type:\s*ignore\[[\w\s,-]*" + "override")
+OVERRIDE = re.compile(r"#\s*type:\s*ignore\[[\w\s,-]*" + "override")
 
 
 def tracked_files():
