@@ -2,13 +2,14 @@
 """Generated data: batches on the device, or a split-binary dataset on disk."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -153,4 +154,22 @@ def _columns(
         torch.rand(rows, generator=generator).numpy() < CLICK_RATE,
         torch.rand(rows, len(spec.numerical), generator=generator).numpy().astype(np.float16),
         tuple(ids[:, i].astype(f.dtype) for i, f in enumerate(spec.categorical)),
+    )
+
+
+def ensure_synthetic_dataset(config: DlrmConfig, announce: Callable[[str], None]) -> None:
+    """Writes the synthetic dataset of a run, unless its folder is there."""
+    root = Path(config.data.synthetic_dataset_dir)
+    if root.exists():
+        announce(f"Using the synthetic dataset in {root}; remove it to make another one")
+        return
+    announce(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
+    write_synthetic_dataset(
+        root,
+        FeatureSpec.criteo(
+            config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
+        ),
+        config.data.synthetic_dataset_num_entries,
+        config.data.synthetic_distribution,
+        config.run.seed,
     )

@@ -9,20 +9,18 @@ from typing import Any
 from absl import flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
+from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts.flags import config_from_flags, define_flags
-from dlrm.train import run as runs
 from recsys import program
+from recsys.train.run import execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Does what the flags say."""
     config = config_from_flags(flag_values)
-    if config.run.mode == "test":
-        runs.test(config, program.say)
-    elif config.run.mode == "inference_benchmark":
-        runs.inference_benchmark(config, program.say)
-    else:
-        result = runs.train(config, program.say)
+    joined = join_run(config)
+    result = execute(config.run.mode, DlrmRecipe.open, config, program.say, joined)
+    if result is not None:
         program.say_how_to_continue(
             result.reason,
             result.state.step,

@@ -18,14 +18,14 @@ from absl import flags
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from dlrm.config import DlrmConfig
 from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts import flags as dlrm_flags
-from dlrm.train import run as runs
 from dlrm.train.evaluate import SplitScores
-from dlrm.train.session import Session
 from recsys import flags as settings_flags
 from recsys import program
 from recsys.settings import setting
 from recsys.train.processes import Processes
+from recsys.train.run import Run, set_up_machine
 from recsys.train.run_log import RunLog
 
 NUM_CATEGORICAL = 26
@@ -211,14 +211,15 @@ def run(flag_values: flags.FlagValues) -> None:
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
         raise ValueError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
-    with runs.processes_of(config) as processes:
+    with join_run(config) as processes:
         config = with_all_processes(config, processes)
         if flag_values.change_lr:
             config = with_rate_change(
                 config, flag_values.lr_change_point, flag_values.lr_after_change_point
             )
-        session = Session.start(config, program.say, PrintedLog, processes)
-        result = runs.fit(session)
+        machine = set_up_machine(config, program.say, processes)
+        recipe = DlrmRecipe.open(config, machine)
+        result = Run.of(recipe, machine, PrintedLog).fit()
         if processes.is_first:
             program.say_how_to_continue(
                 result.reason,
@@ -229,7 +230,7 @@ def run(flag_values: flags.FlagValues) -> None:
             )
         if result.reason.startswith("SIG"):
             return
-        scores = session.score("test")
+        scores = recipe.score("test")
         if processes.is_first:
             _print_test_split(scores)
 

@@ -7,15 +7,13 @@ The weights are those of `dlrm.model.weights`; the optimizer state of a table is
 import torch
 from torch import Tensor
 
-from dlrm.config import SECTIONS, DlrmConfig
 from dlrm.model.network import DlrmNetwork
 from dlrm.model.weights import load_model, row_parts, table_group, weights_of
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
-from recsys.settings import resumable_settings
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
-from recsys.train.loop import LoopState
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.processes import ALONE, Processes
+from recsys.train.recipe import SavedState
 
 _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
 
@@ -37,16 +35,10 @@ def _training_state(
     return groups
 
 
-def save_run(
-    folder: CheckpointFolder,
-    config: DlrmConfig,
-    model: DlrmNetwork[LookupsT],
-    step: DlrmTrainStep[LookupsT],
-    state: LoopState,
-    is_best: bool,
-    processes: Processes = ALONE,
-) -> None:
-    """Saves everything that a resumed run needs. Every process must call it."""
+def saved_state(
+    model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT], processes: Processes = ALONE
+) -> SavedState:
+    """Returns everything that a resumed run needs, of what this process writes."""
     groups = weights_of(model)
     for group, tensors in _training_state(model, step).items():
         groups.setdefault(group, {}).update(tensors)
@@ -57,36 +49,17 @@ def save_run(
         table_group(i): shard.is_saved_here for i, shard in model.embeddings.shards().items()
     }
     mine = {g: t for g, t in groups.items() if of_tables.get(g, processes.is_first)}
-    folder.save(
-        state.step,
-        mine,
-        state.to_dict(),
-        config.to_dict(),
-        is_best,
-        parts=row_parts(model),
-        processes=processes,
-    )
+    return SavedState(mine, row_parts(model))
 
 
-def resume_run(
-    folder: CheckpointFolder,
-    config: DlrmConfig,
-    model: DlrmNetwork[LookupsT],
-    step: DlrmTrainStep[LookupsT],
-) -> LoopState | None:
-    """Puts a run back where its latest checkpoint left it.
-
-    Returns:
-        Where it stands; None where nothing was saved yet.
+def restore_state(
+    checkpoint: Checkpoint, model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
+) -> None:
+    """Puts a run back where a checkpoint left it.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or was made with other settings.
+        CheckpointError: the checkpoint is damaged or of another model.
     """
-    latest = folder.latest()
-    if latest is None:
-        return None
-    checkpoint = read_checkpoint(latest)
-    checkpoint.check_same_settings(config.to_dict(), resumable_settings(SECTIONS))
     load_model(checkpoint, model)
     parts = row_parts(model)
     for group, tensors in _training_state(model, step).items():
@@ -95,4 +68,3 @@ def resume_run(
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
-    return LoopState.from_dict(checkpoint.state)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores a split, and measures the latency of inference."""
+"""Scores of a split."""
 
 import dataclasses
-import functools
-import itertools
+import math
 import time
 from collections.abc import Iterable
 
@@ -13,7 +12,8 @@ from dlrm.data.batch import Batch
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.metrics import ClickMetrics, click_metrics
-from recsys.train.latency import DISTINCT_INPUTS, InferenceFigures, measure_latency
+from recsys.errors import DivergenceError
+from recsys.train.divergence import ADVICE
 from recsys.train.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.timing import synchronize
@@ -68,30 +68,20 @@ def score_split(
     return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits))
 
 
-def measure_inference(
-    model: DlrmNetwork[LookupsT],
-    batches: Iterable[Batch[LookupsT]],
-    batch_size: int,
-    precision: Precision,
-    device: torch.device,
-    num_steps: int,
-) -> InferenceFigures:
-    """Measures the latency of the forward pass, up to the probabilities.
+def check_auc(metrics: ClickMetrics) -> None:
+    """Refuses an AUC that cannot be told from guessing, after an epoch of training.
 
-    Args:
-        model: put into evaluation mode here.
-        batches: of one size, on `device`; a few dozen different ones are taken in turn.
-        batch_size: samples of each, over all processes.
-        precision: of the forward pass.
-        device: of the model.
-        num_steps: measured steps.
+    Raises:
+        DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to tell.
     """
-    model.eval()
-    kept = list(itertools.islice(batches, DISTINCT_INPUTS))
-
-    def infer(batch: Batch[LookupsT]) -> None:
-        with precision.autocast():
-            torch.sigmoid(model(batch.numerical, batch.ids))
-
-    calls = [functools.partial(infer, batch) for batch in kept]
-    return measure_latency(calls, batch_size, device, num_steps)
+    auc, positives = metrics.auc, round(metrics.base_rate * metrics.num_rows)
+    negatives = metrics.num_rows - positives
+    if min(positives, negatives) == 0:
+        return
+    # Standard error of the AUC of a random score. Source: Hanley and McNeil 1982.
+    error = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+    if math.isnan(auc) or (error < 0.003 and abs(auc - 0.5) < 0.01):
+        raise DivergenceError(
+            f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "
+            f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}"
+        )

@@ -13,6 +13,7 @@ from dlrm.nn.mlp import has_apex
 from dlrm.train.step import check_graphable
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.device import resolve_device
+from recsys.train.recipe import adopt
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +34,9 @@ def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
     stored = model_settings(Path(config.run.load_checkpoint_path))
     if stored is None:
         return config
-    values = config.to_dict()
-    for field in dataclasses.fields(ModelConfig):
-        name = field.name
-        if name in _CHOSEN_BY_MACHINE or name in config.explicit or name not in stored:
-            continue
-        if stored[name] == values[name]:
-            continue
-        logger.info("--%s: %s, as in the checkpoint", name, stored[name])
-        values[name] = stored[name]
-    return DlrmConfig.from_dict(values, config.explicit)
+    taken = {field.name for field in dataclasses.fields(ModelConfig)} - _CHOSEN_BY_MACHINE
+    values = {name: value for name, value in stored.items() if name in taken}
+    return adopt(config, values, "as in the checkpoint")
 
 
 def resolve(

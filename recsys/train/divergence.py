@@ -9,11 +9,12 @@ from recsys.errors import DivergenceError
 CONSTANT_LOSS_STEPS = 100
 """So many steps with the very same loss cannot be chance."""
 
-_ADVICE = (
+ADVICE = (
     "Try a lower --lr (a rate tuned for 32,768-row batches of the Terabyte set is 10 to 100 times "
     "too high for small data), a longer --warmup_steps, or --amp off; check the data with "
     "python -m dataspec.verify"
 )
+"""Remedies for a run that learns nothing."""
 
 
 class LossMonitor:
@@ -34,7 +35,7 @@ class LossMonitor:
             if not math.isfinite(loss):
                 raise DivergenceError(
                     f"the loss is {loss} at step {step} (lr {lr:g}): the parameters have "
-                    f"diverged and will not recover. {_ADVICE}"
+                    f"diverged and will not recover. {ADVICE}"
                 )
             self._unchanged = self._unchanged + 1 if loss == self._last else 0
             self._last = loss
@@ -42,27 +43,5 @@ class LossMonitor:
                 raise DivergenceError(
                     f"the loss has been {loss:.6f} for {self._unchanged} steps up to step {step}: "
                     "all labels seen are equal, or the network's output no longer depends on its "
-                    f"input (dead ReLUs). {_ADVICE}"
+                    f"input (dead ReLUs). {ADVICE}"
                 )
-
-
-def check_auc(auc: float, num_positives: int, num_negatives: int) -> None:
-    """Refuses an AUC that cannot be told from guessing, after an epoch of training.
-
-    Args:
-        auc: on the evaluation split.
-        num_positives: clicks in it.
-        num_negatives: other rows in it.
-
-    Raises:
-        DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to tell.
-    """
-    if min(num_positives, num_negatives) == 0:
-        return
-    # Standard error of the AUC of a random score. Source: Hanley and McNeil 1982.
-    error = math.sqrt((num_positives + num_negatives + 1) / (12 * num_positives * num_negatives))
-    if math.isnan(auc) or (error < 0.003 and abs(auc - 0.5) < 0.01):
-        raise DivergenceError(
-            f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "
-            f"may be misaligned (files of different runs mixed), or the model diverged. {_ADVICE}"
-        )

@@ -72,23 +72,36 @@ class Run(Generic[BatchT]):
         config: ConfigT,
         announce: Announce,
         processes: Processes = ALONE,
-        log_class: type[RunLog] = RunLog,
     ) -> "Run[BatchT]":
-        """Opens data and log, builds the model, loads its weights.
+        """Sets up the machine, opens the data, builds the model and opens the log.
 
         Args:
             open_recipe: fills in the settings, opens the data and builds the model.
             config: as the user gave it.
             announce: prints a line.
             processes: of the run; the first prints and logs.
-            log_class: of the log; another one may print what it records.
 
         Raises:
             ValueError: a setting, the dataset or the checkpoint is refused.
         """
         machine = set_up_machine(config, announce, processes)
-        recipe = open_recipe(config, machine)
-        run = recipe.config.run
+        return cls.of(open_recipe(config, machine), machine)
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe[BatchT], machine: Machine, log_class: type[RunLog] = RunLog
+    ) -> "Run[BatchT]":
+        """Loads the weights of an opened recipe and opens the log.
+
+        Args:
+            recipe: of the model, just built.
+            machine: that it was built on.
+            log_class: of the log; another one may print what it records.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, or of another model or dataset.
+        """
+        run, processes = recipe.config.run, machine.processes
         if run.load_checkpoint_path is not None:
             recipe.check_dataset(Path(run.load_checkpoint_path))
             recipe.load_weights(Path(run.load_checkpoint_path))

@@ -10,12 +10,12 @@ from dlrm.config import (
     OptimizerConfig,
 )
 from dlrm.model.weights import describe_model, load_weights
-from dlrm.train.checkpoint import resume_run, save_run
+from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from recsys.train.loop import LoopState
 from recsys.train.precision import Precision
-from recsys.train.processes import Processes
+from recsys.train.processes import ALONE, Processes
 from tests.dlrm.ranks import (
     SIZES,
     batch,
@@ -59,24 +59,38 @@ def train_on_ranks(rank, placed, folder, first, last):
     """Goes on from the checkpoint in the folder, if there is one, and saves another."""
     model = distributed("joint_fused", placed, rank)
     step = distributed_step(model, config().optimizer, Precision(device_type="cpu"))
-    checkpoints = CheckpointFolder(folder)
-    found = resume_run(checkpoints, config(), model, step)
-    assert (found.step if found else 0) == first
+    assert resume(folder, model, step) == first
     source = cut_batches(Batches(first, last), placed, rank)
     for seen in source.batches():
         step(seen, 0.01)
     processes = Processes(rank, placed.world_size, rank)
-    save_run(checkpoints, config(), model, step, LoopState(step=last), False, processes)
+    save(folder, model, step, last, processes)
+
+
+def resume(folder, model, step):
+    """Goes on from the latest checkpoint in the folder; returns its step, 0 where there is none."""
+    latest = CheckpointFolder(folder).latest()
+    if latest is None:
+        return 0
+    checkpoint = read_checkpoint(latest)
+    restore_state(checkpoint, model, step)
+    return checkpoint.state["step"]
+
+
+def save(folder, model, step, number, processes=ALONE):
+    saved = saved_state(model, step, processes)
+    values = LoopState(step=number).to_dict()
+    CheckpointFolder(folder).save(number, saved.groups, values, config().to_dict(), False,
+                                  parts=saved.parts, processes=processes)  # fmt: skip
 
 
 def train_alone(folder, first, last):
     model = single("joint_fused")
     step = DlrmTrainStep(model, config().optimizer, Precision(device_type="cpu"))
-    checkpoints = CheckpointFolder(folder)
-    resume_run(checkpoints, config(), model, step)
+    resume(folder, model, step)
     for seen in Batches(first, last).batches():
         step(seen, 0.01)
-    save_run(checkpoints, config(), model, step, LoopState(step=last), False)
+    save(folder, model, step, last)
 
 
 def tensors(folder):

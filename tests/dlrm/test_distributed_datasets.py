@@ -19,9 +19,9 @@ from dlrm.config import (
     RunConfig,
 )
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.train.run import fit
-from dlrm.train.session import Session
+from dlrm.recipe import DlrmRecipe
 from recsys.train.processes import ALONE, Processes
+from recsys.train.run import Run
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS
 from tests.dlrm.ranks import figures
 from tests.harness import run_ranks
@@ -41,7 +41,7 @@ KINDS = {
 BATCH, STEPS = 999, 6  # not a multiple of the ranks
 
 
-def session(folder, dataset, dataset_type, embedding_type, placement=None, processes=ALONE):
+def start(folder, dataset, dataset_type, embedding_type, placement=None, processes=ALONE):
     """Sets up a small run that begins with the weights in `folder / "first"`."""
     first = folder / "first"
     data = DataConfig(
@@ -77,7 +77,7 @@ def session(folder, dataset, dataset_type, embedding_type, placement=None, proce
         ),
         explicit=frozenset({"embedding_type"}),
     )
-    return Session.start(config, lambda _line: None, processes=processes)
+    return Run.start(DlrmRecipe.open, config, lambda _line: None, processes)
 
 
 def log_name(dataset_type, embedding_type, placement):
@@ -88,16 +88,16 @@ def run_cases(rank, world_size, folder, dataset, cases):
     """Runs on a rank; a placement of None is planned."""
     for dataset_type, embedding_type, placement in cases:
         processes = Processes(rank, world_size, rank)
-        fit(session(folder, dataset, dataset_type, embedding_type, placement, processes))
+        start(folder, dataset, dataset_type, embedding_type, placement, processes).fit()
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, dataset):
     """A folder with weights to begin with, and the logs of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    fit(session(folder, dataset, "split", "joint"))
+    start(folder, dataset, "split", "joint").fit()
     for kinds in itertools.product(DATASET_TYPES, EMBEDDING_TYPES):
-        fit(session(folder, dataset, *kinds))
+        start(folder, dataset, *kinds).fit()
     return folder
 
 

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM as `recsys.train.run` runs it: data, model, batches, step, evaluation and report."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from torch import Tensor
+
+from dlrm.config import SECTIONS, DlrmConfig
+from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.open_split import SplitPass
+from dlrm.data.sources import load_feature_spec
+from dlrm.data.synthetic import ensure_synthetic_dataset
+from dlrm.model import nvidia_checkpoint
+from dlrm.model.weights import check_dataset, load_weights
+from dlrm.nn.embedding import LookupsT
+from dlrm.train.checkpoint import restore_state, saved_state
+from dlrm.train.devices import Devices, build_devices
+from dlrm.train.evaluate import SplitScores, check_auc, score_split
+from dlrm.train.resolve import resolve, take_model_from_checkpoint
+from dlrm.train.step import DlrmTrainStep
+from recsys.data.feature_spec import FeatureSpec
+from recsys.settings import resumable_settings
+from recsys.train.checkpoint import Checkpoint, CheckpointFolder
+from recsys.train.latency import DISTINCT_INPUTS
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, TrainStep
+from recsys.train.processes import Processes, join_processes
+from recsys.train.recipe import Machine, SavedState
+from recsys.train.schedule import Schedule, WarmupPolynomialDecay
+from recsys.train.timing import rate_in_words
+
+logger = logging.getLogger(__name__)
+
+
+def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
+    """Joins the processes of a run as its settings and torchrun say; see `join_processes`."""
+    run = config.run
+    return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DlrmRecipe(Generic[LookupsT]):
+    """A DLRM and its dataset; see `Recipe`.
+
+    Attributes:
+        config: settings, resolved.
+        machine: that this process computes on.
+        spec: of the dataset.
+        devices: the model on one device, or this rank's shards of it.
+    """
+
+    config: DlrmConfig
+    machine: Machine
+    spec: FeatureSpec
+    devices: Devices[LookupsT]
+    resumable = resumable_settings(SECTIONS)
+    folder_setting = "save_checkpoint_path"
+    summary = ()
+
+    @classmethod
+    def open(cls, config: DlrmConfig, machine: Machine) -> "DlrmRecipe[Any]":
+        """Fills in the settings, opens the dataset and builds the model.
+
+        Raises:
+            ValueError: a setting, the dataset or the checkpoint is refused.
+        """
+        config, processes = take_model_from_checkpoint(config), machine.processes
+        if config.data.dataset_type == "synthetic_disk":
+            if processes.is_first:
+                ensure_synthetic_dataset(config, machine.announce)
+            processes.barrier()
+        spec = load_feature_spec(config.data, config.model.num_numerical_features)
+        config = resolve(config, machine.device, spec, processes.world_size)
+        devices = build_devices(config, spec, machine.device, processes, machine.announce)
+        return cls(config=config, machine=machine, spec=spec, devices=devices)
+
+    def check_dataset(self, path: Path) -> None:
+        """Refuses a checkpoint of other table sizes."""
+        data = self.config.data
+        check_dataset(
+            path,
+            [feature.name for feature in self.spec.categorical],
+            self.devices.model.embeddings.table_sizes,
+            data.dataset or data.dataset_type,
+        )
+
+    def load_weights(self, path: Path) -> None:
+        """Puts the weights of a checkpoint into the model."""
+        load_weights(path, self.devices.model)
+
+    def training(self) -> "DlrmTraining[LookupsT]":
+        """Prepares the model for training."""
+        train_step = self.devices.train_step(self.machine.precision)
+        batch_size = self.config.data.batch_size
+        source = self.devices.batches(
+            SplitPass(split="train", batch_size=batch_size, train=True, whole=True)
+        )
+        _warn_of_endless_warmup(self.config, source.num_batches)
+        return DlrmTraining(self, source, train_step, self.devices.replayed(train_step))
+
+    def score(self, split: str | None = None) -> SplitScores:
+        """Scores a split; None takes that of --eval_split."""
+        data = self.config.data
+        wanted = SplitPass(split=split or data.eval_split, batch_size=data.test_batch_size)
+        return score_split(
+            self.devices.model,
+            self.devices.batches(wanted).batches(),
+            self.machine.precision,
+            self.machine.device,
+            torch.device(self.config.run.auc_device),
+            self.machine.processes,
+        )
+
+    def test(self) -> Mapping[str, float]:
+        """Scores the evaluation split."""
+        scores = self.score()
+        metrics = scores.metrics
+        self.machine.announce(
+            f"Finished testing on the {self.config.data.eval_split} split, {metrics.num_rows} "
+            f"rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
+            f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
+            f"{scores.samples_per_s:,.0f} samples/s"
+        )
+        return dataclasses.asdict(metrics) | {
+            "avg_inference_latency": scores.mean_latency_s,
+            "average_test_throughput": scores.samples_per_s,
+        }
+
+    def inference_summary(self) -> Sequence[str]:
+        """Returns nothing: an inference is a forward pass up to the probabilities."""
+        return ()
+
+    def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
+        """Returns calls that score batches of the evaluation split."""
+        self.devices.model.eval()
+        wanted = SplitPass(split=self.config.data.eval_split, batch_size=batch_size, whole=True)
+        batches = itertools.islice(self.devices.batches(wanted).batches(), DISTINCT_INPUTS)
+        return [functools.partial(self._probabilities, batch) for batch in batches]
+
+    def _probabilities(self, batch: Batch[LookupsT]) -> Tensor:
+        with self.machine.precision.autocast():
+            return torch.sigmoid(self.devices.model(batch.numerical, batch.ids))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DlrmTraining(Generic[LookupsT]):
+    """A DLRM in training; see `Training`.
+
+    Attributes:
+        recipe: its model and data.
+        source: training batches.
+        train_step: that trains on one; holds the states of the optimizers.
+        step: the same as the loop calls it, replayed from a CUDA graph or not.
+    """
+
+    recipe: DlrmRecipe[LookupsT]
+    source: BatchSource[LookupsT]
+    train_step: DlrmTrainStep[LookupsT]
+    step: TrainStep[Batch[LookupsT]]
+    metric = "auc"
+
+    @property
+    def schedule(self) -> Schedule:
+        """Learning rate of every step."""
+        optim = self.recipe.config.optimizer
+        return WarmupPolynomialDecay(
+            base_lr=optim.lr,
+            warmup_steps=optim.warmup_steps,
+            warmup_factor=optim.warmup_factor,
+            decay_start_step=optim.decay_start_step,
+            decay_steps=optim.decay_steps,
+            decay_power=optim.decay_power,
+            decay_end_lr=optim.decay_end_lr,
+        )
+
+    @property
+    def cadence(self) -> LoopConfig:
+        """When to print, evaluate, save and end."""
+        run = self.recipe.config.run
+        return LoopConfig(
+            epochs=run.epochs,
+            max_steps=run.max_steps,
+            test_freq=run.test_freq,
+            test_after=run.test_after,
+            metric_threshold=run.auc_threshold,
+            print_freq=run.print_freq,
+            save_freq=run.save_freq,
+            benchmark_warmup_steps=run.benchmark_warmup_steps,
+        )
+
+    @property
+    def layout(self) -> "NvidiaLayout | None":
+        """NVIDIA's layout of the checkpoints, where the settings ask for it."""
+        is_native = self.recipe.config.run.checkpoint_format == "native"
+        return None if is_native else NvidiaLayout(self.recipe)
+
+    def summary(self) -> str:
+        """Returns the batches of an epoch and the tables."""
+        sizes, source = self.recipe.spec.table_sizes, self.source
+        return (
+            f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch, "
+            f"{len(sizes)} tables with {sum(sizes)} rows, on {self.recipe.machine.device.type}; "
+            f"evaluating on the {self.recipe.config.data.eval_split} split"
+        )
+
+    def evaluate(self, epochs_done: int) -> Evaluation:
+        """Scores the evaluation split."""
+        recipe = self.recipe
+        scores = recipe.score()
+        metrics = scores.metrics
+        recipe.machine.announce(f"test loss: {metrics.log_loss:.8f}")
+        recipe.devices.model.embeddings.raise_bad_ids()
+        if epochs_done >= 1 and not recipe.config.data.is_synthetic:
+            check_auc(metrics)
+        return Evaluation(metrics.auc, dataclasses.asdict(metrics), scores.samples_per_s)
+
+    @contextlib.contextmanager
+    def saved(self) -> Iterator[SavedState]:
+        """Holds weights, optimizer states and the state of PyTorch's random generators."""
+        recipe = self.recipe
+        yield saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Puts back what `saved` gave."""
+        restore_state(checkpoint, self.recipe.devices.model, self.train_step)
+
+    def report(
+        self,
+        result: FitResult,
+        folder: CheckpointFolder | None,  # noqa: ARG002  (nothing is tested after the training)
+    ) -> Iterator[Mapping[str, float]]:
+        """Reports the training."""
+        self.recipe.devices.model.embeddings.raise_bad_ids()
+        state = result.state
+        quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+        quality = quality if math.isfinite(state.best_metric) else "not evaluated"
+        self.recipe.machine.announce(
+            f"Finished after {state.step} steps: {quality}, "
+            f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
+        )
+        yield {
+            "best_auc": state.best_metric,
+            "best_epoch": state.best_epoch,
+            "average_train_throughput": result.train_samples_per_s,
+            "average_test_throughput": result.test_samples_per_s,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NvidiaLayout:
+    """Checkpoints as NVIDIA's DLRM reads them."""
+
+    recipe: DlrmRecipe[Any]
+
+    def check_destination(self, folder: Path) -> None:
+        """Refuses a folder that holds anything but such a checkpoint."""
+        nvidia_checkpoint.check_destination(folder)
+
+    def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
+        """Saves the best checkpoint, for which alone the layout has room."""
+        if state.best_epoch and not is_best:
+            return
+        nvidia_checkpoint.save(
+            folder,
+            self.recipe.devices.model,
+            state.epoch,
+            state.step,
+            self.recipe.config.to_dict(),
+            self.recipe.machine.processes,
+        )
+
+
+def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
+    steps = config.run.epochs * num_batches
+    steps = steps if config.run.max_steps is None else min(steps, config.run.max_steps)
+    warmup = config.optimizer.warmup_steps
+    if steps < warmup and not config.data.is_synthetic:
+        logger.warning(
+            "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of --lr. "
+            "The defaults suit the Terabyte log; docs/dlrm.md, Training, has settings for "
+            "smaller data",
+            steps,
+            warmup,
+            steps / warmup,
+        )
