@@ -107,9 +107,7 @@ def _environment(changes: dict[str, str | None]) -> dict[str, str]:
 
 
 def torchrun(processes: int, *options: str) -> list[str]:
-    """Returns the arguments of Python before those of a program on several processes."""
-    if processes == 1:
-        return []
+    """Returns the arguments of Python before those of a program of several processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone"]
     return [*launcher, f"--nproc_per_node={processes}", *options]
 

@@ -25,7 +25,7 @@ def run(folder: Path, processes: int, flags: Sequence[str]) -> dict[str, Any]:
     """
     program = ["-m", "bert4rec.scripts.main", *RANDOM, *flags]
     program += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
-    python(*torchrun(processes), *program)
+    python(*(torchrun(processes) if processes > 1 else ()), *program)
     records = read_log(folder / "log.json")
     assert records[0]["type"] == "LOG"
     # Only one process logs, however many there are; a resumed run appends.

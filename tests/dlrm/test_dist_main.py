@@ -36,8 +36,10 @@ MODEL = (
 
 
 def command(processes, *arguments, elastic=()):
-    program = "dlrm.scripts.main" if processes == 1 else "dlrm.scripts.dist_main"
-    return [*harness.torchrun(processes, *elastic), "-m", program, *MODEL, *arguments]
+    if processes == 1:
+        return ["-m", "dlrm.scripts.main", *MODEL, *arguments]
+    launcher = harness.torchrun(processes, *elastic)
+    return [*launcher, "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
 
 
 def nvidia_command(processes, *arguments):
