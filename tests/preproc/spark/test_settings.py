@@ -62,6 +62,9 @@ def test_settings_without_a_meaning(fields, message):
 def test_sizes_and_configuration():
     sizes = {"64": 64, "512m": 2**29, "4g": 4 * GIB, "2GB": 2 * GIB, "1k": 1024}
     assert {text: parse_spark_size("x", text) for text in sizes} == sizes
+    for text in ("1.5g", "4 g", "g", "4x"):
+        with pytest.raises(PreprocError, match=r"x must be a size such as 512m or 4g; got"):
+            parse_spark_size("x", text)
     conf = (("spark.sql.files.maxPartitionBytes", "1m"),)
     assert SparkSettings(spark_conf=conf).unit_bytes() == 2**20
     assert SparkSettings().unit_bytes() is None
