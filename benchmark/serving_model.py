@@ -20,7 +20,7 @@ from recsys.serve.requests import Arrays
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
 from recsys.train.checkpoint import write_checkpoint
-from recsys.train.latency import DISTINCT_INPUTS
+from recsys.train.timing import DISTINCT_INPUTS
 
 NAME = "dlrm"
 """Of the model on the server."""

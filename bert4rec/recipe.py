@@ -18,7 +18,7 @@ from bert4rec.data.batches import (
     pack,
     training_batches,
 )
-from bert4rec.data.negatives import draw_negatives
+from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
@@ -42,12 +42,11 @@ from recsys.data.sequences import Sequences
 from recsys.settings import resumable_settings
 from recsys.train.allocator import keep_few_primitives
 from recsys.train.checkpoint import Checkpoint, CheckpointFolder
-from recsys.train.latency import DISTINCT_INPUTS
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Announce, Machine, SavedState
 from recsys.train.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
-from recsys.train.timing import rate_in_words
+from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"

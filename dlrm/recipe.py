@@ -30,12 +30,11 @@ from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.settings import resumable_settings
 from recsys.train.checkpoint import Checkpoint, CheckpointFolder
-from recsys.train.latency import DISTINCT_INPUTS
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, TrainStep
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState
 from recsys.train.schedule import Schedule, WarmupPolynomialDecay
-from recsys.train.timing import rate_in_words
+from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
 

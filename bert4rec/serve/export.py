@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.next_items import ask, pairs
+from bert4rec.model.scoring import ask, pairs
 from bert4rec.model.weights import describe_model, weights_of
 from bert4rec.rules import room_for_items
 from bert4rec.serve import triton_model

@@ -16,7 +16,7 @@ import torch
 
 from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.next_items import Histories, ask, pairs
+from bert4rec.model.scoring import Histories, ask, pairs
 from bert4rec.model.weights import StoredModel
 from bert4rec.train.metrics import ranking_metrics
 from recsys.data.manifest import Manifest

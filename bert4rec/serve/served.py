@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.next_items import Histories, ask, pairs
+from bert4rec.model.scoring import Histories, ask, pairs
 from bert4rec.serve.item_names import ItemNames
 from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights

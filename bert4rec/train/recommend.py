@@ -24,7 +24,7 @@ import torch
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.sources import dataset_fingerprint, dataset_root
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.next_items import ask, pairs
+from bert4rec.model.scoring import ask, pairs
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map

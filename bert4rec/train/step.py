@@ -12,9 +12,8 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
-from bert4rec.model.item_rows import ItemRows
 from bert4rec.model.loss import LossNetwork, Question
-from bert4rec.model.network import Bert4Rec
+from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: autocast dtype, static loss scale, and one overflow flag for the whole model."""
+"""Device and mixed precision of a run: autocast dtype, loss scale, overflow flag."""
 
 import contextlib
 import dataclasses
@@ -72,3 +72,19 @@ def resolve_precision(
 
 def _cpu_has_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def resolve_device(base_device: str) -> torch.device:
+    """Returns the device of a run.
+
+    Raises:
+        ValueError: CUDA was asked for and is not there.
+    """
+    if base_device == "auto":
+        base_device = "cuda" if torch.cuda.is_available() else "cpu"
+    if base_device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "--base_device cuda: this machine (or this build of torch) has no CUDA device; "
+            "use --base_device auto or cpu"
+        )
+    return torch.device(base_device)

@@ -15,13 +15,12 @@ import torch
 
 from recsys.train.allocator import keep_freed_memory
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
-from recsys.train.device import resolve_device
-from recsys.train.latency import TABLE_HEAD, InferenceFigures, measure_latency
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
-from recsys.train.precision import resolve_precision
+from recsys.train.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import Announce, Config, ConfigT, Machine, Recipe, Training
 from recsys.train.run_log import RunLog
+from recsys.train.timing import TABLE_HEAD, InferenceFigures, measure_latency
 
 logger = logging.getLogger(__name__)
 

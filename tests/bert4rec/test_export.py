@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.model.next_items import ask, pairs
+from bert4rec.model.scoring import ask, pairs
 from bert4rec.model.weights import FINGERPRINT
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.serve.network import NextItemNetwork

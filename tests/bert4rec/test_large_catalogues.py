@@ -11,9 +11,8 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import pack, training_batches
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.data.windows import Windows
-from bert4rec.model.item_rows import ItemRows
 from bert4rec.model.loss import LossNetwork, Question
-from bert4rec.model.network import Bert4Rec
+from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.train.step import build_sampler, build_step, next_item_batch
 from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import read_checkpoint

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bert4rec.config import ModelConfig
-from bert4rec.data.negatives import draw_negatives
-from bert4rec.data.random_sequences import random_sequences
+from bert4rec.data.negative_sampler import draw_negatives
+from bert4rec.data.sources import random_sequences
 from bert4rec.data.split import true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
