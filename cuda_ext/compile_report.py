@@ -90,7 +90,7 @@ def parse_usage(text: str) -> list[Usage]:
         spilled = re.findall(r"(\d+) bytes spill", rest)
         found.append(
             Usage(
-                kernel.replace("(UpdateRule)", "rule ").replace("kernels::", ""),
+                kernel.replace("<kernels::DeviceMath>", "").replace("kernels::", ""),
                 rest.partition("'")[0],
                 int(registers[1]),
                 int(shared[1]) if shared else 0,

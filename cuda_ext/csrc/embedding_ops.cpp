@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "run_kernel.h"
+#include "update_rules.h"
 
 namespace recsys {
 namespace {
@@ -72,22 +73,56 @@ GatherArguments lookup_arguments(const Tensor& table, const Tensor& rows, Scalar
   return arguments;
 }
 
-UpdateRule rule_named(const std::string& name) {
-  if (name == "sgd") {
-    return UpdateRule::kSgd;
-  }
-  if (name == "rowwise_adagrad") {
-    return UpdateRule::kRowwiseAdagrad;
-  }
-  if (name == "adagrad") {
-    return UpdateRule::kAdagrad;
-  }
-  STD_TORCH_CHECK(name == "adam", "update_rows: rule must be sgd, rowwise_adagrad, adagrad or ",
-                  "adam, not '", name, "'");
-  return UpdateRule::kAdam;
+// What the op has to know of a rule.
+struct RuleShape {
+  const char* name;
+  int row_states;
+  int element_states;
+  int hyperparameters;
+};
+
+struct NoMath {
+  using Number = float;
+};
+
+template <template <typename> class... Each>
+std::vector<RuleShape> shapes_of(RuleList<Each...>) {
+  return {{Each<NoMath>::kName, Each<NoMath>::kRowStates, Each<NoMath>::kElementStates,
+           Each<NoMath>::kHyperparameters}...};
 }
 
-// What update_rows and sgd_rows_unsorted share.
+// Checks the rule's name, state and hyperparameters, and writes them into the arguments.
+void set_rule(UpdateArguments& arguments, const std::string& name, const std::vector<Tensor>& state,
+              const std::vector<double>& hyperparameters, const Tensor& table, const char* op) {
+  static const std::vector<RuleShape> shapes = shapes_of(UpdateRules{});
+  std::string names;
+  const RuleShape* rule = nullptr;
+  for (const RuleShape& shape : shapes) {
+    names += (names.empty() ? "" : ", ") + std::string(shape.name);
+    if (name == shape.name) {
+      rule = &shape;
+      arguments.rule = static_cast<int32_t>(&shape - shapes.data());
+    }
+  }
+  STD_TORCH_CHECK(rule != nullptr, op, ": there is no rule '", name, "', only ", names);
+  const int states = rule->row_states + rule->element_states;
+  STD_TORCH_CHECK(static_cast<int>(state.size()) == states, op, ": the state does not fit the ",
+                  "rule '", name, "', which has ", states, " tensors, not ", state.size());
+  for (int i = 0; i < states; ++i) {
+    arguments.state[i] =
+        optional_data<float>(state[i], table, ScalarType::Float,
+                             i < rule->row_states ? table.size(0) : table.numel(), op, "state");
+  }
+  STD_TORCH_CHECK(static_cast<int>(hyperparameters.size()) == rule->hyperparameters, op,
+                  ": the rule '", name, "' has ", rule->hyperparameters, " hyperparameters, not ",
+                  hyperparameters.size());
+  for (int i = 0; i < rule->hyperparameters; ++i) {
+    arguments.hyperparameters[i] = static_cast<float>(hyperparameters[i]);
+    arguments.one_minus_hyperparameters[i] = static_cast<float>(1.0 - hyperparameters[i]);
+  }
+}
+
+// The arguments of update_rows and sgd_rows_unsorted alike.
 UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const Tensor& gradients,
                                  const std::optional<Tensor>& source,
                                  const std::optional<Tensor>& scale, const Tensor& lr,
@@ -107,7 +142,7 @@ UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const 
       ": table must be float32 or bfloat16");
   arguments.num_table_rows = table.size(0);
   arguments.dim = static_cast<int32_t>(table.size(1));
-  arguments.sorted_rows = rows.data_ptr();
+  arguments.rows = rows.data_ptr();
   arguments.row_type = row_type_of(rows, op);
   arguments.count = rows.numel();
   STD_TORCH_CHECK(arguments.count <= std::numeric_limits<int32_t>::max(), op,
@@ -264,42 +299,27 @@ std::tuple<Tensor, Tensor> sort_rows(const Tensor& rows, int64_t num_table_rows)
 }
 
 void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
-                 const std::optional<Tensor>& first_state,
-                 const std::optional<Tensor>& second_state, const Tensor& sorted_rows,
+                 const std::vector<Tensor>& state, const Tensor& sorted_rows,
                  const Tensor& positions, const Tensor& gradients,
                  const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
                  const Tensor& lr, const Tensor& step, const std::optional<Tensor>& inverse_scale,
                  const std::optional<Tensor>& overflow, const std::string& rule,
-                 double weight_decay, double eps, double beta1, double beta2,
+                 double weight_decay, const std::vector<double>& hyperparameters,
                  int64_t rounding_seed) {
   const char* op = "update_rows";
   UpdateArguments arguments = update_arguments(table, sorted_rows, gradients, source, scale, lr,
                                                inverse_scale, overflow, op);
   check_sorted_rows(sorted_rows, table.size(0), op);
-  arguments.rule = rule_named(rule);
+  set_rule(arguments, rule, state, hyperparameters, table, op);
   const int64_t elements = table.numel();
   arguments.table_low =
       optional_data<int16_t>(table_low, table, ScalarType::Short, elements, op, "table_low");
   STD_TORCH_CHECK(arguments.table_low == nullptr || arguments.table_dtype == Dtype::kBFloat16, op,
                   ": table_low goes with a bfloat16 table of high halves");
-  const bool one_state_per_row = arguments.rule == UpdateRule::kRowwiseAdagrad;
-  arguments.first_state =
-      optional_data<float>(first_state, table, ScalarType::Float,
-                           one_state_per_row ? table.size(0) : elements, op, "first_state");
-  arguments.second_state =
-      optional_data<float>(second_state, table, ScalarType::Float, elements, op, "second_state");
-  STD_TORCH_CHECK((arguments.first_state != nullptr) == (arguments.rule != UpdateRule::kSgd) &&
-                      (arguments.second_state != nullptr) == (arguments.rule == UpdateRule::kAdam),
-                  op, ": the state does not fit the rule '", rule, "'");
   arguments.positions =
       optional_data<int32_t>(positions, table, ScalarType::Int, arguments.count, op, "positions");
   arguments.step = optional_data<float>(step, table, ScalarType::Float, 1, op, "step");
   arguments.weight_decay = static_cast<float>(weight_decay);
-  arguments.eps = static_cast<float>(eps);
-  arguments.beta1 = static_cast<float>(beta1);
-  arguments.beta2 = static_cast<float>(beta2);
-  arguments.one_minus_beta1 = static_cast<float>(1.0 - beta1);
-  arguments.one_minus_beta2 = static_cast<float>(1.0 - beta2);
   arguments.rounding_seed = static_cast<uint32_t>(rounding_seed);
   if (arguments.count == 0 || elements == 0) {
     return;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace recsys {
 
@@ -37,13 +38,12 @@ Tensor embedding_bag_scale_backward(const Tensor& gradient, const Tensor& table,
 std::tuple<Tensor, Tensor> sort_rows(const Tensor& rows, int64_t num_table_rows);
 
 void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
-                 const std::optional<Tensor>& first_state,
-                 const std::optional<Tensor>& second_state, const Tensor& sorted_rows,
+                 const std::vector<Tensor>& state, const Tensor& sorted_rows,
                  const Tensor& positions, const Tensor& gradients,
                  const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
                  const Tensor& lr, const Tensor& step, const std::optional<Tensor>& inverse_scale,
                  const std::optional<Tensor>& overflow, const std::string& rule,
-                 double weight_decay, double eps, double beta1, double beta2,
+                 double weight_decay, const std::vector<double>& hyperparameters,
                  int64_t rounding_seed);
 
 void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gradients,

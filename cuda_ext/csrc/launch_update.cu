@@ -16,8 +16,12 @@ namespace {
 constexpr int kVectorColumns = 4;
 
 bool takes_vectors(const UpdateArguments& arguments) {
-  return fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.table_low,
-                      arguments.gradients, arguments.first_state, arguments.second_state);
+  bool fits = fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.table_low,
+                           arguments.gradients);
+  for (const float* state : arguments.state) {
+    fits = fits && fits_vectors(arguments.dim, kVectorColumns, state);
+  }
+  return fits;
 }
 
 // Whether a row fits the lanes of one team, one part each: the sums of segments stay in registers.
@@ -42,7 +46,7 @@ int with_format(const UpdateArguments& arguments, const Function& f) {
   return arguments.table_low == nullptr ? f(TypeTag<BFloat16Format>{}) : f(TypeTag<SplitFormat>{});
 }
 
-template <UpdateRule rule>
+template <typename Rule>
 int launch_chunks(const UpdateArguments& arguments, const ChunkSums& chunk_sums, void* stream) {
   return with_format(arguments, [&](auto format_type) {
     return with_float_type(arguments.gradient_dtype, [&](auto gradient_type) {
@@ -50,24 +54,18 @@ int launch_chunks(const UpdateArguments& arguments, const ChunkSums& chunk_sums,
       using Gradient = typename decltype(gradient_type)::type;
       const int lanes = team_lanes(arguments.dim, kVectorColumns);
       const int64_t blocks = blocks_for(chunks_of(arguments.count), kBlockThreads / lanes);
-      return RECSYS_LAUNCH((update_chunks<rule, Format, Gradient, kVectorColumns>), blocks,
+      return RECSYS_LAUNCH((update_chunks<Rule, Format, Gradient, kVectorColumns>), blocks,
                            kBlockThreads, 0, stream, arguments, chunk_sums, lanes);
     });
   });
 }
 
 int launch_rule(const UpdateArguments& arguments, const ChunkSums& chunk_sums, void* stream) {
-  switch (arguments.rule) {
-    case UpdateRule::kSgd:
-      return launch_chunks<UpdateRule::kSgd>(arguments, chunk_sums, stream);
-    case UpdateRule::kRowwiseAdagrad:
-      return launch_chunks<UpdateRule::kRowwiseAdagrad>(arguments, chunk_sums, stream);
-    case UpdateRule::kAdagrad:
-      return launch_chunks<UpdateRule::kAdagrad>(arguments, chunk_sums, stream);
-    case UpdateRule::kAdam:
-      return launch_chunks<UpdateRule::kAdam>(arguments, chunk_sums, stream);
-  }
-  return kInvalidValue;
+  int status = kInvalidValue;
+  with_rule<DeviceMath>(arguments.rule, [&](auto rule) {
+    status = launch_chunks<decltype(rule)>(arguments, chunk_sums, stream);
+  });
+  return status;
 }
 
 template <int Width>

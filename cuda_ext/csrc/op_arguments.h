@@ -103,24 +103,25 @@ struct SortArguments {
   void* workspace;     // as many bytes as the backend's sort_workspace_bytes asks for
 };
 
-enum class UpdateRule : int32_t { kSgd, kRowwiseAdagrad, kAdagrad, kAdam };
+// Room for the row optimizers of update_rules.h.
+constexpr int kMaxRuleStates = 4;
+constexpr int kMaxHyperparameters = 4;
 
 // update_rows: applies row gradients to a table, in place.
 //
 // The gradient of a row is the sum over its lookups, in the order of their positions, of
-// scale[l] * gradients[source[l]], in float32, times inverse_scale. See reference.py for the rules.
+// scale[l] * gradients[source[l]], in float32, times inverse_scale. update_rules.h has the rules.
 struct UpdateArguments {
-  UpdateRule rule;
-  void* table;  // [R, D] float32 or bfloat16
+  int32_t rule;  // its position in UpdateRules
+  void* table;   // [R, D] float32 or bfloat16
   Dtype table_dtype;
   int16_t* table_low;  // [R, D] low halves of a planar-split table (then table is bfloat16) or null
   int64_t num_table_rows;
   int32_t dim;
-  float* first_state;   // rowwise_adagrad [R]; adagrad, adam [R, D]; else null
-  float* second_state;  // adam [R, D]; else null
-  const void* sorted_rows;
+  float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]
+  const void* rows;              // [count], in ascending order for update_rows
   IndexType row_type;
-  const int32_t* positions;
+  const int32_t* positions;  // [count]: lookup of each row; null where rows are not sorted
   int64_t count;
   const void* gradients;  // [count or source range, D]
   Dtype gradient_dtype;   // float32, float16 or bfloat16
@@ -131,11 +132,9 @@ struct UpdateArguments {
   const float* inverse_scale;  // or null for 1
   const bool* overflow;        // or null; true: nothing is written
   float weight_decay;
-  float eps;
-  float beta1;
-  float beta2;
-  float one_minus_beta1;  // rounded from float64: 1 - 0.999f is off by 1e-5 of itself
-  float one_minus_beta2;
+  float hyperparameters[kMaxHyperparameters];  // in the rule's order
+  // 1 - each, rounded from float64: 1 - 0.999f is off by 1e-5 of itself.
+  float one_minus_hyperparameters[kMaxHyperparameters];
   uint32_t rounding_seed;  // of the stochastic rounding of bfloat16 tables
   void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
 };
@@ -144,7 +143,7 @@ struct UpdateArguments {
 // lookup after the other, without a sort. On the CPU in the order of the lookups, on a device in
 // any order. float32 tables, no weight decay.
 struct UnsortedSgdArguments {
-  UpdateArguments update;  // sorted_rows holds the rows as they come; positions is null
+  UpdateArguments update;
 };
 
 }  // namespace recsys

@@ -45,10 +45,10 @@ RECSYS_LIBRARY(library) {
       " -> Tensor");
   library.def("sort_rows(Tensor rows, int num_table_rows) -> (Tensor, Tensor)");
   library.def(
-      "update_rows(Tensor(a!) table, Tensor(b!)? table_low, Tensor(c!)? first_state,"
-      " Tensor(d!)? second_state, Tensor sorted_rows, Tensor positions, Tensor gradients,"
+      "update_rows(Tensor(a!) table, Tensor(b!)? table_low, Tensor(c!)[] state,"
+      " Tensor sorted_rows, Tensor positions, Tensor gradients,"
       " Tensor? source, Tensor? scale, Tensor lr, Tensor step, Tensor? inverse_scale,"
-      " Tensor? overflow, str rule, float weight_decay, float eps, float beta1, float beta2,"
+      " Tensor? overflow, str rule, float weight_decay, float[] hyperparameters,"
       " int rounding_seed) -> ()");
   library.def(
       "sgd_rows_unsorted(Tensor(a!) table, Tensor rows, Tensor gradients, Tensor? source,"

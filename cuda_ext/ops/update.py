@@ -132,13 +132,11 @@ def call_update_rows(
         scale: see there.
         table_low: see there.
     """
-    first, second, *_ = [*state.values(), None, None]
-    named = ROW_RULES[optimizer].hyperparameters
-    eps, beta1, beta2 = (named.get(name, 0.0) for name in ("eps", "beta1", "beta2"))
+    hyperparameters = list(ROW_RULES[optimizer].hyperparameters.values())
     ops.update_rows(
-        *(table, table_low, first, second, *sorted_rows, gradients, source, scale),
-        *(step.lr, step.step, step.inverse_scale, step.overflow, optimizer, step.weight_decay),
-        *(eps, beta1, beta2, step.rounding_seed),
+        *(table, table_low, list(state.values()), *sorted_rows, gradients, source, scale),
+        *(step.lr, step.step, step.inverse_scale, step.overflow),
+        *(optimizer, step.weight_decay, hyperparameters, step.rounding_seed),
     )
 
 

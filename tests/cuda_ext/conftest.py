@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from cuda_ext import library
 from cuda_ext.emu import build
@@ -26,10 +27,10 @@ class Backend:
 
     def run(self, op: str, *arguments: Any) -> Any:
         """Calls an op with its tensors on the device; its results lie on the CPU."""
-        there = [a.to(self.device) if isinstance(a, Tensor) else a for a in arguments]
+        there = tree_map_only(Tensor, lambda tensor: tensor.to(self.device), list(arguments))
         found = getattr(self.ops, op)(*there)
         if self.device != "cpu":
-            for here, used in zip(arguments, there, strict=True):
+            for here, used in zip(tree_leaves(list(arguments)), tree_leaves(there), strict=True):
                 if isinstance(here, Tensor):
                     here.detach().copy_(used.detach())
         if isinstance(found, Tensor):

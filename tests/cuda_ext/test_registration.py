@@ -10,6 +10,7 @@ import torch
 from torch import library as torch_library
 
 from cuda_ext import library, ops, reference
+from cuda_ext.row_rules import ROW_RULES
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
@@ -27,12 +28,12 @@ def randn(*shape, seed=0, **options):
 
 def update_arguments(rule):
     table = randn(30, 8)
-    first, second, *_ = [*ops.row_optimizer_state(rule, table).values(), None, None]
+    state = list(ops.row_optimizer_state(rule, table).values())
     rows, positions = ops.sort_rows(ROWS, 30)
     return (
-        *(table, None, first, second, rows, positions, randn(12, 8, seed=1), None, None),
+        *(table, None, state, rows, positions, randn(12, 8, seed=1), None, None),
         *(torch.tensor(0.1), torch.tensor(1.0), torch.tensor(0.5), torch.tensor(False)),
-        *(rule, 0.0, 1e-8, 0.9, 0.999, 0),
+        *(rule, 0.0, list(ROW_RULES[rule].hyperparameters.values()), 0),
     )
 
 

@@ -34,7 +34,7 @@ int64_t owned_positions(const Row* rows, int64_t begin, int64_t end, uint32_t ow
 template <typename Gradient, typename Row>
 void sgd_unsorted_of(const UpdateArguments& arguments, uint32_t owner, uint32_t num_owners) {
   const int dim = arguments.dim;
-  const auto* rows = static_cast<const Row*>(arguments.sorted_rows);
+  const auto* rows = static_cast<const Row*>(arguments.rows);
   const auto* gradients = static_cast<const Gradient*>(arguments.gradients);
   auto* table = static_cast<float*>(arguments.table);
   const float rate =

@@ -17,7 +17,7 @@
 namespace recsys::cpu::RECSYS_ISA {
 
 // The gradient rows of sorted lookups.
-template <typename StoredType, UpdateRule kRule, typename Row>
+template <typename StoredType, typename Rule, typename Row>
 struct GradientLookups {
   using Stored = StoredType;
 
@@ -27,7 +27,7 @@ struct GradientLookups {
 
   explicit GradientLookups(const UpdateArguments& update)
       : arguments(update),
-        rows(update.sorted_rows, update.row_type),
+        rows(update.rows, update.row_type),
         distance(prefetch_distance(update.dim * int64_t{4})) {}
 
   const Stored* row(int64_t i) const {
@@ -43,7 +43,7 @@ struct GradientLookups {
     if (later < arguments.count) {
       RECSYS_ISA::prefetch(row(later), arguments.dim * static_cast<int64_t>(sizeof(Stored)));
       Row::prefetch(arguments, rows[later]);
-      Rule<kRule>::prefetch_state(arguments, rows[later]);
+      prefetch_state<Rule>(arguments, rows[later]);
     }
   }
 };
@@ -61,9 +61,9 @@ inline int64_t end_of_chunk(const UpdateArguments& arguments, int64_t chunk) {
   return end < arguments.count ? end : arguments.count;
 }
 
-template <UpdateRule kRule, typename Row, typename Gradient>
-void update_chunk(const UpdateArguments& arguments, const RuleScalars& scalars, int64_t chunk) {
-  const GradientLookups<Gradient, kRule, Row> lookups(arguments);
+template <typename Rule, typename Row, typename Gradient>
+void update_chunk(const UpdateArguments& arguments, const StepScalars& scalars, int64_t chunk) {
+  const GradientLookups<Gradient, Rule, Row> lookups(arguments);
   const RowNumbers& rows = lookups.rows;
   const int64_t begin = chunk * kUpdateChunk;
   const int64_t end = end_of_chunk(arguments, chunk);
@@ -88,32 +88,32 @@ void update_chunk(const UpdateArguments& arguments, const RuleScalars& scalars, 
       sum_rows(lookups, first, next, arguments.dim, tail_sum(arguments, chunk));
     }
     if (!crosses) {
-      Rule<kRule>::apply(arguments, scalars, row, Row(arguments, row), gradient);
+      apply_rule<Rule>(arguments, scalars, row, Row(arguments, row), gradient);
     }
   }
 }
 
-template <UpdateRule kRule, typename Row>
+template <typename Rule, typename Row>
 void update_chunks_of(const UpdateArguments& arguments, int64_t begin, int64_t end) {
-  const RuleScalars scalars(arguments);
+  const StepScalars scalars = scalars_of<Rule>(arguments);
   for (int64_t chunk = begin; chunk < end; ++chunk) {
     switch (arguments.gradient_dtype) {
       case Dtype::kFloat16:
-        update_chunk<kRule, Row, Half>(arguments, scalars, chunk);
+        update_chunk<Rule, Row, Half>(arguments, scalars, chunk);
         break;
       case Dtype::kBFloat16:
-        update_chunk<kRule, Row, BFloat16>(arguments, scalars, chunk);
+        update_chunk<Rule, Row, BFloat16>(arguments, scalars, chunk);
         break;
       default:
-        update_chunk<kRule, Row, float>(arguments, scalars, chunk);
+        update_chunk<Rule, Row, float>(arguments, scalars, chunk);
     }
   }
 }
 
-template <UpdateRule kRule, typename Row>
+template <typename Rule, typename Row>
 void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, int64_t end) {
-  const RuleScalars scalars(arguments);
-  const RowNumbers rows(arguments.sorted_rows, arguments.row_type);
+  const StepScalars scalars = scalars_of<Rule>(arguments);
+  const RowNumbers rows(arguments.rows, arguments.row_type);
   const auto continues = [&](int64_t chunk) {
     const int64_t last = end_of_chunk(arguments, chunk);
     return last < arguments.count && rows[last] == rows[last - 1];
@@ -134,7 +134,7 @@ void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, in
         columns.write(total, columns.read(total) + columns.read(head));
       });
     } while (rows[end_of_chunk(arguments, later) - 1] == row && continues(later));
-    Rule<kRule>::apply(arguments, scalars, row, Row(arguments, row), total);
+    apply_rule<Rule>(arguments, scalars, row, Row(arguments, row), total);
   }
 }
 
@@ -150,42 +150,30 @@ inline void with_row_format(const UpdateArguments& arguments, const Body& body) 
   }
 }
 
-template <UpdateRule kRule>
-struct UpdateOf {
-  static void chunks(const UpdateArguments& arguments, int64_t begin, int64_t end) {
-    with_row_format(arguments, [&](auto* row) {
-      update_chunks_of<kRule, std::remove_pointer_t<decltype(row)>>(arguments, begin, end);
-    });
-  }
-  static void crossing_rows(const UpdateArguments& arguments, int64_t begin, int64_t end) {
-    with_row_format(arguments, [&](auto* row) {
-      update_crossing_rows_of<kRule, std::remove_pointer_t<decltype(row)>>(arguments, begin, end);
-    });
-  }
-};
-
-// Calls body with the rule.
+// Calls body(rule, row format) with null pointers to the types; the ops know no rule but these.
 template <typename Body>
-inline void with_rule(UpdateRule rule, const Body& body) {
-  switch (rule) {
-    case UpdateRule::kRowwiseAdagrad:
-      return body(UpdateOf<UpdateRule::kRowwiseAdagrad>{});
-    case UpdateRule::kAdagrad:
-      return body(UpdateOf<UpdateRule::kAdagrad>{});
-    case UpdateRule::kAdam:
-      return body(UpdateOf<UpdateRule::kAdam>{});
-    default:
-      return body(UpdateOf<UpdateRule::kSgd>{});
+inline void with_rule_and_format(const UpdateArguments& arguments, const Body& body) {
+  const bool is_known = with_rule<VectorMath>(arguments.rule, [&](auto rule) {
+    with_row_format(arguments, [&](auto* row) { body(&rule, row); });
+  });
+  if (!is_known) {
+    __builtin_trap();
   }
 }
 
 inline void update_chunks_range(const UpdateArguments& arguments, int64_t begin, int64_t end) {
-  with_rule(arguments.rule, [&](auto update) { update.chunks(arguments, begin, end); });
+  with_rule_and_format(arguments, [&](auto* rule, auto* row) {
+    update_chunks_of<std::remove_pointer_t<decltype(rule)>, std::remove_pointer_t<decltype(row)>>(
+        arguments, begin, end);
+  });
 }
 
 inline void update_crossing_rows_range(const UpdateArguments& arguments, int64_t begin,
                                        int64_t end) {
-  with_rule(arguments.rule, [&](auto update) { update.crossing_rows(arguments, begin, end); });
+  with_rule_and_format(arguments, [&](auto* rule, auto* row) {
+    update_crossing_rows_of<std::remove_pointer_t<decltype(rule)>,
+                            std::remove_pointer_t<decltype(row)>>(arguments, begin, end);
+  });
 }
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -18,7 +18,7 @@ RECSYS_KERNEL(add_sgd_rows)(UpdateArguments arguments, int lanes) {
   if (lookup >= arguments.count) {
     return;
   }
-  const int64_t row = row_numbers(arguments.sorted_rows, arguments.row_type)[lookup];
+  const int64_t row = row_numbers(arguments.rows, arguments.row_type)[lookup];
   if (!is_row(row, arguments.num_table_rows)) {
     return;
   }

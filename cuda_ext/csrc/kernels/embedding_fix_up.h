@@ -130,7 +130,7 @@ RECSYS_BOUNDED_KERNEL(apply_crossing_segments, kBlockThreads, 3)(UpdateArguments
   }
   const Team team(lanes);
   const StepScalars scalars = step_scalars(arguments);
-  const RowNumbers rows = row_numbers(arguments.sorted_rows, arguments.row_type);
+  const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
   if (thread_index() == 0) {
     shared_segment.following = 0;
   }

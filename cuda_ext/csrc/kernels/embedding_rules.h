@@ -1,32 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row changes: storage formats of tables, and update rules. reference.py defines the rules.
+// How a row changes: storage formats of tables, and the rules of update_rules.h on them.
 #pragma once
 
 #include "../stochastic_rounding.h"
+#include "../update_rules.h"
 #include "embedding_vector.h"
 
 namespace recsys::kernels {
 
-// What all rows of a step share.
-struct StepScalars {
-  float lr;
-  float inverse_scale;
-  float first_correction;   // 1 - beta1^step, of Adam
-  float second_correction;  // 1 - beta2^step
-  uint32_t step;
+// What update_rules.h computes with.
+struct DeviceMath {
+  using Number = float;
+
+  RECSYS_DEVICE static float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+  RECSYS_DEVICE static float square_root(float value) { return sqrtf(value); }
+
+  // 1 / (1 - beta^step): 1 - beta^step itself would lose most of its digits in the first steps.
+  RECSYS_DEVICE static float bias_correction(float one_minus_beta, float step) {
+    return -1.0f / expm1f(step * log1pf(-one_minus_beta));
+  }
 };
 
+// The scalars of a step, for a rule that is known at run time.
 RECSYS_DEVICE StepScalars step_scalars(const UpdateArguments& arguments) {
-  const float step = *arguments.step;
-  StepScalars scalars{};
-  scalars.lr = *arguments.lr;
-  scalars.inverse_scale = arguments.inverse_scale == nullptr ? 1.0f : *arguments.inverse_scale;
-  scalars.step = static_cast<uint32_t>(step);
-  if (arguments.rule == UpdateRule::kAdam) {
-    // 1 - beta^step would lose most of its digits in the first steps.
-    scalars.first_correction = -expm1f(step * log1pf(-arguments.one_minus_beta1));
-    scalars.second_correction = -expm1f(step * log1pf(-arguments.one_minus_beta2));
-  }
+  StepScalars scalars(arguments);
+  with_rule<DeviceMath>(arguments.rule, [&](auto rule) { rule.prepare(scalars); });
   return scalars;
 }
 
@@ -67,7 +65,8 @@ struct BFloat16Format {
   RECSYS_DEVICE static void store(const UpdateArguments& arguments, const StepScalars& scalars,
                                   int64_t row, int64_t column,
                                   const RowPart<float, Width>& weights) {
-    const uint32_t key = rounding_key(arguments.rounding_seed, scalars.step, row);
+    const uint32_t key =
+        rounding_key(arguments.rounding_seed, static_cast<uint32_t>(scalars.step), row);
     Part<Width> rounded;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
@@ -113,113 +112,79 @@ struct SplitFormat {
   }
 };
 
-// The state that a rule keeps beside each element of a part.
-template <UpdateRule rule, int Width>
-struct RuleState {};
-template <int Width>
-struct RuleState<UpdateRule::kAdagrad, Width> {
-  RowPart<float, Width> total;
-};
-template <int Width>
-struct RuleState<UpdateRule::kAdam, Width> {
-  RowPart<float, Width> first;
-  RowPart<float, Width> second;
-};
-
 // A part of a row and of its state, as loaded.
-template <UpdateRule rule, typename Format, int Width>
+template <typename Rule, typename Format, int Width>
 struct LoadedPart {
+  static constexpr int kStates = Rule::kElementStates;
   typename Format::template Part<Width> weights;
-  RuleState<rule, Width> state;
+  RowPart<float, Width> state[kStates > 0 ? kStates : 1];
 };
 
-template <UpdateRule rule, typename Format, int Width>
-RECSYS_DEVICE LoadedPart<rule, Format, Width> load_row_and_state(const UpdateArguments& arguments,
+template <typename Rule, typename Format, int Width>
+RECSYS_DEVICE LoadedPart<Rule, Format, Width> load_row_and_state(const UpdateArguments& arguments,
                                                                  int64_t row, int64_t column) {
   const int64_t element = row * arguments.dim + column;
-  LoadedPart<rule, Format, Width> loaded;
+  LoadedPart<Rule, Format, Width> loaded;
   loaded.weights = Format::template load<Width>(arguments, element);
-  if constexpr (rule == UpdateRule::kAdagrad) {
-    loaded.state.total = load_part<Width>(arguments.first_state, element);
-  } else if constexpr (rule == UpdateRule::kAdam) {
-    loaded.state.first = load_part<Width>(arguments.first_state, element);
-    loaded.state.second = load_part<Width>(arguments.second_state, element);
+#pragma unroll
+  for (int i = 0; i < Rule::kElementStates; ++i) {
+    loaded.state[i] = load_part<Width>(arguments.state[Rule::kRowStates + i], element);
   }
   return loaded;
 }
 
-// The gradient that the rule sees: unscaled, with the coupled weight decay.
-template <UpdateRule rule, typename Format, int Width>
-RECSYS_DEVICE float rule_gradient(const UpdateArguments& arguments, const StepScalars& scalars,
-                                  const LoadedPart<rule, Format, Width>& loaded, float sum, int i) {
-  const float gradient = sum * scalars.inverse_scale;
-  if constexpr (rule == UpdateRule::kAdam) {
-    return gradient;
-  }
-  return gradient + arguments.weight_decay * Format::template join<Width>(loaded.weights, i);
-}
-
-// Sum over a part of the squared gradient, which row-wise Adagrad needs of the whole row first.
-template <UpdateRule rule, typename Format, int Width>
-RECSYS_DEVICE float sum_of_squares(const UpdateArguments& arguments, const StepScalars& scalars,
-                                   const LoadedPart<rule, Format, Width>& loaded,
-                                   const float (&sums)[Width]) {
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < Width; ++i) {
-    const float gradient = rule_gradient(arguments, scalars, loaded, sums[i], i);
-    squares += gradient * gradient;
-  }
-  return squares;
-}
-
-// Adds the squares of a row's gradient to its state, by one lane; returns the row's rate. All lanes
-// must have read `total` before.
-RECSYS_DEVICE float update_row_total(const UpdateArguments& arguments, const StepScalars& scalars,
-                                     const Team& team, int64_t row, float total, float squares) {
-  total += squares / static_cast<float>(arguments.dim);
-  if (team.lane == 0) {
-    arguments.first_state[row] = total;
-  }
-  return scalars.lr / (sqrtf(total) + arguments.eps);
-}
-
-// Applies the summed gradient of a part of a row, at `rate` where the rule has no state per
-// element.
-template <UpdateRule rule, typename Format, int Width>
-RECSYS_DEVICE void apply_part(const UpdateArguments& arguments, const StepScalars& scalars,
-                              int64_t row, int64_t column, LoadedPart<rule, Format, Width>& loaded,
-                              const float (&sums)[Width], float rate) {
-  const int64_t element = row * arguments.dim + column;
-  RowPart<float, Width> weights;
+// Sum of the row terms of a part, which rules with a state per row need of the whole row first.
+template <typename Rule, typename Format, int Width>
+RECSYS_DEVICE float sum_row_terms(const StepScalars& scalars,
+                                  const LoadedPart<Rule, Format, Width>& loaded,
+                                  const float (&sums)[Width]) {
+  float total = 0;
 #pragma unroll
   for (int i = 0; i < Width; ++i) {
     const float weight = Format::template join<Width>(loaded.weights, i);
-    const float gradient = rule_gradient(arguments, scalars, loaded, sums[i], i);
-    float change;
-    if constexpr (rule == UpdateRule::kAdagrad) {
-      float& total = loaded.state.total.values[i];
-      total += gradient * gradient;
-      change = scalars.lr * gradient / (sqrtf(total) + arguments.eps);
-    } else if constexpr (rule == UpdateRule::kAdam) {
-      float& first = loaded.state.first.values[i];
-      float& second = loaded.state.second.values[i];
-      first = arguments.beta1 * first + arguments.one_minus_beta1 * gradient;
-      second = arguments.beta2 * second + arguments.one_minus_beta2 * (gradient * gradient);
-      const float root = sqrtf(second / scalars.second_correction) + arguments.eps;
-      change =
-          scalars.lr * (first / scalars.first_correction / root + arguments.weight_decay * weight);
-    } else {
-      change = rate * gradient;
+    total += Rule::row_term(scalars, weight, sums[i]);
+  }
+  return total;
+}
+
+// Moves a row's state by its row terms, by one lane; returns the row's rate. All lanes must have
+// read `state` before.
+template <typename Rule>
+RECSYS_DEVICE float move_row(const UpdateArguments& arguments, const StepScalars& scalars,
+                             const Team& team, int64_t row, float state, float terms) {
+  const float rate = Rule::move_row(scalars, state, terms / static_cast<float>(arguments.dim));
+  if (team.lane == 0) {
+    arguments.state[0][row] = state;
+  }
+  return rate;
+}
+
+// Applies the summed gradient of a part of a row, at the row's rate.
+template <typename Rule, typename Format, int Width>
+RECSYS_DEVICE void apply_part(const UpdateArguments& arguments, const StepScalars& scalars,
+                              int64_t row, int64_t column, LoadedPart<Rule, Format, Width>& loaded,
+                              const float (&sums)[Width], float rate) {
+  constexpr int kStates = Rule::kElementStates;
+  RowPart<float, Width> weights;
+#pragma unroll
+  for (int i = 0; i < Width; ++i) {
+    float state[kStates > 0 ? kStates : 1];
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+      state[s] = loaded.state[s].values[i];
     }
-    weights.values[i] = weight - change;
+    const float weight = Format::template join<Width>(loaded.weights, i);
+    weights.values[i] = Rule::move(scalars, weight, sums[i], state, rate);
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+      loaded.state[s].values[i] = state[s];
+    }
   }
   Format::store(arguments, scalars, row, column, weights);
-  if constexpr (rule == UpdateRule::kAdagrad) {
-    store_part(arguments.first_state, element, loaded.state.total);
-  } else if constexpr (rule == UpdateRule::kAdam) {
-    store_part(arguments.first_state, element, loaded.state.first);
-    store_part(arguments.second_state, element, loaded.state.second);
+#pragma unroll
+  for (int s = 0; s < kStates; ++s) {
+    store_part(arguments.state[Rule::kRowStates + s], row * arguments.dim + column,
+               loaded.state[s]);
   }
 }
 

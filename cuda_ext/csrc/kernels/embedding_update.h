@@ -8,8 +8,8 @@
 namespace recsys::kernels {
 
 // Lookups that a team has under way at once: their gradients, and the rows that end among them.
-template <UpdateRule rule>
-constexpr int kLookupsInFlight = rule == UpdateRule::kAdam ? 2 : 4;
+template <typename Rule>
+constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : 4;
 
 // Writes the sum of a segment that crosses a boundary of its chunk.
 template <int Width>
@@ -24,15 +24,16 @@ RECSYS_DEVICE void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk, b
 }
 
 // No thread leaves early: ballots and sums take whole warps.
-template <UpdateRule rule, typename Format, typename Gradient, int Width>
+template <typename Rule, typename Format, typename Gradient, int Width>
 RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
-  constexpr int kInFlight = kLookupsInFlight<rule>;
+  constexpr int kInFlight = kLookupsInFlight<Rule>;
   const Team team(lanes);
-  const StepScalars scalars = step_scalars(arguments);
-  const RowNumbers rows = row_numbers(arguments.sorted_rows, arguments.row_type);
+  StepScalars scalars(arguments);
+  Rule::prepare(scalars);
+  const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
   const ChunkSegments chunk = find_segments(rows, arguments.count, team);
   const int64_t column = team.lane * Width;
   const bool has_columns = column < arguments.dim;
@@ -41,10 +42,10 @@ RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, in
   for (int base = 0; base < kChunk; base += kInFlight) {
     int64_t row[kInFlight];
     float scale[kInFlight];
-    float total[kInFlight];
+    float row_state[kInFlight];
     bool applies[kInFlight];
     RowPart<Gradient, Width> gradient[kInFlight];
-    LoadedPart<rule, Format, Width> loaded[kInFlight];
+    LoadedPart<Rule, Format, Width> loaded[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int at = base + i;
@@ -52,18 +53,18 @@ RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, in
       const bool valid = is_row(row[i], arguments.num_table_rows);
       applies[i] = valid && chunk.ends_at(at) && !chunk.began_before(at);
       scale[i] = 0;
-      total[i] = 0;
+      row_state[i] = 0;
       gradient[i] = {};
       loaded[i] = {};
-      if constexpr (rule == UpdateRule::kRowwiseAdagrad) {
-        total[i] = applies[i] ? arguments.first_state[row[i]] : 0.0f;
+      if constexpr (Rule::kRowStates > 0) {
+        row_state[i] = applies[i] ? arguments.state[0][row[i]] : 0.0f;
       }
       if (valid && has_columns) {
         const LookupGradient lookup = lookup_gradient(arguments, chunk.begin + at);
         scale[i] = lookup.scale;
         gradient[i] = load_part<Width>(gradients, lookup.row * arguments.dim + column);
         if (applies[i]) {
-          loaded[i] = load_row_and_state<rule, Format, Width>(arguments, row[i], column);
+          loaded[i] = load_row_and_state<Rule, Format, Width>(arguments, row[i], column);
         }
       }
     }
@@ -75,11 +76,11 @@ RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, in
         sums[j] += scale[i] * convert<float>(gradient[i].values[j]);
       }
       float rate = scalars.lr;
-      if constexpr (rule == UpdateRule::kRowwiseAdagrad) {
+      if constexpr (Rule::kRowStates > 0) {
         if (ballot(applies[i]) != 0) {
-          const float squares = team.sum(sum_of_squares(arguments, scalars, loaded[i], sums));
+          const float terms = team.sum(sum_row_terms(scalars, loaded[i], sums));
           if (applies[i]) {
-            rate = update_row_total(arguments, scalars, team, row[i], total[i], squares);
+            rate = move_row<Rule>(arguments, scalars, team, row[i], row_state[i], terms);
           }
         }
       }

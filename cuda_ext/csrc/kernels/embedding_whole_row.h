@@ -10,26 +10,26 @@ namespace recsys::kernels {
 
 // Applies the sum at `sums` to a row; row -1 applies nothing, yet takes part. All lanes of the warp
 // must come here together. Each lane reads the sums that it wrote itself.
-template <UpdateRule rule, typename Format, int Width>
+template <typename Rule, typename Format, int Width>
 RECSYS_DEVICE void apply_row_by(const UpdateArguments& arguments, const StepScalars& scalars,
                                 const Team& team, int64_t row, const float* sums) {
   float rate = scalars.lr;
-  if constexpr (rule == UpdateRule::kRowwiseAdagrad) {
-    const float total = row < 0 ? 0.0f : arguments.first_state[row];
-    float squares = 0;
+  if constexpr (Rule::kRowStates > 0) {
+    const float state = row < 0 ? 0.0f : arguments.state[0][row];
+    float terms = 0;
     for (int64_t column = team.lane * Width; row >= 0 && column < arguments.dim;
          column += team.lanes * Width) {
-      const auto loaded = load_row_and_state<rule, Format, Width>(arguments, row, column);
-      squares += sum_of_squares(arguments, scalars, loaded, load_part<Width>(sums, column).values);
+      const auto loaded = load_row_and_state<Rule, Format, Width>(arguments, row, column);
+      terms += sum_row_terms(scalars, loaded, load_part<Width>(sums, column).values);
     }
-    squares = team.sum(squares);
+    terms = team.sum(terms);
     if (row >= 0) {
-      rate = update_row_total(arguments, scalars, team, row, total, squares);
+      rate = move_row<Rule>(arguments, scalars, team, row, state, terms);
     }
   }
   for (int64_t column = team.lane * Width; row >= 0 && column < arguments.dim;
        column += team.lanes * Width) {
-    auto loaded = load_row_and_state<rule, Format, Width>(arguments, row, column);
+    auto loaded = load_row_and_state<Rule, Format, Width>(arguments, row, column);
     apply_part(arguments, scalars, row, column, loaded, load_part<Width>(sums, column).values,
                rate);
   }
@@ -38,17 +38,9 @@ RECSYS_DEVICE void apply_row_by(const UpdateArguments& arguments, const StepScal
 template <typename Format, int Width>
 RECSYS_DEVICE void apply_row_in(const UpdateArguments& arguments, const StepScalars& scalars,
                                 const Team& team, int64_t row, const float* sums) {
-  switch (arguments.rule) {
-    case UpdateRule::kSgd:
-      return apply_row_by<UpdateRule::kSgd, Format, Width>(arguments, scalars, team, row, sums);
-    case UpdateRule::kRowwiseAdagrad:
-      return apply_row_by<UpdateRule::kRowwiseAdagrad, Format, Width>(arguments, scalars, team, row,
-                                                                      sums);
-    case UpdateRule::kAdagrad:
-      return apply_row_by<UpdateRule::kAdagrad, Format, Width>(arguments, scalars, team, row, sums);
-    case UpdateRule::kAdam:
-      return apply_row_by<UpdateRule::kAdam, Format, Width>(arguments, scalars, team, row, sums);
-  }
+  with_rule<DeviceMath>(arguments.rule, [&](auto rule) {
+    apply_row_by<decltype(rule), Format, Width>(arguments, scalars, team, row, sums);
+  });
 }
 
 template <int Width>
@@ -125,7 +117,7 @@ RECSYS_KERNEL(update_chunks_of_any_rows)(UpdateArguments arguments, ChunkSums ch
   }
   const Team team(kWarpLanes);
   const StepScalars scalars = step_scalars(arguments);
-  const RowNumbers rows = row_numbers(arguments.sorted_rows, arguments.row_type);
+  const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
   const ChunkSegments chunk = find_segments(rows, arguments.count, team);
   const int64_t offset = team.index() * arguments.dim;
   int begin = 0;

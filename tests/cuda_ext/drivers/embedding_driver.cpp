@@ -155,9 +155,13 @@ void check_joint_rows() {
   expect(bad[0] == 0 && rows[0] == -1, "joint_rows, first bad position", 0, count);
 }
 
+// Positions in UpdateRules.
+constexpr int32_t kSgd = 0;
+constexpr int32_t kRowwiseAdagrad = 1;
+
 // A table and its update, run by the kernels and in double.
 struct UpdateCase {
-  UpdateRule rule;
+  int32_t rule;
   int dim;
   int64_t count;
   bool overflow;
@@ -201,7 +205,7 @@ void update_in_double(const UpdateCase& test, const int32_t* rows, const float* 
       squares += sum * sum;
     }
     double rate = lr;
-    if (test.rule == UpdateRule::kRowwiseAdagrad) {
+    if (test.rule == kRowwiseAdagrad) {
       state[row] += squares / test.dim;
       rate /= std::sqrt(state[row]) + eps;
     }
@@ -236,8 +240,8 @@ void check_update(const UpdateCase& test, std::mt19937& random) {
   update.table = table.get();
   update.num_table_rows = test.num_rows;
   update.dim = test.dim;
-  update.first_state = test.rule == UpdateRule::kSgd ? nullptr : state.get();
-  update.sorted_rows = sorted_rows.get();
+  update.state[0] = test.rule == kSgd ? nullptr : state.get();
+  update.rows = sorted_rows.get();
   update.row_type = IndexType::kInt32;
   update.positions = positions.get();
   update.count = test.count;
@@ -246,13 +250,13 @@ void check_update(const UpdateCase& test, std::mt19937& random) {
   update.step = &step;
   update.overflow = &test.overflow;
   update.weight_decay = 0.5f;
-  update.eps = 1e-8f;
+  update.hyperparameters[0] = 1e-8f;
   const auto space = block<char>(static_cast<int64_t>(device::update_workspace_bytes(update)));
   update.workspace = space.get();
   expect(device::update_rows(update, nullptr) == 0, "update launch", test.dim, test.count);
   if (!test.overflow) {
-    update_in_double(test, rows.get(), gradients.get(), lr, update.weight_decay, update.eps, truth,
-                     true_state);
+    update_in_double(test, rows.get(), gradients.get(), lr, update.weight_decay,
+                     update.hyperparameters[0], truth, true_state);
   }
   bool equal = true;
   for (int64_t i = 0; i < elements; ++i) {
@@ -277,7 +281,7 @@ int main(int argument_count, char** arguments) {
       check_bag_scale(dim, count, random);
     }
   }
-  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kRowwiseAdagrad}) {
+  for (const int32_t rule : {kSgd, kRowwiseAdagrad}) {
     for (const int dim : {3, 12, 128, 132}) {
       for (const int64_t count : {1, 31, 33, 64, 900}) {
         check_update({rule, dim, count, false, count == 64 ? 1 : 37}, random);
