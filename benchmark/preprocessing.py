@@ -25,6 +25,7 @@ from benchmark.run import Usage, run_interleaved, run_process
 from preproc.criteo import engines
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum
+from recsys.errors import as_flags
 
 NAME = "preprocessing"
 DAYS = 4
@@ -264,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raw_bytes = sum(path.stat().st_size for path in raw.glob("day_*"))
             measured = measure(settings, tuple(raws), Path(folder), report)
     except (BenchmarkError, ValueError) as error:
-        print(f"benchmark.preprocessing: {error}", file=sys.stderr)
+        print(f"benchmark.preprocessing: {as_flags(str(error))}", file=sys.stderr)
         return 1
     records = make_records(name, settings, measured, raw_bytes)
     write_records(results, records)

@@ -118,7 +118,7 @@ class Bert4RecRecipe:
             self.sequences.num_items,
             dataset_fingerprint(data),
             str(dataset_root(data) or data.dataset_name),
-            "--dataset_path",
+            "`dataset_path`",
         )
 
     def load_weights(self, path: Path) -> None:

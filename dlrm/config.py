@@ -79,33 +79,33 @@ class ModelConfig:
         require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
         if self.num_numerical_features < 0:
             raise ValueError(
-                f"--num_numerical_features must be 0 or more, got {self.num_numerical_features}"
+                f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
             )
         for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
-                raise ValueError(f"--{name} must be positive integers, got {joined(sizes)!r}")
+                raise ValueError(f"`{name}` must be positive integers, got {joined(sizes)!r}")
         if self.bottom_mlp_sizes[-1] != self.embedding_dim:
             raise ValueError(
-                f"--bottom_mlp_sizes must end with --embedding_dim ({self.embedding_dim}), "
+                f"`bottom_mlp_sizes` must end with `embedding_dim` ({self.embedding_dim}), "
                 f"got {joined(self.bottom_mlp_sizes)}"
             )
         if self.top_mlp_sizes[-1] != 1:
-            raise ValueError(f"--top_mlp_sizes must end with 1, got {joined(self.top_mlp_sizes)}")
+            raise ValueError(f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}")
         if self.max_table_size is not None:
             require_positive(self, "max_table_size")
             if not self.hash_indices:
                 raise ValueError(
-                    "--max_table_size cuts tables below their number of ids, so it needs "
-                    "--hash_indices"
+                    "`max_table_size` cuts tables below their number of ids, so it needs "
+                    "`hash_indices`"
                 )
         if self.embedding_storage != "float32" and self.embedding_type != "joint_fused":
             raise ValueError(
-                f"--embedding_storage {self.embedding_storage} needs --embedding_type joint_fused, "
+                f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
                 f"not {self.embedding_type}"
             )
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"--dropout must lie in [0, 1), got {self.dropout}")
+            raise ValueError(f"`dropout` must lie in [0, 1), got {self.dropout}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,26 +173,26 @@ class DataConfig:
         """Refuses sizes that are not positive."""
         require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
-            raise ValueError(f"--dataset_subset must lie in (0, 1], got {self.dataset_subset}")
+            raise ValueError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
         if self.read_ahead < 0:
-            raise ValueError(f"--read_ahead must be 0 or more, got {self.read_ahead}")
+            raise ValueError(f"`read_ahead` must be 0 or more, got {self.read_ahead}")
         for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
             sizes = getattr(self, name)
             if any(s < 1 for s in sizes):
-                raise ValueError(f"--{name} must be positive, got {joined(sizes)}")
+                raise ValueError(f"`{name}` must be positive, got {joined(sizes)}")
         if self.loader == "merlin" and self.dataset_type != "parquet":
             raise ValueError(
-                f"--loader merlin reads --dataset_type parquet alone, not {self.dataset_type}"
+                f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}"
             )
         if self.loader == "merlin" and self.shuffle_batch_order:
             raise ValueError(
-                "--loader merlin reads in order, without --shuffle_batch_order; shuffle the rows "
-                "while preparing the dataset, or use --loader default"
+                "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
+                "while preparing the dataset, or use `loader` default"
             )
         if not self.is_synthetic and self.dataset is None:
             raise ValueError(
-                f"--dataset_type {self.dataset_type} needs --dataset, the folder of the data "
-                "(or use --dataset_type synthetic_gpu, which needs none)"
+                f"`dataset_type` {self.dataset_type} needs `dataset`, the folder of the data "
+                "(or use `dataset_type` synthetic_gpu, which needs none)"
             )
 
     @property
@@ -248,7 +248,7 @@ class OptimizerConfig:
             "mlp_weight_decay",
         ):
             if getattr(self, name) < 0:
-                raise ValueError(f"--{name} must not be negative, got {getattr(self, name)}")
+                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}")
 
     @property
     def embedding_rule(self) -> RowOptimizer:
@@ -276,7 +276,7 @@ class PrecisionConfig:
     def __post_init__(self) -> None:
         """Refuses scales that would lose the gradient."""
         if not self.loss_scale > 0:
-            raise ValueError(f"--loss_scale must be positive, got {self.loss_scale}")
+            raise ValueError(f"`loss_scale` must be positive, got {self.loss_scale}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -387,15 +387,15 @@ class RunConfig:
             if getattr(self, name) is not None:
                 require_positive(self, name)
         if self.test_after < 0 or self.benchmark_warmup_steps < 0:
-            raise ValueError("--test_after and --benchmark_warmup_steps must not be negative")
+            raise ValueError("`test_after` and `benchmark_warmup_steps` must not be negative")
         if self.process_timeout < 0:
-            raise ValueError(f"--process_timeout must be 0 or more, got {self.process_timeout}")
+            raise ValueError(f"`process_timeout` must be 0 or more, got {self.process_timeout}")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
-            raise ValueError(f"--auc_threshold must lie in (0, 1], got {self.auc_threshold}")
+            raise ValueError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
             raise ValueError(
-                f"--inference_benchmark_batch_sizes must be positive, got {joined(sizes)!r}"
+                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
             )
 
 
@@ -413,23 +413,23 @@ class DlrmConfig:
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         if self.run.resume and self.checkpoint_folder is None:
-            raise ValueError("--resume needs --save_checkpoint_path, the folder of the run")
+            raise ValueError("`resume` needs `save_checkpoint_path`, the folder of the run")
         if self.run.resume and self.run.load_checkpoint_path is not None:
             raise ValueError(
-                "--resume continues from --save_checkpoint_path; drop --load_checkpoint_path"
+                "`resume` continues from `save_checkpoint_path`; drop `load_checkpoint_path`"
             )
         if self.run.resume and self.run.checkpoint_format == "nvidia":
             raise ValueError(
-                "--resume needs --checkpoint_format native: NVIDIA's layout holds no optimizer, "
+                "`resume` needs `checkpoint_format` native: NVIDIA's layout holds no optimizer, "
                 "schedule or loader state"
             )
         if self.run.checkpoint_format == "nvidia" and self.model.interaction_op == "dcnv2":
             raise ValueError(
-                "--checkpoint_format nvidia has no place for the parameters of --interaction_op "
+                "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` "
                 "dcnv2"
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
-            raise ValueError("--freeze_mlps and --freeze_embeddings leave nothing to train")
+            raise ValueError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
 
     @property
     def checkpoint_folder(self) -> Path | None:

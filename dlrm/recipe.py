@@ -283,7 +283,7 @@ def _warn_of_endless_warmup(config: DlrmConfig, num_batches: int) -> None:
     warmup = config.optimizer.warmup_steps
     if steps < warmup and not config.data.is_synthetic:
         logger.warning(
-            "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of --lr. "
+            "the run has %d steps and the warm-up takes %d: the rate will not pass %.3g of `lr`. "
             "The defaults suit the Terabyte log; docs/dlrm.md, Training, has settings for "
             "smaller data",
             steps,

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors a user can cause, printed without a traceback."""
+"""Errors that a user can cause: the command line prints them without a traceback.
+
+Messages name a setting in backquotes, as in "`batch_size` must be at least 1". Only a program knows
+that the user gave it as a flag: it prints messages through `as_flags`.
+"""
+
+import re
+
+_SETTING = re.compile(r"`([A-Za-z]\w*)`")
 
 INPUT_REFUSED, DIVERGED, INTERRUPTED = 2, 4, 130
 """Exit statuses of the programs, besides 0 and those that an error class gives itself."""
@@ -16,6 +24,12 @@ class UserError(ValueError):
 
     exit_code = INPUT_REFUSED
 
+    @property
+    def setting(self) -> str | None:
+        """The setting that the message names first; None where it names none."""
+        named = _SETTING.search(str(self))
+        return named[1] if named else None
+
 
 class DivergenceError(RuntimeError):
     """Training cannot succeed any more.
@@ -24,3 +38,8 @@ class DivergenceError(RuntimeError):
     """
 
     exit_code = DIVERGED
+
+
+def as_flags(message: str) -> str:
+    """Returns a message whose settings are spelled as flags, `--batch_size` for `batch_size`."""
+    return _SETTING.sub(r"--\1", message)

@@ -42,7 +42,7 @@ class PresetFolder:
 
     folder: Path
     sections: Sections
-    flag: str = "--preset"
+    flag: str = "`preset`"
 
     def names(self) -> list[str]:
         """Returns the names of the files; reads none."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import app, flags
 
-from recsys.errors import INPUT_REFUSED, INTERRUPTED, DivergenceError, UserError
+from recsys.errors import INPUT_REFUSED, INTERRUPTED, DivergenceError, UserError, as_flags
 from recsys.flags import help_text
 
 
@@ -23,7 +23,7 @@ def say(line: str) -> None:
 
 def fail(message: str) -> int:
     """Prints an error and returns the exit status of refused input."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {as_flags(message)}", file=sys.stderr, flush=True)
     return INPUT_REFUSED
 
 
@@ -37,7 +37,8 @@ def start(run: Callable[[flags.FlagValues], None]) -> None:
     """
 
     def main(argv: list[str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", force=True)
+        logging.basicConfig(level=logging.INFO, force=True)
+        logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
         if len(argv) > 1:
             sys.exit(fail(f"unknown arguments: {' '.join(argv[1:])} (flags start with --)"))
         run_guarded(run, flags.FLAGS)
@@ -55,6 +56,14 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+class _FlagFormatter(logging.Formatter):
+    """Spells the settings of log messages as flags."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line of a record."""
+        return as_flags(super().format(record))
 
 
 class _HelpFlag(app.HelpFlag):

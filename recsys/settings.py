@@ -79,7 +79,7 @@ def require_positive(section: Any, *names: str) -> None:
     """
     for name in names:
         if getattr(section, name) < 1:
-            raise UserError(f"--{name} must be at least 1, got {getattr(section, name)}")
+            raise UserError(f"`{name}` must be at least 1, got {getattr(section, name)}")
 
 
 def require_choices(
@@ -103,7 +103,7 @@ def require_choices(
     for name, allowed in (choices | dict(names)).items():
         if getattr(section, name) not in allowed:
             raise UserError(
-                f"--{name} must be one of {separator.join(allowed)}; got {getattr(section, name)!r}"
+                f"`{name}` must be one of {separator.join(allowed)}; got {getattr(section, name)!r}"
             )
 
 
@@ -125,7 +125,7 @@ def parse_bytes(name: str, text: str) -> int:
     size = parse_size(text)
     if size is None:
         raise UserError(
-            f"--{name} must be a number with a unit, such as 4GiB, 512MiB or 2GB; got {text!r}"
+            f"`{name}` must be a number with a unit, such as 4GiB, 512MiB or 2GB; got {text!r}"
         )
     return size
 

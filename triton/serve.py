@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import _triton_shadow  # noqa: F401  (before torch: keeps this folder from posing as the compiler)
+from recsys.errors import as_flags
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.train.interruption import StopRequest
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with StopRequest() as stop, TritonServer(settings, log_file) as server:
             return serve(server, stop, options.ready_timeout_s)
     except ServerError as error:
-        print(f"serve: {error}", file=sys.stderr)
+        print(f"serve: {as_flags(str(error))}", file=sys.stderr)
         return 1
 
 

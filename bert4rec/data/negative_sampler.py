@@ -111,8 +111,8 @@ def draw_negatives(
     left = sequences.num_items - int(_distinct_items(sequences).max())
     if left < count:
         raise ValueError(
-            f"a user has met all but {left} of {sequences.num_items} items, yet --num_eval_"
-            f"negatives asks for {count} others"
+            f"a user has met all but {left} of {sequences.num_items} items, yet "
+            f"`num_eval_negatives` asks for {count} others"
         )
     counts = np.bincount(sequences.items, minlength=sequences.num_items + 1)[1:].astype(np.float64)
     weights = counts if by_popularity else np.ones(sequences.num_items)

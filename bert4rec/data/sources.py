@@ -48,7 +48,7 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
     if not (root / "manifest.json").is_file():
         program = "amazon" if config.dataset_name == "amazon" else "movielens"
         raise ValueError(
-            f"--dataset_path {root}: no prepared dataset (no manifest.json). Make one from the raw "
+            f"`dataset_path` {root}: no prepared dataset (no manifest.json). Make one from the raw "
             f"ratings with `python -m preproc.{program}`, then name its output folder"
         )
     return read_sequences(root)
@@ -77,9 +77,9 @@ def random_sequences(
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
     if not len(kept):
         raise ValueError(
-            f"--dataset_name random: no user of {num_users} got --min_user_count {min_user_count} "
-            f"of {num_interactions} interactions; raise --random_size or lower "
-            "--random_user_count"
+            f"`dataset_name` random: no user of {num_users} got `min_user_count` {min_user_count} "
+            f"of {num_interactions} interactions; raise `random_size` or lower "
+            "`random_user_count`"
         )
     offsets = np.concatenate([[0], kept.cumsum()])
     return Sequences(items[: offsets[-1]], offsets, num_items)

@@ -2,7 +2,7 @@
 """BERT4Rec with item tables sharded by TorchRec and updated by FBGEMM.
 
 DistributedModelParallel shards the tables as its planner decides and copies the rest to every
-process. Needs the extra `torchrec`. Letters: I items, D columns, N tokens, M targets, S negatives.
+process. Needs the extra torchrec. Letters: I items, D columns, N tokens, M targets, S negatives.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ def _require_torchrec() -> None:
         import torchrec  # noqa: F401  (optional, so imported where it is needed)
     except ImportError as error:
         raise ValueError(
-            "--parallelism dmp needs TorchRec and FBGEMM: install the extra `torchrec`, or on a "
-            "CPU run `make peers` and use .venv-peers. --parallelism ddp needs neither"
+            "`parallelism` dmp needs TorchRec and FBGEMM: install the extra torchrec, or on a "
+            "CPU run `make peers` and use .venv-peers. `parallelism` ddp needs neither"
         ) from error
 
 
@@ -259,8 +259,8 @@ def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
 
     if rule == "adam" and device.type == "cpu":
         raise ValueError(
-            "--item_rule adam: FBGEMM has no fused Adam on a CPU; use --item_rule rowwise_adagrad "
-            "or adagrad, or --parallelism ddp"
+            "`item_rule` adam: FBGEMM has no fused Adam on a CPU; use `item_rule` rowwise_adagrad "
+            "or adagrad, or `parallelism` ddp"
         )
     return {
         "adam": EmbOptimType.ADAM,

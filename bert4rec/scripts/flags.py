@@ -11,7 +11,7 @@ from recsys import flags as settings_flags
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
 
-PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "configs", SECTIONS, "--config")
+PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`")
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:

@@ -62,7 +62,7 @@ class Bert4RecExport(CheckpointExport):
         self.step = self._stored.step
         if not 1 <= top_k <= self._stored.num_items:
             raise ValueError(
-                f"--top_k {top_k} must lie in [1, {self._stored.num_items}], the items of the "
+                f"`top_k` {top_k} must lie in [1, {self._stored.num_items}], the items of the "
                 "catalogue"
             )
         self._top_k = top_k
@@ -71,7 +71,7 @@ class Bert4RecExport(CheckpointExport):
     def _read_names(self, dataset: Path) -> ItemNames:
         names = ItemNames(read_item_map(dataset).raw.to_pylist())
         fingerprint = Manifest.load(dataset).fingerprint
-        self._stored.check_dataset(len(names), fingerprint, str(dataset), "--raw_ids")
+        self._stored.check_dataset(len(names), fingerprint, str(dataset), "`raw_ids`")
         return names
 
     @functools.cached_property
@@ -82,14 +82,14 @@ class Bert4RecExport(CheckpointExport):
     def _history_length(self) -> int:
         room = room_for_items(self._stored.config.max_len, self._stored.causal)
         if room < 1:
-            raise ValueError(f"{self.path}: --max_len 1 leaves no place for a history")
+            raise ValueError(f"{self.path}: `max_len` 1 leaves no place for a history")
         return room
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns what the network takes and gives."""
         if fixed_shapes and self._names is not None:
             raise ValueError(
-                "--raw_ids needs --backend python --format eager: no exported network reads strings"
+                "`raw_ids` needs `backend` python `format` eager: no exported network reads strings"
             )
         length = self._history_length if fixed_shapes else -1
         return bert4rec_signature(self._top_k, length, raw_ids=self._names is not None)
@@ -113,7 +113,7 @@ class Bert4RecExport(CheckpointExport):
         """
         if quantize != "none":
             raise ValueError(
-                f"--quantize {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
+                f"`quantize` {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
                 "in every answer, so 8 bits would have to be turned back each time"
             )
         return {name: value.contiguous() for name, value in weights_of(self._model).items()}

@@ -86,7 +86,7 @@ def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
     if stored is None:
         return sequences
     fingerprint = Manifest.load(root).fingerprint
-    stored.check_dataset(sequences.num_items, fingerprint, str(root), "--dataset")
+    stored.check_dataset(sequences.num_items, fingerprint, str(root), "`dataset`")
     return sequences
 
 
@@ -197,7 +197,7 @@ def score_served_split(
     if top_k < LIST_LENGTH:
         raise ValueError(
             f"the served model answers with {top_k} items, HR@{LIST_LENGTH} needs {LIST_LENGTH}: "
-            f"deploy it with --top_k {LIST_LENGTH} or more"
+            f"deploy it with `top_k` {LIST_LENGTH} or more"
         )
     figures = _Figures(true_items(sequences, split), model, causal)
     under_way: collections.deque[UserRequest] = collections.deque()

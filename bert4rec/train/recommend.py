@@ -66,7 +66,7 @@ class Recommender:
             ValueError: a setting, the dataset or the checkpoint is refused.
         """
         if config.run.load_checkpoint_path is None:
-            raise ValueError("--mode recommend needs --load_checkpoint_path, a trained model")
+            raise ValueError("`mode` recommend needs `load_checkpoint_path`, a trained model")
         path = Path(config.run.load_checkpoint_path)
         machine = set_up_machine(config, logger.info)
         config = take_model_from_checkpoint(config)
@@ -79,7 +79,7 @@ class Recommender:
             len(raw_ids),
             dataset_fingerprint(config.data),
             str(root or config.data.dataset_name),
-            "--dataset_path",
+            "`dataset_path`",
         )
         with machine.device:
             model = Bert4Rec(config.model, len(raw_ids))

@@ -46,7 +46,7 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     manifest = Manifest.load(root)
     if manifest.kind != "sequences":
         raise ValueError(
-            f"--dataset_path {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
+            f"`dataset_path` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
             "as preproc.movielens and preproc.amazon make them"
         )
     recorded = manifest.semantics
@@ -54,16 +54,16 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     is_amazon = config.data.dataset_name == "amazon"
     if "dataset_name" in config.explicit and is_amazon != (source == "amazon"):
         raise ValueError(
-            f"--dataset_name {config.data.dataset_name}: the dataset in {root} was made from "
+            f"`dataset_name` {config.data.dataset_name}: the dataset in {root} was made from "
             f"{source} ratings"
         )
     values = config.to_dict()
     for name in _FILTERS:
         if name in config.explicit and name in recorded and recorded[name] != values[name]:
             raise ValueError(
-                f"--{name} {values[name]}: the dataset in {root} was prepared with --{name} "
+                f"`{name}` {values[name]}: the dataset in {root} was prepared with `{name}` "
                 f"{recorded[name]}; leave the flag out, or prepare the ratings again with "
-                f"`python -m preproc.{source} --{name} {values[name]}`"
+                f"`python -m preproc.{source} `{name}` {values[name]}`"
             )
     filters = {name: recorded[name] for name in _FILTERS if name in recorded}
     return adopt(config, filters, "as the dataset was prepared")

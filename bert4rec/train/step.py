@@ -272,8 +272,8 @@ def build_sampler(
         return None
     if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
         raise ValueError(
-            f"--num_negatives {objective.num_negatives}: --loss gbce is for a sample of the "
-            f"{sequences.num_items} items; ask for fewer, or use --loss full"
+            f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
+            f"{sequences.num_items} items; ask for fewer, or use `loss` full"
         )
     by_popularity = objective.negative_sampler == "popular"
     return NegativeSampler(

@@ -125,8 +125,8 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
     """
     if num_batches == 0:
         raise ValueError(
-            f"--batch_size {batch_size} leaves no whole batch of {num_rows} "
-            f"rows{'' if subset is None else f' x --dataset_subset {subset}'}; "
+            f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "
+            f"rows{'' if subset is None else f' x `dataset_subset` {subset}'}; "
             "use a smaller one"
         )
 

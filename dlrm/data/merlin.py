@@ -123,8 +123,8 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             from merlin.schema import Schema
     except ImportError as error:
         raise ValueError(
-            f"--loader merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
-            "`make merlin` makes an environment with them, .venv-merlin. --loader default reads "
+            f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
+            "`make merlin` makes an environment with them, .venv-merlin. `loader` default reads "
             "the same batches without them"
         ) from error
     names = column_names(reader.spec)
@@ -153,7 +153,7 @@ def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor]
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or was "
-            "cut: prepare the dataset again (--loader default names the part and the row group)"
+            "cut: prepare the dataset again (`loader` default names the part and the row group)"
         ) from error
     finally:
         loader.stop()

@@ -118,7 +118,7 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
 def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
     if len(sizes) != len(spec.categorical):
         raise DatasetError(
-            f"--num_embeddings_per_feature gives {len(sizes)} sizes, the feature spec of the "
+            f"`num_embeddings_per_feature` gives {len(sizes)} sizes, the feature spec of the "
             f"dataset has {len(spec.categorical)} categorical features; give one for each"
         )
     resized = (
@@ -136,7 +136,7 @@ def _stored_spec(config: DataConfig, root: Path, num_numerical: int) -> FeatureS
     path = Path(config.feature_spec)
     path = path if path.is_absolute() else root / path
     if not path.is_file():
-        raise DatasetError(f"--feature_spec: {path} is not a file")
+        raise DatasetError(f"`feature_spec`: {path} is not a file")
     if path.suffix == ".json":
         return FeatureSpec.load_model_size(path, num_numerical)
     return FeatureSpec.load_yaml(path)
@@ -180,6 +180,6 @@ def dataset_root(config: DataConfig) -> Path:
     )
     if not root.is_dir():
         raise DatasetError(
-            f"--dataset: {root} is not a folder; preproc/prepare_dataset.sh makes one from raw logs"
+            f"`dataset`: {root} is not a folder; preproc/prepare_dataset.sh makes one from raw logs"
         )
     return root

@@ -136,7 +136,7 @@ def _joint(
     tables = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
     if not isinstance(tables, JointTable):
         raise ValueError(
-            f"--embedding_type {embedding_type} is for one device; on several take joint_fused, "
+            f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "
             "joint_sparse or joint"
         )
     return tables

@@ -158,7 +158,7 @@ class Placement:
         if placement.world_size != world_size:
             raise PlacementError(
                 f"{path}: was made for {placement.world_size} ranks, the run has {world_size}; "
-                "leave --placement out to have one planned"
+                "leave `placement` out to have one planned"
             )
         sizes = [table.rows for table in placement.tables]
         if sizes != list(table_sizes):

@@ -67,7 +67,7 @@ def save(
     """
     if any(True for _ in model.interaction.parameters()):
         raise CheckpointError(
-            "--checkpoint_format nvidia has no place for the parameters of --interaction_op dcnv2"
+            "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` dcnv2"
         )
     check_destination(path)
     sizes, dim = model.embeddings.table_sizes, model.embeddings.embedding_dim
@@ -161,7 +161,7 @@ def check_destination(path: Path) -> None:
     if others or not path.is_dir():
         raise CheckpointError(
             f"{path}: holds {others[0] if others else 'a file'}, which is no part of a checkpoint "
-            "in NVIDIA's layout; name a folder of its own with --save_checkpoint_path"
+            "in NVIDIA's layout; name a folder of its own with `save_checkpoint_path`"
         )
 
 
@@ -206,7 +206,7 @@ def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
     if shape != expected:
         raise CheckpointError(
             f"{file}: the checkpoint has a table of shape {list(shape)}, the model "
-            f"{list(expected)}; the dataset or --embedding_dim differ"
+            f"{list(expected)}; the dataset or `embedding_dim` differ"
         )
     num_bytes = 4 * expected[0] * expected[1]
     size = file.stat().st_size if file.is_file() else -1
@@ -224,7 +224,7 @@ def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
     if len(weights) != len(linears) or len(biases) != len(linears):
         raise CheckpointError(
             f"{path}: {len(weights)} weights and {len(biases)} biases, the model has "
-            f"{len(linears)} layers here; --bottom_mlp_sizes or --top_mlp_sizes differ"
+            f"{len(linears)} layers here; `bottom_mlp_sizes` or `top_mlp_sizes` differ"
         )
     for i, layer in enumerate(linears):
         _copy(path, f"weights[{i}]", weights[i], layer.weight)

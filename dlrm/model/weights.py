@@ -153,7 +153,7 @@ def check_dataset(
         Origin(_sizes(names, stored_table_sizes(path))),
         Origin(_sizes(names, table_sizes)),
         dataset,
-        "name the dataset of the training with --dataset, and repeat its --max_table_size",
+        "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
     )
 
 

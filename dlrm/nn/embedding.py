@@ -215,7 +215,7 @@ class JointTable(Embeddings[Tensor]):
             raise ValueError(
                 f"categorical feature {feature}: a batch held an id outside [0, "
                 f"{self.table_sizes[feature]}), the rows of its table; the dataset and its feature "
-                "spec differ, or --hash_indices is missing"
+                "spec differ, or `hash_indices` is missing"
             )
 
     def take_row_gradients(self) -> list[RowGradients]:

@@ -14,6 +14,7 @@ from dlrm.distributed.placement import PlacementError
 from dlrm.distributed.planner import PlannedPlacement, describe, plan
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.errors import as_flags
 
 CRITEO_LIMIT_15 = (
     *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.placement is not None:
             planned.placement.save(options.placement)
     except (PlacementError, DatasetError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {as_flags(str(error))}", file=sys.stderr)
         return 2
     print("\n".join(describe(planned, workload)))
     return 0

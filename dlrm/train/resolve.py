@@ -58,15 +58,15 @@ def resolve(
     if num_numerical != config.model.num_numerical_features:
         if "num_numerical_features" in config.explicit:
             raise ValueError(
-                f"--num_numerical_features {config.model.num_numerical_features}, but the feature "
+                f"`num_numerical_features` {config.model.num_numerical_features}, but the feature "
                 f"spec of the dataset has {num_numerical}"
             )
         changes["num_numerical_features"] = num_numerical
     if config.model.optimized_mlp and not (device.type == "cuda" and has_apex()):
         if "optimized_mlp" in config.explicit:
             raise ValueError(
-                "--optimized_mlp needs a CUDA device and NVIDIA's apex "
-                "(https://github.com/NVIDIA/apex; PyPI's `apex` is another project)"
+                "`optimized_mlp` needs a CUDA device and NVIDIA's apex "
+                "(https://github.com/NVIDIA/apex; PyPI's apex is another project)"
             )
         changes["optimized_mlp"] = False
     if config.run.auc_device == "auto":
@@ -78,14 +78,14 @@ def resolve(
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
-        raise ValueError("--placement is for several processes, see dlrm.scripts.dist_main")
+        raise ValueError("`placement` is for several processes, see dlrm.scripts.dist_main")
     values = config.to_dict()
     for name, value in changes.items():
         if values[name] != value:
-            logger.info("--%s: %s instead of %s", name, value, values[name])
+            logger.info("`%s`: %s instead of %s", name, value, values[name])
     return DlrmConfig.from_dict(values | changes, config.explicit)
 
 
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.cuda_graphs:
-        raise ValueError("--cuda_graphs captures the step of one device; drop it on several")
+        raise ValueError("`cuda_graphs` captures the step of one device; drop it on several")

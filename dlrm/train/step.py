@@ -220,14 +220,14 @@ def check_graphable(embedding_type: str, device: torch.device) -> None:
         ValueError: not a CUDA device, or an update that needs the number of distinct ids.
     """
     if device.type != "cuda":
-        raise ValueError(f"--cuda_graphs needs a CUDA device, this run uses {device.type}")
+        raise ValueError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
     if embedding_type != "joint_fused":
         raise ValueError(
-            "--cuda_graphs needs --embedding_type joint_fused: sparse gradients cannot be captured"
+            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
         )
     if library.path_of("cuda") != "compiled":
         raise ValueError(
-            "--cuda_graphs needs the extension's CUDA kernels: the updates in plain PyTorch ask "
+            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch ask "
             "how many ids of a batch differ, which a captured graph cannot. "
             "`python -m cuda_ext` tells why they are missing"
         )

@@ -24,15 +24,15 @@ def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
     """
     if not path.exists():
         raise PreprocError(
-            f"--input {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
+            f"`input` {path}: no such file or folder; give a folder with day_0 ... day_23, or one "
             "file in Criteo format (Kaggle train.txt)"
         )
     if path.is_dir():
         files = _find_days(path, by_days=by_days)
     elif by_days:
         raise PreprocError(
-            f"--input {path}: one file cannot be split by days; give --split_fractions, for "
-            "example 0.8,0.1,0.1, or --preset kaggle"
+            f"`input` {path}: one file cannot be split by days; give `split_fractions`, for "
+            "example 0.8,0.1,0.1, or `preset` kaggle"
         )
     else:
         files = [path]
@@ -51,7 +51,7 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
-        raise PreprocError(f"--input {folder}: cannot be listed ({error.strerror})") from error
+        raise PreprocError(f"`input` {folder}: cannot be listed ({error.strerror})") from error
     for file in names:
         match = _DAY_NAME.fullmatch(file.name)
         if match is None:
@@ -59,26 +59,26 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         day = int(match[1])
         if day in days:
             raise PreprocError(
-                f"--input {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
+                f"`input` {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
                 "keep one of them"
             )
         days[day] = file
     if not days:
         hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
         raise PreprocError(
-            f"--input {folder}: no day_0 ... day_N file is there (plain or .gz; day_0.tsv is "
+            f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz; day_0.tsv is "
             f"accepted too).{hint}"
         )
     missing = sorted(set(range(max(days) + 1)) - days.keys())
     if missing:
         raise PreprocError(
-            f"--input {folder}: days must go from 0 to {max(days)} without a gap; missing: "
+            f"`input` {folder}: days must go from 0 to {max(days)} without a gap; missing: "
             f"{', '.join(f'day_{d}' for d in missing)}"
         )
     if by_days and len(days) < 2:
         raise PreprocError(
-            f"--input {folder}: only {days[0].name} is there, but the last day becomes validation "
-            "and test; give --split_fractions, for example 0.8,0.1,0.1"
+            f"`input` {folder}: only {days[0].name} is there, but the last day becomes validation "
+            "and test; give `split_fractions`, for example 0.8,0.1,0.1"
         )
     return [days[d] for d in sorted(days)]
 

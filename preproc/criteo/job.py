@@ -84,13 +84,13 @@ class CriteoJob:
         unknown = [f for f in self.format if f not in FORMATS]
         if unknown or not self.format or len(set(self.format)) < len(self.format):
             raise PreprocError(
-                f"--format must be a comma-separated list of {', '.join(FORMATS)}; "
+                f"`format` must be a comma-separated list of {', '.join(FORMATS)}; "
                 f"got {','.join(self.format)!r}"
             )
         require_positive(self, "threads")
         if not (0 <= self.max_bad_fraction <= 1) or math.isnan(self.max_bad_fraction):
             raise PreprocError(
-                f"--max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction}"
+                f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
 
 

@@ -136,6 +136,6 @@ def check_disk(job: CriteoJob, rows: float) -> None:
         if need > free:
             raise PreprocError(
                 f"{folder}: about {format_bytes(need)} are needed for {rows:,.0f} rows, "
-                f"{format_bytes(free)} are free; make room, choose --output or --work_dir on "
-                "another disk, or write one --format only"
+                f"{format_bytes(free)} are free; make room, choose `output` or `work_dir` on "
+                "another disk, or write one `format` only"
             )

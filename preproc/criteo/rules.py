@@ -29,7 +29,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 SHORTEST_ROW_BYTES = 41
 """A label, 39 tabs and a line feed: bounds how many rows unread text can hold."""
 
-REMEDIES = ", or keep fewer categories (--frequency_limit, --category_modulus)"
+REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
 """What the user may change where categories do not fit the memory limit."""
 
 Split = Literal["train", "validation", "test"]
@@ -129,19 +129,19 @@ class CriteoSemantics:
                 f"{self.numerical_min} + {self.numerical_offset}"
             )
         if self.frequency_limit < 0:
-            raise UserError(f"--frequency_limit must not be negative, got {self.frequency_limit}")
+            raise UserError(f"`frequency_limit` must not be negative, got {self.frequency_limit}")
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
-                f"--category_modulus must lie in [1, 2**32], got {self.category_modulus}"
+                f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}"
             )
         if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
-            raise UserError(f"--shuffle_seed must lie in [0, 2**64), got {self.shuffle_seed}")
+            raise UserError(f"`shuffle_seed` must lie in [0, 2**64), got {self.shuffle_seed}")
         fractions = self.split_fractions
         if fractions is not None and (
             any(not 0 <= f <= 1 for f in fractions) or abs(sum(fractions) - 1) > 1e-6
         ):
             raise UserError(
-                "--split_fractions must be three numbers in [0, 1] that add up to 1 "
+                "`split_fractions` must be three numbers in [0, 1] that add up to 1 "
                 f"(train,validation,test), got {','.join(map(str, fractions))}"
             )
 

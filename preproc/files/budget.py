@@ -118,6 +118,6 @@ def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int
 def memory_error(memory_limit: int, needed: int, remedy: str) -> PreprocError:
     """Returns the error for a limit that cannot be kept."""
     return PreprocError(
-        f"--memory_limit {format_bytes(memory_limit)} is too small: this input needs "
-        f"{format_bytes(needed)}. Raise --memory_limit{remedy}"
+        f"`memory_limit` {format_bytes(memory_limit)} is too small: this input needs "
+        f"{format_bytes(needed)}. Raise `memory_limit`{remedy}"
     )

@@ -81,7 +81,7 @@ def check_bad_rows(
             f"  {row.file}, line {row.line_number}, byte {row.byte_offset}: {row.reason}: {text}"
         )
     raise TooManyBadRowsError(
-        f"{bad} bad rows, more than --max_bad_fraction {max_bad_fraction:g} allows; the first:\n"
+        f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)
-        + "\nRepair the input, or allow more with --max_bad_fraction"
+        + "\nRepair the input, or allow more with `max_bad_fraction`"
     )

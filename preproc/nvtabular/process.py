@@ -30,7 +30,7 @@ FIRST_ID = 3
 
 _WORKER = Path(__file__).with_name("worker.py")
 _LOG_LINES = 12
-_NATIVE = "--engine native makes the same dataset without NVTabular"
+_NATIVE = "`engine` native makes the same dataset without NVTabular"
 
 
 def write_vocabulary(folder: Path, column: str, values: Any) -> str:
@@ -77,13 +77,13 @@ class NvtabularProcess:
             raise PreprocError(
                 f"{self._python}: no Python with NVTabular is there; run `make nvtabular` (it "
                 "needs Python 3.11), or name an interpreter that has NVTabular with "
-                f"--nvtabular_python. {_NATIVE}"
+                f"`nvtabular_python`. {_NATIVE}"
             )
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
-                f"--memory_limit {format_bytes(self._memory + PARENT_BYTES)} is too small: "
+                f"`memory_limit` {format_bytes(self._memory + PARENT_BYTES)} is too small: "
                 f"NVTabular needs {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)} to begin. "
-                "Raise --memory_limit, or use --engine native"
+                "Raise `memory_limit`, or use `engine` native"
             )
         threads = str(self._threads)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -100,7 +100,7 @@ class NvtabularProcess:
                 )
         except OSError as error:
             raise PreprocError(
-                f"--nvtabular_python {self._python}: cannot be started ({error.strerror})"
+                f"`nvtabular_python` {self._python}: cannot be started ({error.strerror})"
             ) from error
         try:
             answer = self._answer("start", lambda _: None)
@@ -170,7 +170,7 @@ class NvtabularProcess:
                 f"(make nvtabular), or see {self._log}. {_NATIVE}"
             )
         remedy = (
-            "perhaps for lack of memory: raise --memory_limit, or use --engine native, which "
+            "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "
             "keeps any limit"
             if out_of_memory
             else f"the same command continues where it stopped. {_NATIVE}"

@@ -28,7 +28,7 @@ def find_file(job: RatingsJob) -> InputFile:
     """
     path = job.input
     if not path.exists():
-        raise PreprocError(f"--input {path}: no such file or folder; give a ratings file")
+        raise PreprocError(f"`input` {path}: no such file or folder; give a ratings file")
     if path.is_dir():
         names = [n + suffix for n in job.source.file_names for suffix in ("", ".gz")]
         present = [path / n for n in names if (path / n).is_file()]
@@ -38,12 +38,12 @@ def find_file(job: RatingsJob) -> InputFile:
             )
             what = what if job.source.file_names else "a folder"
             raise PreprocError(
-                f"--input {path}: must name one ratings file, found {what}; give the path of the "
+                f"`input` {path}: must name one ratings file, found {what}; give the path of the "
                 "file itself"
             )
         path = present[0]
     if not path.is_file():
-        raise PreprocError(f"--input {path}: is not a regular file; give a plain or gzip file")
+        raise PreprocError(f"`input` {path}: is not a regular file; give a plain or gzip file")
     if path.stat().st_size == 0:
         raise PreprocError(f"{path}: is empty; get the file again")
     return InputFile.open(path)
@@ -74,7 +74,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
         raise PreprocError(
             f"{file.path}: none of the first {len(rows)} rows fits a format of "
             f"{job.source.name} ({formats}). Line 1 is {show(rows[0])}; as {best.name}: {text} "
-            f"({reason}). Give another file, or name its --format"
+            f"({reason}). Give another file, or name its `format`"
         )
     if best.needs_header:
         raise PreprocError(
@@ -85,7 +85,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
         best = _order_of_columns(job, file, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
-        raise PreprocError(f"--columns is for csv files; {file.path} is of format {best.name}")
+        raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
     return best, length
 
 
@@ -93,7 +93,7 @@ def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> R
     order = ",".join(layout.columns[:2])
     if job.columns not in ("auto", order):
         raise PreprocError(
-            f"--columns {job.columns}: the header of {file.path} says {order}; leave the flag out"
+            f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag out"
         )
     return layout
 
@@ -112,7 +112,7 @@ def _order_of_columns(job: RatingsJob, file: InputFile, rows: list[bytes]) -> Ra
         what = "both" if first else "neither"
         raise PreprocError(
             f"{file.path}: which column holds the items cannot be told from the first rows "
-            f"({what} look like ASINs: {show(rows[0])}); say it with --columns user,item or "
-            "--columns item,user"
+            f"({what} look like ASINs: {show(rows[0])}); say it with `columns` user,item or "
+            "`columns` item,user"
         )
     return orders["item,user" if first else "user,item"]

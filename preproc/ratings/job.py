@@ -118,17 +118,17 @@ class RatingsJob:
             self, {"format": self.source.format_names, "columns": COLUMN_ORDERS}, separator=" | "
         )
         if not math.isfinite(self.min_rating):
-            raise PreprocError(f"--min_rating must be a number, got {self.min_rating}")
+            raise PreprocError(f"`min_rating` must be a number, got {self.min_rating}")
         if self.min_user_count is not None and self.min_user_count < MIN_LENGTH:
             raise PreprocError(
-                f"--min_user_count must be at least {MIN_LENGTH}, got {self.min_user_count}: a "
+                f"`min_user_count` must be at least {MIN_LENGTH}, got {self.min_user_count}: a "
                 "user gives one item each to train, validate and test on"
             )
         if self.min_item_count is not None and self.min_item_count < 0:
-            raise PreprocError(f"--min_item_count must not be negative, got {self.min_item_count}")
+            raise PreprocError(f"`min_item_count` must not be negative, got {self.min_item_count}")
         if not 0 <= self.max_bad_fraction <= 1:
             raise PreprocError(
-                f"--max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction}"
+                f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
 
     def resolve(self, layout: RatingsFormat) -> "RatingsJob":
@@ -139,7 +139,7 @@ class RatingsJob:
         """
         if "rating" not in layout.columns and self.min_rating > 0:
             raise PreprocError(
-                f"--min_rating {self.min_rating:g}: {self.input} holds no ratings; leave it out"
+                f"`min_rating` {self.min_rating:g}: {self.input} holds no ratings; leave it out"
             )
         is_log = layout.has_timestamps
         users = self.source.min_user_count if is_log else MIN_LENGTH

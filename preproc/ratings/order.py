@@ -79,8 +79,8 @@ def order_sequences(job: RatingsJob, ratings: Ratings, reporter: ProgressReporte
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
     """Returns the error for filters that drop every row."""
     return PreprocError(
-        f"{job.input}: no interaction is left of {num_rows:,} after --min_rating "
-        f"{job.min_rating:g}, --min_user_count {job.min_user_count} and --min_item_count "
+        f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
+        f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
         f"{job.min_item_count} ({job.kcore}); lower them"
     )
 

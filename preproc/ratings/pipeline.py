@@ -22,6 +22,7 @@ from preproc.ratings.order import Filtered, order_sequences
 from preproc.ratings.read import CHUNK_BYTES, Ratings, RatingsSink, read_ratings
 from recsys.data.manifest import Manifest, file_checksum, fingerprint
 from recsys.data.sequences import write_sequences
+from recsys.errors import as_flags
 
 _OUTPUT_ROW_BYTES = 12
 
@@ -45,11 +46,12 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     job = job.resolve(layout)
     _check_disk(job, file.text_bytes / row_bytes)
     reporter = ProgressReporter(job.progress)
-    reporter.note(
+    note = (
         f"{file.path}: {job.source.name} {layout.name} with the columns "
-        f"{', '.join(layout.columns)}; --min_rating {job.min_rating:g} --min_user_count "
-        f"{job.min_user_count} --min_item_count {job.min_item_count} --kcore {job.kcore}"
+        f"{', '.join(layout.columns)}; `min_rating` {job.min_rating:g} `min_user_count` "
+        f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
+    reporter.note(as_flags(note))
     with Workspace(job.output, None).locked(resumable=False) as workspace:
 
         def read(ratings: RatingsSink) -> None:
@@ -142,5 +144,5 @@ def _check_disk(job: RatingsJob, rows: float) -> None:
     if need > free:
         raise PreprocError(
             f"{folder}: about {need / 1e6:,.0f} MB are needed for {rows:,.0f} rows, "
-            f"{free / 1e6:,.0f} MB are free; make room, or choose --output on another disk"
+            f"{free / 1e6:,.0f} MB are free; make room, or choose `output` on another disk"
         )

@@ -171,7 +171,7 @@ def _set_aside(
         raise TooManyBadRowsError(
             f"{file.path}, line {chunk.first_line + places[0]}, byte "
             f"{chunk.offset + chunk.starts[places[0]]}: {text} ({reason}). Repair the row, or "
-            "leave such rows out with --bad_rows quarantine"
+            "leave such rows out with `bad_rows` quarantine"
         )
     for line in places.tolist():
         row = chunk.row(line)
@@ -188,5 +188,5 @@ def _set_aside(
             raise TooManyBadRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
                 f"{chunk.first_line + line} ({bad[-1].reason}); this is not a file of format "
-                f"{layout.name}: get it again, or name its --format"
+                f"{layout.name}: get it again, or name its `format`"
             )

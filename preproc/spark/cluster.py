@@ -56,12 +56,12 @@ def explain_workers(workers: list[Worker], cores: int, memory: int) -> str:
     """Returns why none of some workers takes an executor of `cores` and `memory` bytes."""
     asked = f"an executor needs {cores} core(s) and {format_bytes(memory)}"
     if not workers:
-        return f"{asked}; no worker is registered. Start workers, or check --master"
+        return f"{asked}; no worker is registered. Start workers, or check `master`"
     large = max(workers, key=lambda w: (w.memory, w.cores))
     if all(w.memory < memory or w.cores < cores for w in workers):
         return (
             f"{asked}; the largest of {len(workers)} worker(s) has {large.cores} core(s) and "
-            f"{format_bytes(large.memory)}. Lower --executor_memory or --executor_cores, or give "
+            f"{format_bytes(large.memory)}. Lower `executor_memory` or `executor_cores`, or give "
             "the workers more"
         )
     if all(w.free_memory < memory or w.free_cores < cores for w in workers):

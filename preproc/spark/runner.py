@@ -139,7 +139,7 @@ class SparkRunner:
             if time.monotonic() > deadline:
                 raise PreprocError(
                     f"Spark at {self._context.master} did not start working within "
-                    f"--spark_start_timeout {self.start_timeout:g} s: "
+                    f"`spark_start_timeout` {self.start_timeout:g} s: "
                     f"{spark_cluster.explain(self._context)}"
                 )
 
@@ -262,8 +262,8 @@ def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
         tally.add(Tally(errors=(str(error),)))
     except _STORAGE_ERRORS as error:
         message = (
-            f"executor on {socket.gethostname()}: {error}; the folders of --input, --output and "
-            "--work_dir must be on storage that driver and executors see under the same path"
+            f"executor on {socket.gethostname()}: {error}; the folders of `input`, `output` and "
+            "`work_dir` must be on storage that driver and executors see under the same path"
         )
         tally.add(Tally(errors=(message,)))
 

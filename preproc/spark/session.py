@@ -70,7 +70,7 @@ def _import_pyspark() -> Any:
         import pyspark.sql
     except ImportError as error:
         raise PreprocError(
-            f"--engine spark needs PySpark ({error}); `make spark` builds .venv-spark with it, or "
+            f"`engine` spark needs PySpark ({error}); `make spark` builds .venv-spark with it, or "
             'pip install "recsys-recipes[spark]"'
         ) from error
     return pyspark
@@ -80,7 +80,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     """Starts a session; Spark itself would wait for ever for a cluster that does not answer."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
     if submitted and settings.master is not None:
-        raise PreprocError("--master: spark-submit has chosen it already; leave the flag out")
+        raise PreprocError("`master`: spark-submit has chosen it already; leave the flag out")
     if not submitted:
         find_java()
         _set_environment()
@@ -112,7 +112,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     if not sessions:
         _kill_gateway(pyspark)
         raise PreprocError(
-            f"Spark at {where} did not answer within --spark_start_timeout "
+            f"Spark at {where} did not answer within `spark_start_timeout` "
             f"{settings.spark_start_timeout:g} s; check the address, and whether the cluster has "
             "room for another application"
         )

@@ -62,15 +62,15 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
         if self.rows < max(self.days, 1):
-            raise UserError(f"--rows must be at least 1 a day, got {self.rows}")
+            raise UserError(f"`rows` must be at least 1 a day, got {self.rows}")
         if self.days < 0 or self.threads < 1:
-            raise UserError("--days must not be negative, and --threads must be at least 1")
+            raise UserError("`days` must not be negative, and `threads` must be at least 1")
         if len(self.cardinalities) != NUM_CATEGORICAL or not all(
             1 <= c < 2**32 for c in self.cardinalities
         ):
-            raise UserError(f"--cardinalities must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
+            raise UserError(f"`cardinalities` must be {NUM_CATEGORICAL} numbers in [1, 2**32)")
         if not 0 < self.click_rate < 1 or not 0.5 < self.best_auc < 1:
-            raise UserError("--click_rate must lie in (0, 1) and --best_auc in (0.5, 1)")
+            raise UserError("`click_rate` must lie in (0, 1) and `best_auc` in (0.5, 1)")
 
     @property
     def is_single_file(self) -> bool:
@@ -162,7 +162,7 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
         old |= {p for p in folder.glob("day_*") if p.suffix != ".tmp"}
     if old and not config.overwrite:
         raise FileExistsError(
-            f"{min(old)} exists; choose another --output or give --overwrite to replace it"
+            f"{min(old)} exists; choose another `output` or give `overwrite` to replace it"
         )
     folder.mkdir(parents=True, exist_ok=True)
     temporary = {path: path.with_name(path.name + ".tmp") for path in finals}
@@ -277,7 +277,7 @@ def run(values: flags.FlagValues) -> None:
     """
     given, _ = values_from_flags(values, SECTIONS)
     if given["output"] is None or given["rows"] is None:
-        raise UserError("--output and --rows are needed")
+        raise UserError("`output` and `rows` are needed")
     planted = generate(GeneratorConfig(**given), progress=True)
     say(json.dumps(planted["best_reachable"], indent=1))
 

@@ -79,16 +79,16 @@ class RatingsConfig:
         """Refuses settings that cannot be carried out."""
         require_choices(self, {"format": FORMATS})
         if self.users < 1 or not 2 <= self.items < 2**31:
-            raise UserError("--users must be at least 1, and --items in [2, 2**31)")
+            raise UserError("`users` must be at least 1, and `items` in [2, 2**31)")
         if self.interactions < MIN_LENGTH * self.users:
             raise UserError(
-                f"--interactions must be at least {MIN_LENGTH} for each user "
+                f"`interactions` must be at least {MIN_LENGTH} for each user "
                 f"({MIN_LENGTH * self.users}), got {self.interactions}"
             )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
-            raise UserError("--continuation must lie in [0, 1] and --popularity in [0, 10]")
+            raise UserError("`continuation` must lie in [0, 1] and `popularity` in [0, 10]")
         if self.seed < 0:
-            raise UserError(f"--seed must not be negative, got {self.seed}")
+            raise UserError(f"`seed` must not be negative, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def generate(config: RatingsConfig) -> None:
     """
     if config.output.exists() and not config.overwrite:
         raise FileExistsError(
-            f"{config.output} exists; choose another --output or give --overwrite to replace it"
+            f"{config.output} exists; choose another `output` or give `overwrite` to replace it"
         )
     layout = FORMATS[config.format]
     config.output.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ def run(values: flags.FlagValues) -> None:
     needed = ("output", "users", "items", "interactions")
     given, _ = values_from_flags(values, SECTIONS)
     if any(given[name] is None for name in needed):
-        raise UserError(f"--{', --'.join(needed)} are needed")
+        raise UserError(f"{', '.join(f'`{name}`' for name in needed)} are needed")
     generate(RatingsConfig(**given))
     say(values.output)
 

@@ -93,7 +93,7 @@ def check_ids_of(
         f"{source}: feature {feature.name}, row {first_row + row}: id {int(ids[row])} is "
         f"outside [0, {feature.cardinality}); the feature spec does not belong to this "
         "data, or the data is damaged (python -m dataspec.verify checks a dataset; "
-        "--hash_indices maps ids into their tables)"
+        "`hash_indices` maps ids into their tables)"
     )
 
 

@@ -88,8 +88,8 @@ class FeatureSpec:
             if feature.cardinality >= np.iinfo(np.int32).max:
                 raise DatasetError(
                     f"feature {feature.name}: a cardinality of {feature.cardinality} does not fit "
-                    "int32 ids; prepare the dataset with a higher --frequency_limit or a "
-                    "--category_modulus"
+                    "int32 ids; prepare the dataset with a higher `frequency_limit` or a "
+                    "`category_modulus`"
                 )
 
     @property
@@ -183,7 +183,7 @@ class FeatureSpec:
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} is there; is this the folder of a "
             "prepared dataset? (preproc/prepare_dataset.sh makes one from raw logs; for a dataset "
             f'of TorchRec, which has no spec, write {MODEL_SIZE_FILE}: {{"_c14": highest id, '
-            "...}, or give --num_embeddings_per_feature)"
+            "...}, or give `num_embeddings_per_feature`)"
         )
 
     @classmethod

@@ -256,7 +256,7 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
         except pa.ArrowInvalid as error:
             raise DatasetError(
                 f"{path}: feature {name}: {error}; ids must lie below 2^63: prepare the dataset "
-                "again with a --category_modulus"
+                "again with a `category_modulus`"
             ) from error
     ids: npt.NDArray[np.signedinteger] = column.to_numpy()
     return ids
@@ -269,7 +269,7 @@ def _find_folder(root: Path, split: str) -> Path:
                 return base / name
     raise DatasetError(
         f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
-        f"and {split}/*.parquet); prepare the dataset with --format parquet"
+        f"and {split}/*.parquet); prepare the dataset with `format` parquet"
     )
 
 

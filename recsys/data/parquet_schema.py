@@ -73,7 +73,7 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
     if not categorical:
         raise DatasetError(
             f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; give the feature spec, "
-            "or --num_embeddings_per_feature"
+            "or `num_embeddings_per_feature`"
         )
     return FeatureSpec(
         categorical=tuple(categorical),
@@ -101,7 +101,7 @@ def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
     if len(categorical) != len(cardinalities):
         raise DatasetError(
             f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
-            f"{len(cardinalities)} table sizes are given (--num_embeddings_per_feature); give one "
+            f"{len(cardinalities)} table sizes are given (`num_embeddings_per_feature`); give one "
             "for each"
         )
     return FeatureSpec(

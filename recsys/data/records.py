@@ -72,9 +72,9 @@ class BinaryRecordsReader:
         self._record_bytes = record_bytes(self.spec)
         if not self.path.is_file():
             raise DatasetError(
-                f"{self.path} is missing; --dataset_type binary reads records of "
+                f"{self.path} is missing; `dataset_type` binary reads records of "
                 f"{self._record_bytes} bytes from it (for a folder with train/label.bin use "
-                "--dataset_type split)"
+                "`dataset_type` split)"
             )
         self._fds = {self.path.name: open_for_reading(self.path)}
         weakref.finalize(self, close_all, self._fds)  # a dropped reader keeps no files open

@@ -194,7 +194,7 @@ class SplitBinaryReader:
         except (OSError, ValueError) as error:
             raise DatasetError(
                 f"{self.paths[name]}: cannot be mapped: {error}; make it readable, or use "
-                "--dataset_type split, which reads without mapping"
+                "`dataset_type` split, which reads without mapping"
             ) from error
 
     def read(self, start: int, stop: int) -> ClickColumns:

@@ -162,7 +162,7 @@ class Endpoint:
         if self.max_batch_size is not None and rows > self.max_batch_size:
             raise BadRequestError(
                 f"{rows} rows are more than the {self.max_batch_size} that {self.model} takes in "
-                "one request; send them in parts, or deploy with a larger --max_batch_size"
+                "one request; send them in parts, or deploy with a larger `max_batch_size`"
             )
 
     def predict(self, arrays: Arrays) -> dict[str, Any]:

@@ -71,26 +71,26 @@ class ServingSettings:
         }[self.backend]
         if self.format not in allowed:
             raise ConfigError(
-                f"--format {self.format}: --backend {self.backend} runs {' and '.join(allowed)}"
+                f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}"
             )
         for name in ("max_batch_size", "max_queue_delay_us", "warmup"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"--{name} must be 0 or more, got {getattr(self, name)}")
+                raise ConfigError(f"`{name}` must be 0 or more, got {getattr(self, name)}")
         if self.instances < 1 or (self.threads is not None and self.threads < 1):
-            raise ConfigError("--instances and --threads must be 1 or more")
+            raise ConfigError("`instances` and `threads` must be 1 or more")
         sizes = self.preferred_batch_sizes
         if any(not 1 <= size <= self.max_batch_size for size in sizes):
             raise ConfigError(
-                f"--preferred_batch_sizes {','.join(map(str, sizes))} must lie in [1, "
-                f"--max_batch_size {self.max_batch_size}]"
+                f"`preferred_batch_sizes` {','.join(map(str, sizes))} must lie in [1, "
+                f"`max_batch_size` {self.max_batch_size}]"
             )
         if self.warmup > max(self.max_batch_size, 1):
             raise ConfigError(
-                f"--warmup {self.warmup} is more than --max_batch_size {self.max_batch_size}"
+                f"`warmup` {self.warmup} is more than `max_batch_size` {self.max_batch_size}"
             )
         if (sizes or self.max_queue_delay_us) and not self.batches_dynamically:
             raise ConfigError(
-                "--preferred_batch_sizes and --max_queue_delay_us need dynamic batching"
+                "`preferred_batch_sizes` and `max_queue_delay_us` need dynamic batching"
             )
 
     @property
@@ -107,7 +107,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"--name {name!r}: expected letters, digits, '.', '_' and '-', beginning with a letter "
+            f"`name` {name!r}: expected letters, digits, '.', '_' and '-', beginning with a letter "
             "or digit"
         )
 
@@ -227,7 +227,7 @@ def check_config(text: str, name: str, settings: ServingSettings) -> None:
         raise ConfigError(f"{CONFIG_FILE}: is of model {message.name!r}, its folder is {name!r}")
     if settings.backend == "pytorch" and settings.format == "aoti" and settings.max_batch_size:
         raise ConfigError(
-            "--format aoti with --backend pytorch needs --max_batch_size 0: the server's PyTorch "
+            "`format` aoti with `backend` pytorch needs `max_batch_size` 0: the server's PyTorch "
             "backend does not split the outputs of such packages among requests"
         )
 
@@ -254,5 +254,5 @@ def check_same_tensors(file: Path, new: str) -> None:
         raise ConfigError(
             f"{file}: the new version differs from the others in {' '.join(differing[0].split())}; "
             "all versions of a model share one configuration. Deploy it as another model with "
-            "--name"
+            "`name`"
         )

@@ -51,12 +51,12 @@ class DeploySettings:
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         if self.verify < 1:
-            raise ConfigError(f"--verify must be 1 or more, got {self.verify}")
+            raise ConfigError(f"`verify` must be 1 or more, got {self.verify}")
         if self.precision == "float16" and (
             self.serving.device != "gpu" or self.serving.format != "eager"
         ):
             raise ConfigError(
-                "--fp16 is for --device gpu --backend python --format eager: CPUs have no fast "
+                "`fp16` is for `device` gpu `backend` python `format` eager: CPUs have no fast "
                 "float16, and exported networks keep the types of the checkpoint"
             )
 
@@ -142,8 +142,8 @@ def _export_device(serving: ServingSettings) -> torch.device:
         return torch.device("cuda")
     if serving.format in _BOUND_TO_DEVICE:
         raise ConfigError(
-            f"--device gpu --format {serving.format}: such a file is bound to the device it was "
-            "made on, and this machine has no CUDA device; deploy on one that has, or use --format "
+            f"`device` gpu `format` {serving.format}: such a file is bound to the device it was "
+            "made on, and this machine has no CUDA device; deploy on one that has, or use `format` "
             "eager or onnx"
         )
     return torch.device("cpu")

@@ -76,6 +76,6 @@ def verify(
     if not largest <= tolerance:  # NaN is refused too
         raise ParityError(
             f"the exported model is not the checkpoint {export.path}: {parity}. Nothing was "
-            "deployed; --tolerance allows more"
+            "deployed; `tolerance` allows more"
         )
     return parity

@@ -63,10 +63,10 @@ class ModelRepository:
             existing = self.versions(name)
             number = max(existing, default=0) + 1 if version is None else version
             if number < 1:
-                raise RepositoryError(f"--version must be 1 or more, got {number}")
+                raise RepositoryError(f"`version` must be 1 or more, got {number}")
             if number in existing:
                 raise RepositoryError(
-                    f"--version {number}: {self.root / name} has it already, and a version is "
+                    f"`version` {number}: {self.root / name} has it already, and a version is "
                     "never replaced; leave the flag out to add the next one"
                 )
             staged = StagedVersion(self, name, number)
@@ -82,7 +82,7 @@ class ModelRepository:
             self.root.mkdir(parents=True, exist_ok=True)
             lock = (self.root / LOCK_FILE).open("w")
         except OSError as error:
-            raise RepositoryError(f"--repository {self.root} cannot be written: {error}") from error
+            raise RepositoryError(f"`repository` {self.root} cannot be written: {error}") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -179,7 +179,7 @@ class Checkpoint:
             CheckpointError: others differ; names them.
         """
         differing = [
-            f"--{name} (was {self.config.get(name)}, now {value})"
+            f"`{name}` (was {self.config.get(name)}, now {value})"
             for name, value in now.items()
             if name not in may_differ and self.config.get(name) != value
         ]
@@ -187,7 +187,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}: was made with other settings, so the run cannot continue from "
                 f"it: {'; '.join(differing)}. Repeat the settings, or start anew with "
-                "--load_checkpoint_path"
+                "`load_checkpoint_path`"
             )
 
     def groups(self) -> list[str]:
@@ -366,7 +366,7 @@ class CheckpointFolder:
         """
         if self.latest() is not None:
             raise ValueError(
-                f"{flag}: {self.folder} holds a run already ({self.latest()}); add --resume to "
+                f"{flag}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
                 "continue it, or name another folder"
             )
 

@@ -22,7 +22,7 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     for dense_rule in get_args(DenseRule):
         if dense_rule == name:
             return cast("DenseRule", dense_rule)
-    raise ValueError(f"--optimizer {rule} is for embeddings only: name --mlp_optimizer too")
+    raise ValueError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
 
 
 class DenseOptimizer(Protocol):

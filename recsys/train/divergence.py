@@ -10,8 +10,8 @@ CONSTANT_LOSS_STEPS = 100
 """So many steps with the very same loss cannot be chance."""
 
 ADVICE = (
-    "Try a lower --lr (a rate tuned for 32,768-row batches of the Terabyte set is 10 to 100 times "
-    "too high for small data), a longer --warmup_steps, or --amp off; check the data with "
+    "Try a lower `lr` (a rate tuned for 32,768-row batches of the Terabyte set is 10 to 100 times "
+    "too high for small data), a longer `warmup_steps`, or `amp` off; check the data with "
     "python -m dataspec.verify"
 )
 """Remedies for a run that learns nothing."""

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from recsys.errors import as_flags
+
 _BEATS_PER_LIMIT = 10
 _LEFT = "left"
 _ROLL_CALL_S = 5.0
@@ -50,6 +52,7 @@ def end_process(message: str) -> None:
     # Imported here: it is torchrun's part, which a run of one process never needs.
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+    message = as_flags(message)
     sys.stderr.write(f"error: {message}\n")
     sys.stderr.flush()
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
@@ -119,11 +122,12 @@ class Heartbeat:
             time.sleep(0.1)
             absent = [rank for rank in absent if not self._store.check([f"waited_{rank}"])]
         if absent:
-            raise ProcessLostError(
+            message = (
                 f"{self._describe(absent)} did not come to an exchange in which the others waited "
                 "for it, but lives: it may be reading from a file system that does not answer "
-                f"(--process_timeout; the wait was {error})"
-            ) from error
+                f"(`process_timeout`; the wait was {error})"
+            )
+            raise ProcessLostError(as_flags(message)) from error
 
     def _run(self) -> None:
         interval = self._limit_s / _BEATS_PER_LIMIT
@@ -146,7 +150,7 @@ class Heartbeat:
             if lost and not self._stopped.is_set():
                 self._end(
                     f"{self._describe(lost)} gave no sign of life for {self._limit_s:g} s and "
-                    "holds up the others: the job ends (--process_timeout says how long to wait)"
+                    "holds up the others: the job ends (`process_timeout` says how long to wait)"
                 )
                 return
             last_turn, beat = began, beat + 1

@@ -60,10 +60,10 @@ def resolve_precision(
         return Precision(device_type=device.type)
     if device.type == "cpu":
         if not _cpu_has_bfloat16():
-            logger.warning("--amp: this CPU has no bfloat16 instructions; computing in float32")
+            logger.warning("`amp`: this CPU has no bfloat16 instructions; computing in float32")
             return Precision(device_type=device.type)
         if amp_dtype == "float16":
-            logger.warning("--amp_dtype float16 is slow on a CPU; computing in bfloat16")
+            logger.warning("`amp_dtype` float16 is slow on a CPU; computing in bfloat16")
         return Precision(device_type=device.type, dtype=torch.bfloat16)
     if amp_dtype == "bfloat16":
         return Precision(device_type=device.type, dtype=torch.bfloat16)
@@ -84,7 +84,7 @@ def resolve_device(base_device: str) -> torch.device:
         base_device = "cuda" if torch.cuda.is_available() else "cpu"
     if base_device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "--base_device cuda: this machine (or this build of torch) has no CUDA device; "
-            "use --base_device auto or cpu"
+            "`base_device` cuda: this machine (or this build of torch) has no CUDA device; "
+            "use `base_device` auto or cpu"
         )
     return torch.device(base_device)

@@ -130,7 +130,7 @@ def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
         if name not in config.explicit and current[name] != value
     }
     for name, value in changes.items():
-        logger.info("--%s: %s, %s", name, value, why)
+        logger.info("`%s`: %s, %s", name, value, why)
     return config.from_dict(current | changes, config.explicit)
 
 

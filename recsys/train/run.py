@@ -143,7 +143,7 @@ class Run(Generic[BatchT]):
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
         """Checks the checkpoint folder; returns the position of a resumed run."""
-        setting = f"--{self.recipe.folder_setting}"
+        setting = f"`{self.recipe.folder_setting}`"
         folder.check_writable(setting)
         if training.layout is not None:
             training.layout.check_destination(folder.folder)
@@ -246,7 +246,7 @@ def execute(
         DivergenceError: the model learns nothing.
     """
     if mode == "test" and config.run.load_checkpoint_path is None:
-        logger.warning("--mode test without --load_checkpoint_path tests a fresh model")
+        logger.warning("`mode` test without `load_checkpoint_path` tests a fresh model")
     with joined as processes:
         run = Run.start(open_recipe, config, announce, processes)
         if mode == "test":

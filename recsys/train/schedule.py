@@ -42,8 +42,8 @@ class WarmupPolynomialDecay:
         """Refuses a decay that starts before the warm-up ends."""
         if self.decay_start_step is not None and self.decay_start_step < self.warmup_steps:
             raise ValueError(
-                f"--decay_start_step ({self.decay_start_step}) must not come before the end of "
-                f"the warm-up (--warmup_steps {self.warmup_steps})"
+                f"`decay_start_step` ({self.decay_start_step}) must not come before the end of "
+                f"the warm-up (`warmup_steps` {self.warmup_steps})"
             )
 
     def lr(self, step: int) -> float:

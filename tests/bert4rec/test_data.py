@@ -253,7 +253,7 @@ def test_negatives_are_distinct_unseen_and_follow_their_law(by_popularity):
 
 def test_too_few_items_for_negatives_are_refused(sequences):
     small = Sequences(np.array([1, 2, 3, 1], np.int32), np.array([0, 4]), 5)
-    with pytest.raises(ValueError, match="all but 2 of 5 items, yet --num_eval_negatives asks"):
+    with pytest.raises(ValueError, match="all but 2 of 5 items, yet `num_eval_negatives` asks"):
         draw_negatives(small, 3, by_popularity=False, seed=0)
 
 
@@ -263,5 +263,5 @@ def test_random_sequences_are_seeded_and_filtered():
     assert found.items.min() >= 1
     assert found.items.max() <= 30
     assert np.array_equal(found.items, random_sequences(100, 30, 900, 9, 1).items)
-    with pytest.raises(ValueError, match="no user of 10 got --min_user_count 50"):
+    with pytest.raises(ValueError, match="no user of 10 got `min_user_count` 50"):
         random_sequences(10, 30, 100, 50, 1)

@@ -160,9 +160,9 @@ def test_other_models_and_impossible_wishes_are_refused(tmp_path):
     other, _ = dlrm_checkpoint(tmp_path / "dlrm")
     with pytest.raises(CheckpointError, match="not a checkpoint of BERT4Rec"):
         Bert4RecExport(other, TOP_K)
-    with pytest.raises(ValueError, match=r"--top_k 51 must lie in \[1, 50\]"):
+    with pytest.raises(ValueError, match=r"`top_k` 51 must lie in \[1, 50\]"):
         Bert4RecExport(checkpoint, NUM_ITEMS + 1)
-    with pytest.raises(ValueError, match="--quantize int8 is for DLRM"):
+    with pytest.raises(ValueError, match="`quantize` int8 is for DLRM"):
         deployed(checkpoint, tmp_path / "models", quantize="int8")
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
@@ -235,10 +235,10 @@ def test_raw_ids_of_another_dataset_are_refused(tmp_path, dataset):
     for settings in ({"num_items": CATALOGUE + 1}, {"state": {FINGERPRINT: "another"}}):
         settings = {"num_items": CATALOGUE} | settings
         checkpoint, _ = bert4rec_checkpoint(tmp_path / str(len(settings)), **settings)
-        with pytest.raises(CheckpointError, match="name the dataset of the training with --raw_id"):
+        with pytest.raises(CheckpointError, match="name the dataset of the training with `raw_id"):
             Bert4RecExport(checkpoint, TOP_K, dataset)
 
 
 def test_no_exported_network_reads_strings(tmp_path, dataset):
-    with pytest.raises(ValueError, match="--raw_ids needs --backend python --format eager"):
+    with pytest.raises(ValueError, match="`raw_ids` needs `backend` python `format` eager"):
         named(tmp_path, dataset, "raw", serving=ServingSettings(format="torchscript"))

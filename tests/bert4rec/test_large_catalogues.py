@@ -209,11 +209,11 @@ def test_uniform_negatives_cover_the_catalogue():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "gbce", "negative_sampler": "popular"}, "negative_sampler uniform"),
-        ({"item_update": "rows", "head": "tied"}, "--loss sampled"),
-        ({"parallelism": "dmp", "item_update": "dense"}, "--item_update"),
-        ({"parallelism": "dmp", "clip_norm": 1.0}, "--clip_norm"),
-        ({"parallelism": "dmp", "accumulation_steps": 2}, "--accumulation_steps"),
+        ({"loss": "gbce", "negative_sampler": "popular"}, "`negative_sampler` uniform"),
+        ({"item_update": "rows", "head": "tied"}, "`loss` sampled"),
+        ({"parallelism": "dmp", "item_update": "dense"}, "`item_update`"),
+        ({"parallelism": "dmp", "clip_norm": 1.0}, "`clip_norm`"),
+        ({"parallelism": "dmp", "accumulation_steps": 2}, "`accumulation_steps`"),
     ],
 )
 def test_contradictions_are_refused(settings, message):
@@ -222,7 +222,7 @@ def test_contradictions_are_refused(settings, message):
 
 
 def test_gbce_needs_fewer_negatives_than_items():
-    with pytest.raises(ValueError, match="--num_negatives 50"):
+    with pytest.raises(ValueError, match="`num_negatives` 50"):
         build_sampler(config(loss="gbce", num_negatives=50), sequences(), CPU)
 
 

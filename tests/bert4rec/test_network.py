@@ -156,5 +156,5 @@ def test_attention_dropout_is_unbiased_and_masks_padding():
 
 
 def test_heads_that_do_not_divide_the_columns_are_refused():
-    with pytest.raises(ValueError, match="--emb_dim 10 cannot be divided among --nhead 3"):
+    with pytest.raises(ValueError, match="`emb_dim` 10 cannot be divided among `nhead` 3"):
         ModelConfig(emb_dim=10, nhead=3)

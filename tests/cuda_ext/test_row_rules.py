@@ -33,5 +33,5 @@ def test_dense_parameters_have_an_optimizer_of_the_same_kind():
     beside = {name: dense_rule_beside(name) for name in ROW_RULES}
     same = {name: name for name in ("sgd", "adagrad", "adam")}
     assert beside == {**same, "rowwise_adagrad": "adagrad"}
-    with pytest.raises(ValueError, match="name --mlp_optimizer too"):
+    with pytest.raises(ValueError, match="name `mlp_optimizer` too"):
         dense_rule_beside("momentum")

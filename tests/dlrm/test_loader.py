@@ -64,7 +64,7 @@ def test_subset_uses_a_share_of_the_batches(dataset):
 
 
 def test_a_batch_larger_than_the_split_is_refused(dataset):
-    with pytest.raises(ValueError, match=r"--batch_size 10000 leaves no whole batch of 6000 rows"):
+    with pytest.raises(ValueError, match=r"`batch_size` 10000 leaves no whole batch of 6000 rows"):
         loader(dataset, batch_size=10_000, drop_last=True)
 
 

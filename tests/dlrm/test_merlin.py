@@ -167,7 +167,7 @@ def test_a_damaged_part_is_an_error_and_no_hang(dataset, tmp_path):
     content[4:64] = b"\xff" * 60
     damaged.write_bytes(content)
     with pytest.raises(
-        DatasetError, match=r"(?s)merlin-dataloader cannot read a part: .*--loader def"
+        DatasetError, match=r"(?s)merlin-dataloader cannot read a part: .*`loader` def"
     ):
         list(batches.batches())
 

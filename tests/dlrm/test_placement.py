@@ -149,7 +149,7 @@ def test_a_table_larger_than_a_device_is_spread_and_too_large_ones_are_refused()
     rows = int(12 * GIB / 512)
     found = plan(workload((rows, 1000)), devices)
     assert found.placement.tables[0].kind == "rows"
-    with pytest.raises(PlacementError, match=r"take at least 17 such devices.*--max_table_size"):
+    with pytest.raises(PlacementError, match=r"take at least 17 such devices.*`max_table_size`"):
         plan(workload((rows * 12, 1000)), devices)
 
 

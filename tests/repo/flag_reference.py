@@ -131,6 +131,20 @@ def programs():
     ]
 
 
+def flag_names():
+    """Returns the names of the flags of every program."""
+    names = set()
+    for program in programs():
+        if isinstance(program, Program):
+            names |= set(program.values)
+        elif isinstance(program, Variant):
+            names |= {flag.name for members in program.more.values() for flag in members}
+        else:
+            actions = program.parser._actions
+            names |= {name.lstrip("-") for action in actions for name in action.option_strings}
+    return names - {"help", "h"}
+
+
 def kind_of(flag):
     """Returns the type of a flag in words."""
     if isinstance(flag, flags.EnumFlag):

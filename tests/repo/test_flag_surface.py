@@ -4,6 +4,7 @@
 A flag that is added or changed edits docs/flags.md in the same commit; `make golden` writes it.
 """
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -14,9 +15,12 @@ from absl import flags
 from bert4rec.scripts import flags as bert4rec
 from dlrm.scripts import flags as dlrm
 from dlrm.scripts import train_torchrec
+from recsys.errors import UserError
+from recsys.program import fail
 from tests.repo import flag_reference
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = REPOSITORY / "tests" / "golden"
 
 PROGRAMS = {
     "dlrm": (dlrm, "seed_flags.txt", 43),
@@ -96,3 +100,56 @@ def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default)
         assert set(kind.removeprefix("enum ").split("|")) <= offered
     elif name != "base_device":  # a free string in the seed, where any but two values fail later
         assert kind_of(flag) == kind
+
+
+DOORS = re.compile(
+    r".*/scripts/.*|.*/__main__\.py|preproc/[^/]*\.py|preproc/ratings/command\.py"
+    r"|recsys/(program|flags)\.py|recsys/serve/nvidia_options\.py|recsys/data/verify/run\.py"
+)
+"""Modules that read command lines."""
+
+
+def messages_of(tree):
+    """Yields (line, text) of a module's strings, but docstrings and the help of settings."""
+    left_out = set()
+    for node in ast.walk(tree):
+        is_help = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setting"
+        if is_help or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            left_out |= set(map(id, ast.walk(node)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and id(node) not in left_out:
+            left_out |= set(map(id, ast.walk(node)))
+            yield (
+                node.lineno,
+                "".join(
+                    part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+                ),
+            )
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in left_out:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("package", ["bert4rec", "dlrm", "preproc", "recsys"])
+def test_only_the_doors_spell_settings_as_flags(package):
+    names = flag_reference.flag_names()
+    spelled = []
+    for path in sorted((REPOSITORY / package).rglob("*.py")):
+        name = path.relative_to(REPOSITORY).as_posix()
+        if DOORS.fullmatch(name):
+            continue
+        for line, text in messages_of(ast.parse(path.read_text())):
+            flags_of_text = re.findall(r"--([a-z]\w*)(?![\w-])", text)
+            if names & set(flags_of_text) or re.search(r"--(%s|\{\})(?![-=])", text):
+                spelled.append(f"{name}:{line}: {text}")
+    assert spelled == [], "name a setting in backquotes; see recsys/errors.py"
+
+
+def test_a_message_names_its_setting_and_a_program_its_flag(capsys):
+    error = UserError("`batch_size` must be at least 1; `mode` test needs none, `make x` neither")
+    assert error.setting == "batch_size"
+    assert UserError("no setting").setting is None
+    assert fail(str(error)) == 2
+    expected = "error: --batch_size must be at least 1; --mode test needs none, `make x` neither\n"
+    assert capsys.readouterr().err == expected

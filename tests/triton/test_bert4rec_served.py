@@ -115,7 +115,7 @@ def test_what_cannot_be_scored_is_refused(server, dataset, arguments, message, c
 
 def test_lists_that_are_too_short_are_refused():
     sequences, signature = make_sequences(), bert4rec_signature(5)
-    with pytest.raises(ValueError, match="deploy it with --top_k 10 or more"):
+    with pytest.raises(ValueError, match="deploy it with `top_k` 10 or more"):
         score_served_split(sequences, "test", signature, iter, 16, None, causal=False)
 
 

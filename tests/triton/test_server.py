@@ -117,7 +117,7 @@ def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
     (tmp_path / "dlrm").mkdir()
     with pytest.raises(ServerError, match="exclude each other"):
         ServerSettings(repository=tmp_path, models=("dlrm",), poll_secs=1)
-    with pytest.raises(ServerError, match="--threads must be 1 or more, got 0"):
+    with pytest.raises(ServerError, match="`threads` must be 1 or more, got 0"):
         ServerSettings(repository=tmp_path, threads=0)
 
 

@@ -180,7 +180,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         )
     )
     if len(rows.label) == 0:
-        raise PreprocError(f"--input {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
     bounds = split_bounds([f.rows for f in files], job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     dictionaries = build_dictionaries(rows, counted, job.semantics)

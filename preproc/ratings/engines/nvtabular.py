@@ -193,7 +193,7 @@ class RatingsSteps:
             if missing or rows[0] <= last or (np.diff(rows) <= 0).any():
                 raise PreprocError(
                     f"{part.path}: NVTabular did not give back the rows in their order and without "
-                    "missing values. Please report this error of the engine; --engine pyarrow "
+                    "missing values. Please report this error of the engine; `engine` pyarrow "
                     "makes the same dataset"
                 )
             last = int(rows[-1])

@@ -60,7 +60,7 @@ def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings)
     text = f"{len(present):,} of {len(manifest.files):,} have the right size"
     if quick:
         findings.fact(
-            "files", f"{text}, {format_bytes(total, DECIMAL)}; checksums not compared (--quick)"
+            "files", f"{text}, {format_bytes(total, DECIMAL)}; checksums not compared (`quick`)"
         )
         return
     start, wrong = time.monotonic(), 0

@@ -20,6 +20,7 @@ from recsys.data.verify.files import check_files, check_spec, load_manifest, loa
 from recsys.data.verify.report import Findings
 from recsys.data.verify.sequences import SEQUENCES_KIND, check_sequences
 from recsys.data.verify.splits import check_splits
+from recsys.errors import as_flags
 
 _CLICK_KINDS = ("criteo", "synthetic")
 
@@ -127,5 +128,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings, report = verify(
         arguments.dataset, quick=arguments.quick, num_numerical=arguments.num_numerical
     )
-    sys.stdout.write(report + "\n")
+    sys.stdout.write(as_flags(report) + "\n")
     return 1 if findings.problems else 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds a Triton server on this machine and checks its needs.
 
-In NVIDIA's container `tritonserver` is on the PATH and whole. On any other machine the binary comes
+In NVIDIA's container tritonserver is on the PATH and whole. On any other machine the binary comes
 in the PyPI package nvidia-pytriton: Triton core 2.51 (24.10) with the Python backend alone, whose
 stub lies in a folder per Python version, so the backends are put together in a folder of our own.
 """
@@ -39,7 +39,7 @@ class ServerInstall:
 
 
 def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> ServerInstall:
-    """Finds `tritonserver` on the PATH, else the one of nvidia-pytriton.
+    """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
 
     Args:
         backends: an empty folder; the bundled server's backends are put together in it.
@@ -55,7 +55,7 @@ def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> 
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise ServerError(
-            "no Triton server: neither `tritonserver` on the PATH nor the package nvidia-pytriton "
+            "no Triton server: neither tritonserver on the PATH nor the package nvidia-pytriton "
             f"in {sys.prefix}; run `make triton-env`, then .venv-triton/bin/python triton/serve.py"
         )
     root = Path(spec.origin).parent / "tritonserver"

@@ -75,15 +75,15 @@ class ServerSettings:
         """Refuses what the server would refuse less clearly."""
         if not self.repository.is_dir():
             raise ServerError(
-                f"--repository: {self.repository} is not a folder; triton/deployer.py makes one"
+                f"`repository`: {self.repository} is not a folder; triton/deployer.py makes one"
             )
         if self.models and self.poll_secs:
-            raise ServerError("--models and --poll_secs exclude each other: polling loads all")
+            raise ServerError("`models` and `poll_secs` exclude each other: polling loads all")
         for name in self.models:
             if not (self.repository / name).is_dir():
-                raise ServerError(f"--models: {self.repository} has no model {name!r}")
+                raise ServerError(f"`models`: {self.repository} has no model {name!r}")
         if self.threads is not None and self.threads < 1:
-            raise ServerError(f"--threads must be 1 or more, got {self.threads}")
+            raise ServerError(f"`threads` must be 1 or more, got {self.threads}")
 
 
 class TritonServer:
@@ -322,6 +322,6 @@ def _free_ports(host: str, count: int) -> list[int]:
             try:
                 probe.bind((host, 0))
             except OSError as error:
-                raise ServerError(f"--host {host}: cannot listen there: {error}") from error
+                raise ServerError(f"`host` {host}: cannot listen there: {error}") from error
             ports.append(int(probe.getsockname()[1]))
         return ports

@@ -117,19 +117,19 @@ def test_outputs_that_must_not_be_written(tmp_path):
     (tmp_path / "folder" / "thesis.txt").write_text("keep me")
     cases = {
         tmp_path / "file": "is a file",
-        tmp_path / "folder": "already exists; add --overwrite",
-        days / "made": "lies inside --input",
-        days: "lies inside --input",
-        tmp_path: "contains --input",
+        tmp_path / "folder": "already exists; add `overwrite`",
+        days / "made": "lies inside `input`",
+        days: "lies inside `input`",
+        tmp_path: "contains `input`",
     }
     for output, message in cases.items():
         with pytest.raises(PreprocError, match=message):
             run(days, output)
-    with pytest.raises(PreprocError, match=r"is not a dataset .* --overwrite will not remove it"):
+    with pytest.raises(PreprocError, match=r"is not a dataset .* `overwrite` will not remove it"):
         run(days, tmp_path / "folder", overwrite=True)
-    with pytest.raises(PreprocError, match=r"--work_dir .* lies inside --output"):
+    with pytest.raises(PreprocError, match=r"`work_dir` .* lies inside `output`"):
         run(days, tmp_path / "made", work_dir=tmp_path / "made" / "work")
-    with pytest.raises(PreprocError, match=r"--work_dir .* lies inside --input"):
+    with pytest.raises(PreprocError, match=r"`work_dir` .* lies inside `input`"):
         run(days, tmp_path / "made", work_dir=days / "work")
     assert (tmp_path / "folder" / "thesis.txt").read_text() == "keep me"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "file", "folder"]
@@ -160,13 +160,13 @@ def test_memory_sizes():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"engine": "hadoop"}, "--engine must be one of native, .*; got 'hadoop'"),
-        ({"format": ("csv",)}, "--format must be .* split, parquet; got 'csv'"),
-        ({"format": ()}, "--format must be"),
-        ({"format": ("split", "split")}, "--format must be"),
-        ({"threads": 0}, "--threads must be at least 1"),
-        ({"max_bad_fraction": 1.5}, "--max_bad_fraction must lie in"),
-        ({"max_bad_fraction": float("nan")}, "--max_bad_fraction must lie in"),
+        ({"engine": "hadoop"}, "`engine` must be one of native, .*; got 'hadoop'"),
+        ({"format": ("csv",)}, "`format` must be .* split, parquet; got 'csv'"),
+        ({"format": ()}, "`format` must be"),
+        ({"format": ("split", "split")}, "`format` must be"),
+        ({"threads": 0}, "`threads` must be at least 1"),
+        ({"max_bad_fraction": 1.5}, "`max_bad_fraction` must lie in"),
+        ({"max_bad_fraction": float("nan")}, "`max_bad_fraction` must lie in"),
     ],
 )
 def test_settings_without_a_meaning(fields, message):

@@ -177,7 +177,7 @@ def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch):
     days = write_days(tmp_path / "days", rows=100)
     first = run(days, tmp_path / "made")
     other = write_days(tmp_path / "other", rows=150, seed=9)
-    with pytest.raises(PreprocError, match="--overwrite"):
+    with pytest.raises(PreprocError, match="`overwrite`"):
         run(other, tmp_path / "made")
     with monkeypatch.context() as patch:
         patch.setattr(dictionaries.Dictionaries, "copy_to", _raise_stop)

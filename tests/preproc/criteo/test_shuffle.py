@@ -204,7 +204,7 @@ def test_units_grow_with_the_input_and_shrink_with_the_memory():
 
 def test_memory_limit_too_small(tmp_path):
     write_columns(tmp_path / "in", {"a": 4}, 1000)
-    with pytest.raises(PreprocError, match=r"--memory_limit 1\.0 MiB is too small: .* needs"):
+    with pytest.raises(PreprocError, match=r"`memory_limit` 1\.0 MiB is too small: .* needs"):
         shuffle(tmp_path / "in", tmp_path / "out", 1000, 0, memory_limit=2**20)
 
 

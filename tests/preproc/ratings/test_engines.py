@@ -92,7 +92,7 @@ def test_nothing_is_left(engine, tmp_path, settings):
     """Filters that drop every row end the run, which leaves nothing behind."""
     source = tmp_path / "ratings.dat"
     source.write_text("".join(f"{u}::{i}::{r:g}::{t}\n" for u, i, r, t in interactions(50, 4)))
-    with pytest.raises(PreprocError, match=r"no interaction is left of 50 after --min_rating"):
+    with pytest.raises(PreprocError, match=r"no interaction is left of 50 after `min_rating`"):
         run(source, tmp_path / "made", engine=engine, **settings)
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.dat"]
 

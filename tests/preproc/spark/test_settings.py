@@ -46,12 +46,12 @@ def test_flags_become_settings():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"spark_mode": "sql"}, r"--spark_mode must be one of kernel, dataframe; got 'sql'"),
-        ({"master": "host:7077"}, r"--master must be local\[\*\].*; got 'host:7077'"),
-        ({"executor_cores": 0}, "--executor_cores must be at least 1, got 0"),
-        ({"executor_memory": "lots"}, "--executor_memory must be a size such as 512m"),
-        ({"spark_start_timeout": 0.0}, "--spark_start_timeout must be above 0"),
-        ({"spark_start_timeout": float("nan")}, "--spark_start_timeout must be above 0"),
+        ({"spark_mode": "sql"}, r"`spark_mode` must be one of kernel, dataframe; got 'sql'"),
+        ({"master": "host:7077"}, r"`master` must be local\[\*\].*; got 'host:7077'"),
+        ({"executor_cores": 0}, "`executor_cores` must be at least 1, got 0"),
+        ({"executor_memory": "lots"}, "`executor_memory` must be a size such as 512m"),
+        ({"spark_start_timeout": 0.0}, "`spark_start_timeout` must be above 0"),
+        ({"spark_start_timeout": float("nan")}, "`spark_start_timeout` must be above 0"),
     ],
 )
 def test_settings_without_a_meaning(fields, message):
@@ -69,7 +69,7 @@ def test_sizes_and_configuration():
     assert SparkSettings(spark_conf=conf).unit_bytes() == 2**20
     assert SparkSettings().unit_bytes() is None
     for text in ("spark.x", "executor.memory=1g", "=1"):
-        with pytest.raises(PreprocError, match=r"--spark_conf must be spark\.KEY=VALUE"):
+        with pytest.raises(PreprocError, match=r"`spark_conf` must be spark\.KEY=VALUE"):
             parse_spark_conf([text])
 
 
@@ -123,8 +123,8 @@ def test_explanation_of_a_cluster():
     assert "no worker is registered" in explain_workers([], 1, GIB)
     message = explain_workers([small], 1, 3 * GIB)
     assert "needs 1 core(s) and 3.0 GiB; the largest of 1 worker(s) has 4 core(s) and" in message
-    assert "Lower --executor_memory" in message
-    assert "Lower --executor_memory" in explain_workers([small], 6, GIB)
+    assert "Lower `executor_memory`" in message
+    assert "Lower `executor_memory`" in explain_workers([small], 6, GIB)
     assert "other applications use it" in explain_workers([busy, small], 1, 3 * GIB)
     assert "no executor stays alive" in explain_workers([free], 1, 3 * GIB)
 

@@ -149,7 +149,7 @@ def test_single_file_and_command_line(tmp_path, capsys):
 
 def test_overwriting_removes_the_days_of_a_longer_run(tmp_path):
     generate(GeneratorConfig(output=tmp_path, rows=300, days=3))
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         generate(GeneratorConfig(output=tmp_path, rows=300, days=2))
     generate(GeneratorConfig(output=tmp_path, rows=300, days=2, overwrite=True))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["day_0", "day_1", "planted.json"]

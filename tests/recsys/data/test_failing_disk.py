@@ -49,7 +49,7 @@ def test_a_file_that_may_not_be_mapped(tmp_path, monkeypatch):
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr(np, "memmap", refuse_map)
-    with pytest.raises(DatasetError, match=r"label.bin: cannot be mapped: .*--dataset_type split"):
+    with pytest.raises(DatasetError, match=r"label.bin: cannot be mapped: .*`dataset_type` split"):
         SplitBinaryReader(root, "train", access="memmap")
 
 

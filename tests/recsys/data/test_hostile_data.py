@@ -103,7 +103,7 @@ CASES = {
     ),
     # binary records
     "records are missing": Case(
-        remove("train_data.bin"), read_records, "train_data.bin", "missing.*--dataset_type split"
+        remove("train_data.bin"), read_records, "train_data.bin", "missing.*`dataset_type` split"
     ),
     "records are cut": Case(
         cut("train_data.bin", 5), read_records, "train_data.bin", "no multiple of the 24-byte.*cut"
@@ -125,7 +125,7 @@ CASES = {
         lambda root: [p.unlink() for p in (root / "parquet/train").iterdir()],
         read_parquet,
         "parquet/train/*.parquet",
-        "prepare the dataset with --format parquet",
+        "prepare the dataset with `format` parquet",
     ),
     "part is empty": Case(put(TRAIN_PART, b""), read_parquet, TRAIN_PART, "not readable.*prepare"),
     "part is cut": Case(cut(TRAIN_PART, 100), read_parquet, TRAIN_PART, "not readable.*prepare"),

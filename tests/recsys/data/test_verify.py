@@ -101,7 +101,7 @@ def test_quick_reads_no_checksums_and_a_sample(tmp_path, monkeypatch):
     assert len(problems(root)) == 1
     findings, report = verify(root, quick=True)
     assert findings.problems == []
-    assert "checksums not compared (--quick)" in report
+    assert "checksums not compared (`quick`)" in report
     line = next(x for x in report.splitlines() if x.startswith("train")).split()
     assert line[1:3] == ["1,000", "160"]
     overwrite("train/label.bin", 999, b"\x05")(root)  # the last block is always read

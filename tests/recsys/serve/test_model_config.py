@@ -109,12 +109,12 @@ def test_every_combination_is_valid():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"backend": "onnx", "format": "eager"}, "--format eager: --backend onnx runs onnx"),
-        ({"max_batch_size": -1}, "--max_batch_size must be 0 or more, got -1"),
+        ({"backend": "onnx", "format": "eager"}, "`format` eager: `backend` onnx runs onnx"),
+        ({"max_batch_size": -1}, "`max_batch_size` must be 0 or more, got -1"),
         ({"instances": 0}, "must be 1 or more"),
         ({"threads": 0}, "must be 1 or more"),
-        ({"preferred_batch_sizes": (9,), "max_batch_size": 8}, r"9 must lie in \[1, --max_batch"),
-        ({"warmup": 9, "max_batch_size": 8}, "--warmup 9 is more than --max_batch_size 8"),
+        ({"preferred_batch_sizes": (9,), "max_batch_size": 8}, r"9 must lie in \[1, `max_batch"),
+        ({"warmup": 9, "max_batch_size": 8}, "`warmup` 9 is more than `max_batch_size` 8"),
         ({"max_batch_size": 0, "max_queue_delay_us": 5}, "need dynamic batching"),
         ({"dynamic_batching": False, "max_queue_delay_us": 5}, "need dynamic batching"),
     ],
@@ -126,13 +126,13 @@ def test_senseless_settings_are_refused(settings, message):
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", "a b", 'a"b', ".hidden"])
 def test_a_name_that_is_no_folder_name_is_refused(name):
-    with pytest.raises(ConfigError, match="--name"):
+    with pytest.raises(ConfigError, match="`name`"):
         config_text(name, DLRM, ServingSettings())
 
 
 def test_a_batched_package_of_aotinductor_is_refused_for_the_container():
     settings = ServingSettings(backend="pytorch", format="aoti")
-    with pytest.raises(ConfigError, match="needs --max_batch_size 0"):
+    with pytest.raises(ConfigError, match="needs `max_batch_size` 0"):
         check_config(config_text("m", DLRM, settings), "m", settings)
 
 

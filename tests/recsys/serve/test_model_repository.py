@@ -92,7 +92,7 @@ def test_a_mounted_repository_has_nothing_beside_it(repository, tmp_path, monkey
 def test_a_version_is_never_replaced(repository):
     add(repository)
     with (
-        pytest.raises(RepositoryError, match=r"--version 1: .* has it already"),
+        pytest.raises(RepositoryError, match=r"`version` 1: .* has it already"),
         repository.staged_version("m", 1),
     ):
         pass
@@ -102,7 +102,7 @@ def test_a_version_is_never_replaced(repository):
 def test_versions_begin_with_1_and_names_are_plain(repository):
     with pytest.raises(RepositoryError, match="got 0"), repository.staged_version("m", 0):
         pass
-    with pytest.raises(ConfigError, match="--name"), repository.staged_version("../m", 1):
+    with pytest.raises(ConfigError, match="`name`"), repository.staged_version("../m", 1):
         pass
 
 

@@ -46,7 +46,7 @@ def test_never_falls_below_the_end():
 
 
 def test_refuses_a_decay_inside_the_warmup():
-    with pytest.raises(ValueError, match="--decay_start_step"):
+    with pytest.raises(ValueError, match="`decay_start_step`"):
         WarmupPolynomialDecay(base_lr=1.0, warmup_steps=10, decay_start_step=5)
 
 

@@ -134,7 +134,7 @@ def join_scanned(
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
-        raise PreprocError(f"--input {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
     return ScannedInput(folder, ordered, first_rows)
 
 

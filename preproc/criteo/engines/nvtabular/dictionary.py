@@ -71,7 +71,7 @@ def _dictionary(
     """Returns the categories of a column in id order."""
     if not folders:
         return np.empty(0, np.uint32)
-    remedy = f"{REMEDIES}, or use --engine native, which merges piece by piece"
+    remedy = f"{REMEDIES}, or use `engine` native, which merges piece by piece"
     found, counts = merge_counts(folders, name, memory_limit, remedy)
     values = found.to_numpy()
     present = values != MISSING_CATEGORY

@@ -148,7 +148,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
                 for part, part_rows in enumerate(record["part_rows"])
             ]
     if not parts:
-        raise PreprocError(f"--input {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
     return ValidRows(key, tuple(files), tuple(parts), tuple(tally.bad_files))
 
 

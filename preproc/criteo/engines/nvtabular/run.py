@@ -172,7 +172,7 @@ def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
     if missing or not np.array_equal(columns[ROW].to_numpy(), np.arange(first, first + rows)):
         raise PreprocError(
             f"{path}: NVTabular did not give back rows {first} to {first + rows - 1} in their "
-            "order and without missing values. Please report this error of the engine; --engine "
+            "order and without missing values. Please report this error of the engine; `engine` "
             "native makes the same dataset"
         )
     ids = (columns[name].to_numpy() for name in CATEGORICAL)

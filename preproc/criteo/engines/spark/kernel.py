@@ -33,8 +33,8 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     """
     if not binding.is_built():
         raise PreprocError(
-            "--spark_mode kernel needs the native kernel (make build, needs a C++ compiler); "
-            "--spark_mode dataframe does without"
+            "`spark_mode` kernel needs the native kernel (make build, needs a C++ compiler); "
+            "`spark_mode` dataframe does without"
         )
     _check_executors(engine_job, runner)
     settings = NativeSettings(unit_bytes=engine_job.job.spark.unit_bytes())
@@ -123,7 +123,7 @@ def _missing_here(
     host = f"executor on {socket.gethostname()}"
     if not binding.is_built():
         return (
-            f"{host}: the native kernel is not built there (make build); --spark_mode dataframe "
+            f"{host}: the native kernel is not built there (make build); `spark_mode` dataframe "
             "does without"
         )
     if binding.kernel_version() != kernel_version:

@@ -63,7 +63,7 @@ def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[RowGroup]:
         if next(file.pieces(), b"").startswith(_BYTE_ORDER_MARK):
             raise PreprocError(
                 f"{file.path}: begins with a UTF-8 byte order mark, which Spark's text reader "
-                "drops silently; remove it, or use --spark_mode kernel or --engine native"
+                "drops silently; remove it, or use `spark_mode` kernel or `engine` native"
             )
     groups: list[RowGroup] = []
     done = [0, 0]
@@ -79,7 +79,7 @@ def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[RowGroup]:
             groups.append(_read_group(engine_job, runner, groups, files, update))
             done[:] = [before + size, sum(g.rows for g in groups)]
     if sum(g.rows for g in groups) == 0:
-        raise PreprocError(f"--input {job.input}: holds no valid row")
+        raise PreprocError(f"`input` {job.input}: holds no valid row")
     return groups
 
 

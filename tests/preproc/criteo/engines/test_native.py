@@ -182,7 +182,7 @@ def test_dictionaries_that_do_not_fit(tmp_path, monkeypatch):
     # 26 columns x about 6,000 categories x 16 bytes = 2.6 MiB of lookup tables.
     semantics = CriteoSemantics(frequency_limit=0, split_fractions=(0.8, 0.1, 0.1))
     monkeypatch.setattr("preproc.criteo.engines.native.encode.free_budget", lambda limit: 5 * 2**20)
-    with pytest.raises(PreprocError, match=r"needs .*\. Raise --memory_limit, or keep fewer"):
+    with pytest.raises(PreprocError, match=r"needs .*\. Raise `memory_limit`, or keep fewer"):
         run(source, tmp_path / "made", semantics=semantics)
     assert not (tmp_path / "made").exists()
 
@@ -212,7 +212,7 @@ def test_column_too_large_to_merge(tmp_path, monkeypatch):
 
 
 def test_memory_limit_too_small_to_start(days, tmp_path):
-    with pytest.raises(PreprocError, match=r"--memory_limit 1\.0 MiB is too small: .* needs"):
+    with pytest.raises(PreprocError, match=r"`memory_limit` 1\.0 MiB is too small: .* needs"):
         run(days, tmp_path / "made", memory_limit=2**20)
 
 

@@ -209,7 +209,7 @@ def test_the_memory_limit_is_enforced(tmp_path):
     limit = int(1.7 * 2**30)
     with NvtabularProcess(None, "cpu", limit, 1, tmp_path / "log") as process:
         request = {"do": "count", "parts": [str(part)], "columns": ["C1"]}
-        with pytest.raises(PreprocError, match="lack of memory: raise --memory_limit"):
+        with pytest.raises(PreprocError, match="lack of memory: raise `memory_limit`"):
             process.call(request | {"folder": str(tmp_path / "scratch")}, lambda share: None)
 
 
@@ -254,5 +254,5 @@ def test_a_gpu_that_is_not_there(tmp_path):
 
 def test_a_memory_limit_too_small_to_begin(tmp_path):
     days = write_days(tmp_path / "days", rows=50)
-    with pytest.raises(PreprocError, match=r"--memory_limit 1\.0 GiB is too small: .* to begin"):
+    with pytest.raises(PreprocError, match=r"`memory_limit` 1\.0 GiB is too small: .* to begin"):
         run(days, tmp_path / "made", "nvtabular", memory_limit=2**30)

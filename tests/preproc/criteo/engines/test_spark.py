@@ -190,7 +190,7 @@ def test_byte_order_mark(tmp_path):
 
 def test_dictionaries_that_do_not_fit_an_executor(tmp_path, monkeypatch):
     days = write_days(tmp_path / "days", rows=100)
-    with pytest.raises(PreprocError, match=r"--memory_limit 30\.0 MiB is too small"):
+    with pytest.raises(PreprocError, match=r"`memory_limit` 30\.0 MiB is too small"):
         run(days, tmp_path / "made", "spark", memory_limit=30 * 2**20, **spark("kernel"))
 
 
