@@ -155,7 +155,7 @@ class BuildSharedLibrary(build_ext):
 
 
 class PythonIndependentWheel(bdist_wheel):
-    """Tags the wheel for any Python 3 of the platform: its libraries have no Python API."""
+    """Tags the wheel for any Python 3: libraries use no Python API."""
 
     def get_tag(self):
         """Returns (python, abi, platform)."""

@@ -49,7 +49,10 @@ PUBLISHED = """\
 
 
 def planned_steps(flags: Sequence[str], folder: Path, minutes: float) -> int:
-    """Returns the steps that fit, from a probe the first time and from the plan thereafter."""
+    """Returns the steps that fit, by a probe or the plan.
+
+    The first run probes, later ones keep its plan.
+    """
     plan = folder / "plan.json"
     if plan.is_file():
         kept = json.loads(plan.read_text())
@@ -86,14 +89,14 @@ def train(flags: Sequence[str], folder: Path, steps: int) -> LoggedRun:
 
 
 def markdown(run: LoggedRun) -> str:
-    """Returns the figures of the test, the published ones and the learning curve."""
+    """Returns test figures, published ones and the learning curve."""
     lines = [
         "| ours | " + " | ".join(m.upper() for m in METRICS) + " |",
         "|---" * (len(METRICS) + 1) + "|",
     ]
     for ranking in RANKINGS:
-        found = [f"{run.final[f'test_{ranking}_{metric}']:.4f}" for metric in METRICS]
-        lines.append(f"| {ranking} | {' | '.join(found)} |")
+        cells = [f"{run.final[f'test_{ranking}_{metric}']:.4f}" for metric in METRICS]
+        lines.append(f"| {ranking} | {' | '.join(cells)} |")
     lines += ["", PUBLISHED, "| seconds | step | " + " | ".join(SHOWN) + " |"]
     lines.append("|---" * (len(SHOWN) + 2) + "|")
     for seconds, step, *figures in rows(run, SHOWN):
@@ -102,7 +105,7 @@ def markdown(run: LoggedRun) -> str:
 
 
 def records(run: LoggedRun, config: dict[str, object]) -> list[Record]:
-    """Returns the figures of the test; the curve is part of their settings."""
+    """Returns the test figures; the curve is part of their settings."""
     curve = rows(run, SHOWN)
     columns = ["elapsed_s", "step", *SHOWN]
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs of BERT4Rec as their users do, and reads the figures that they log."""
+"""Runs BERT4Rec's programs as users do, and reads their logs."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """What the log of a run says.
+    """Records of a run's log.
 
     Attributes:
         evaluations: figures on the validation items, with `epoch`, `step` and `elapsed_s`, which
@@ -71,7 +71,7 @@ def ratings_folder() -> Path:
 
 
 def prepare_movielens(ratings: Path, output: Path) -> Path:
-    """Makes the dataset of a ratings file, unless it is there; returns its folder.
+    """Makes the dataset of ratings, unless present; returns its folder.
 
     Raises:
         ValueError: there is no such file.

@@ -48,7 +48,7 @@ RECBOLE: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def write_interactions(dataset: Path, folder: Path) -> Path:
-    """Writes a dataset as RecBole reads it; the place in a history is the time, so no ties.
+    """Writes a dataset for RecBole; positions are times, without ties.
 
     Returns:
         The folder that the peer is given.
@@ -91,10 +91,10 @@ def run_recbole(
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if found["train_samples"] != SETTING["samples"]:
-        raise RuntimeError(f"RecBole trains on {found['train_samples']} samples, not the same")
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if figures["train_samples"] != SETTING["samples"]:
+        raise RuntimeError(f"RecBole trains on {figures['train_samples']} samples, not the same")
+    return figures
 
 
 def run_ours(dataset: Path, folder: Path, threads: int, *arguments: str) -> LoggedRun:
@@ -132,25 +132,25 @@ def measure_speed(
             options.repeats,
             lambda name, number, rate: print(f"{number} {name}: {rate:,.0f}/s", flush=True),
         )
-        for name, found in rates.items():
+        for name, samples in rates.items():
             records.append(
                 make_record(
                     BENCHMARK,
                     name,
                     f"train samples/s, {threads} thread{'s' if threads > 1 else ''}",
-                    found,
+                    samples,
                     unit="samples/s",
                     direction="higher",
                     config=SETTING | {"threads": threads},
                 )
             )
-            ratio = np.median(rates[OURS]) / np.median(found)
-            print(f"{threads} threads, {name}: {np.median(found):,.0f}/s, ours x {ratio:.2f}")
+            ratio = np.median(rates[OURS]) / np.median(samples)
+            print(f"{threads} threads, {name}: {np.median(samples):,.0f}/s, ours x {ratio:.2f}")
     return records
 
 
 def quality_records(
-    candidate: str, found: Sequence[dict[str, float]], config: dict[str, Any]
+    candidate: str, qualities: Sequence[dict[str, float]], config: dict[str, Any]
 ) -> list[Record]:
     """Returns a record per metric, with one sample per seed."""
     return [
@@ -158,26 +158,28 @@ def quality_records(
             BENCHMARK,
             candidate,
             metric,
-            [figures[metric] for figures in found],
+            [figures[metric] for figures in qualities],
             unit="",
             direction="higher",
-            config=SETTING | config | {"mean": float(np.mean([f[metric] for f in found]))},
+            config=SETTING | config | {"mean": float(np.mean([f[metric] for f in qualities]))},
         )
-        for metric in found[0]
+        for metric in qualities[0]
     ]
 
 
 def measure_quality(
     dataset: Path, inter: Path, folder: Path, options: argparse.Namespace
 ) -> list[Record]:
-    """Returns HR@10 and NDCG@10 of the full ranking: of ours at its end, of RecBole on its way.
+    """Returns HR@10 and NDCG@10 of both full rankings.
+
+    Of ours at its end, of RecBole on its way.
 
     RecBole does not leave the items that a user has seen out of the ranking, so neither do we here.
     """
     records = []
     threads = max(options.threads)
     for preset in options.presets:
-        found = []
+        qualities = []
         for seed in options.seeds:
             run = run_ours(
                 dataset,
@@ -186,7 +188,7 @@ def measure_quality(
                 *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
                 f"--export_root={folder / f'{preset}_{seed}'}",
             )
-            found.append(
+            qualities.append(
                 {
                     name: run.final[f"test_{source}_{key}"]
                     for name, source, key in (
@@ -197,9 +199,9 @@ def measure_quality(
                     )
                 }
             )
-            print(preset, seed, run.losses.get(STEPS_PER_EPOCH), found[-1], flush=True)
+            print(preset, seed, run.losses.get(STEPS_PER_EPOCH), qualities[-1], flush=True)
         config = {"preset": preset, "epochs": options.epochs, "seeds": list(options.seeds)}
-        records += quality_records(f"ours, preset {preset}", found, config)
+        records += quality_records(f"ours, preset {preset}", qualities, config)
     if not options.recbole_epochs:
         return records
     name = "RecBole 1.2.1, anomaly mode off, freed memory kept"  # the fastest; all rank alike

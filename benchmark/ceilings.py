@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device can do at most, measured: the yardsticks of the kernel benchmarks."""
+"""Measured limits of a device: the yardsticks of kernel benchmarks."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ class Ceilings:
 
 
 def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 5) -> float:
-    """Returns bytes read and written per second by a copy between two tensors of `num_bytes`."""
+    """Returns bytes per second, read and written, of a copy."""
     source = torch.ones(num_bytes // 4, device=device)
     target = torch.zeros_like(source)
     times = [seconds_per_call(lambda: target.copy_(source), device) for _ in range(repeats + 1)]
@@ -45,7 +45,7 @@ def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 5) -> f
 
 
 def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
-    """Returns bytes read per second by a sum over the same `num_bytes`, again and again."""
+    """Returns bytes per second of repeated sums over `num_bytes`."""
     source = torch.ones(num_bytes // 4, device=device)
     result = torch.zeros((), device=device)
     dims = (0,)
@@ -59,7 +59,7 @@ def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
 def matmul_rate(
     size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 3
 ) -> float:
-    """Returns floating point operations per second of a product of two [size, size] matrices."""
+    """Returns the FLOP/s of a product of [size, size] matrices."""
     a = torch.ones(size, size, dtype=dtype, device=device)
     b = torch.ones_like(a)
     result = torch.empty_like(a)
@@ -71,7 +71,7 @@ def matmul_rate(
 
 @contextlib.contextmanager
 def tf32_matmul() -> Iterator[None]:
-    """Lets float32 matrix products on a CUDA device round their inputs to TF32."""
+    """Allows TF32 in float32 matrix products on a CUDA device."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -81,7 +81,7 @@ def tf32_matmul() -> Iterator[None]:
 
 
 def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 2048) -> Ceilings:
-    """Measures copy and float32 matrix product on the CPU with the threads torch has."""
+    """Measures copy and float32 matrix product on the CPU."""
     return Ceilings(
         copy_bytes_per_s=copy_rate(copy_bytes),
         matmul_flops_per_s={"float32": matmul_rate(matmul_size, torch.float32)},
@@ -89,7 +89,7 @@ def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 2048) -> Ceiling
 
 
 def measure_cuda(device: torch.device, copy_bytes: int = 1 << 30, size: int = 8192) -> Ceilings:
-    """Measures copy, reads from L2 and the matrix products of a CUDA device.
+    """Measures copy, L2 reads and matrix products of a CUDA device.
 
     On a CPU device (to try the program out) the same runs without the reads from L2.
     """

@@ -44,7 +44,10 @@ class Comparison:
 
 
 def compare_records(new: Record, old: Record, threshold: float) -> Comparison:
-    """Judges one figure: noise is the stated threshold or twice the spread, if that is more."""
+    """Judges one figure against the stated threshold or twice its spread.
+
+    The larger of the two counts.
+    """
     limit = max(threshold, 2 * new.spread, 2 * old.spread)
     failing = any(2 * r.failed > r.repeats for r in (new, old))
     if failing or new.value is None or old.value is None:
@@ -74,7 +77,7 @@ def read_baselines(path: Path) -> list[Record]:
 
 
 def accept(new: list[Record], path: Path) -> None:
-    """Puts new figures in the place of the accepted ones of the same key."""
+    """Replaces the accepted figures of the same keys."""
     merged = latest([*read_baselines(path), *new])
     text = json.dumps([dataclasses.asdict(record) for record in merged], indent=1) + "\n"
     temporary = path.with_name(path.name + ".tmp")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM beside logistic regression on 100,000 real rows of the Criteo Kaggle log.
+"""DLRM beside logistic regression on 100,000 rows of Criteo Kaggle.
 
     python -m benchmark.criteo_sample --data .../criteo_kaggle/sample_100k.tsv.gz
 
@@ -85,7 +85,7 @@ def train_dlrm(dataset: Path, folder: Path, seed: int) -> Quality:
 
 
 def fit_logistic_regression(data: Path) -> Quality:
-    """Fits the baseline on the same train rows and scores the same test rows."""
+    """Fits the baseline on the train rows, scores the test rows."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     with gzip.open(data) as file:
@@ -108,14 +108,14 @@ def fit_logistic_regression(data: Path) -> Quality:
     )
 
 
-def records(candidate: str, found: Sequence[Quality], config: dict[str, Any]) -> list[Record]:
-    """Returns the records of one model: means over its seeds, and the range of the AUC."""
-    aucs = [quality.auc for quality in found]
+def records(candidate: str, qualities: Sequence[Quality], config: dict[str, Any]) -> list[Record]:
+    """Returns a model's mean figures over seeds, and its AUC's range."""
+    aucs = [quality.auc for quality in qualities]
     figures: tuple[tuple[str, float, Direction], ...] = (
         ("mean test AUC", float(np.mean(aucs)), "higher"),
         ("lowest", min(aucs), "higher"),
         ("highest", max(aucs), "higher"),
-        ("mean test log loss", float(np.mean([q.log_loss for q in found])), "lower"),
+        ("mean test log loss", float(np.mean([q.log_loss for q in qualities])), "lower"),
     )
     return [
         make_record(
@@ -132,7 +132,7 @@ def records(candidate: str, found: Sequence[Quality], config: dict[str, Any]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs both models; returns 1 where DLRM's mean AUC is not above the baseline's."""
+    """Runs both models; returns 1 if DLRM's AUC is no better."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, default=default_data(), help="the gzipped sample")
     parser.add_argument("--seeds", type=int, default=5, help="DLRM runs, with seeds 1, 2, ...")
@@ -143,11 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         prepare(options.data, folder / "dataset")
-        found = [
+        qualities = [
             train_dlrm(folder / "dataset", folder, seed) for seed in range(1, options.seeds + 1)
         ]
     baseline = fit_logistic_regression(options.data)
-    aucs, losses = [q.auc for q in found], [q.log_loss for q in found]
+    aucs, losses = [q.auc for q in qualities], [q.log_loss for q in qualities]
     print(
         f"DLRM: mean test AUC {np.mean(aucs):.4f} (seeds: "
         f"{', '.join(f'{a:.4f}' for a in aucs)}), mean log loss {np.mean(losses):.4f}\n"
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_records(
         options.results,
         [
-            *records(f"DLRM, {options.seeds} seeds", found, config),
+            *records(f"DLRM, {options.seeds} seeds", qualities, config),
             *records("logistic regression, hashed features", [baseline], config),
         ],
     )

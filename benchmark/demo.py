@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole recipe on one machine, from raw click logs to a trained DLRM and its latency.
+"""The DLRM recipe, from raw click logs to AUC and latency.
 
     python -m benchmark.demo --folder demo
 
@@ -57,7 +57,7 @@ def run_step(title: str, module: str, *arguments: str) -> None:
 
 
 def run_demo(folder: Path, rows: int) -> float:
-    """Runs every step in a folder and returns the gap to the best reachable AUC.
+    """Runs every step and returns the gap to the best AUC.
 
     Args:
         folder: for raw logs, dataset, checkpoint and logs; results of an earlier demo in it are
@@ -113,13 +113,13 @@ def run_demo(folder: Path, rows: int) -> float:
     )
     planted = json.loads((raw / "planted.json").read_text())["best_reachable"]
     best = planted["last_day_first_half"]
-    found = final_record(folder / "test_log.json")
-    if found["num_rows"] != best["rows"]:
-        raise SystemExit(f"demo: tested on {found['num_rows']} rows instead of {best['rows']}")
-    gap = float(best["auc"] - found["auc"])
+    metrics = final_record(folder / "test_log.json")
+    if metrics["num_rows"] != best["rows"]:
+        raise SystemExit(f"demo: tested on {metrics['num_rows']} rows instead of {best['rows']}")
+    gap = float(best["auc"] - metrics["auc"])
     print(
-        f"\nTest AUC {found['auc']:.4f}; the best that any model can reach on these rows is "
-        f"{best['auc']:.4f} (gap {gap:.4f}).\nLog loss {found['log_loss']:.4f}; best "
+        f"\nTest AUC {metrics['auc']:.4f}; the best that any model can reach on these rows is "
+        f"{best['auc']:.4f} (gap {gap:.4f}).\nLog loss {metrics['log_loss']:.4f}; best "
         f"{best['log_loss']:.4f}.\nEverything is in {folder}/; run a command above again to try "
         "other settings."
     )
@@ -127,7 +127,7 @@ def run_demo(folder: Path, rows: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the demo; exits 1 where the model ends too far below the best reachable AUC."""
+    """Runs the demo; exits 1 if the AUC gap is too large."""
     del argv
     values = flags.FLAGS
     started = time.perf_counter()

@@ -36,14 +36,14 @@ TRAINING_FLAGS = (
 
 
 def write_histories(dataset: Path, file: Path, count: int) -> None:
-    """Writes the histories of the first users in raw ids, one line each."""
+    """Writes the first users' histories in raw ids, a line each."""
     sequences, raw = read_sequences(dataset), read_item_map(dataset).raw.to_pylist()
     lines = (" ".join(raw[item - 1] for item in sequences[user]) for user in range(count))
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
-    """Runs every step in a folder and returns the figures of the test.
+    """Runs every step and returns the metrics of the test.
 
     Args:
         folder: for ratings, dataset, checkpoint and logs; results of an earlier demo in it are
@@ -112,7 +112,7 @@ def report(figures: dict[str, Any]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the demo; exits 1 where the model is not clearly ahead of popularity."""
+    """Runs the demo; exits 1 unless popularity is clearly beaten."""
     del argv
     values = flags.FLAGS
     started = time.perf_counter()

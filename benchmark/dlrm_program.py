@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the DLRM program as its users do, and reads the figures that it logs."""
+"""Runs the DLRM program as users do, and reads its log."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def final_record(log: Path) -> dict[str, Any]:
 
 
 def run_dlrm(*arguments: str) -> dict[str, Any]:
-    """Runs dlrm.scripts.main in a process of its own and returns the figures of its last record.
+    """Runs dlrm.scripts.main in a process; returns its last record.
 
     Raises:
         RuntimeError: the program failed; the message ends with what it said.

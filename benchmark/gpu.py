@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything to measure where a CUDA device is at hand, in one call.
+"""Measures everything that a CUDA device allows, in one call.
 
     python -m benchmark.gpu
 
@@ -44,7 +44,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def run_on_gpu(*arguments: str) -> dict[str, Any]:
-    """Runs DLRM on generated ids and returns the figures of its last record."""
+    """Runs DLRM on generated ids; returns its last record."""
     return run_dlrm(
         "--dataset_type=synthetic_gpu",
         "--synthetic_distribution=zipf",
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rates[name].append(final["average_train_throughput"])
     records: list[Record] = [
         make_record(
-            "gpu", name, "training", found, unit="samples/s", direction="higher", config=config
+            "gpu", name, "training", samples, unit="samples/s", direction="higher", config=config
         )
-        for name, found in rates.items()
+        for name, samples in rates.items()
     ]
     final = run_on_gpu(
         "--mode=inference_benchmark",

@@ -57,7 +57,7 @@ class OpCase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How large everything is; the defaults are those of a measurement.
+    """Sizes of the inputs; the defaults are those of a measurement.
 
     Attributes:
         tables: F.
@@ -117,7 +117,7 @@ def interaction_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Lookups:
-    """Batches of lookups: ids and rows [B, F] of each, and how many rows differ on average."""
+    """Batches of lookups, ids and rows [B, F], and distinct rows."""
 
     distribution: str
     batch_size: int
@@ -136,8 +136,8 @@ def _lookups(sizes: Sizes, device: torch.device) -> Iterator[_Lookups]:
     for distribution in DISTRIBUTIONS:
         for batch in sizes.batch_sizes:
             ids = id_batches(table_sizes, batch, distribution, device)
-            rows = [ops.joint_rows(found, offsets, dtype=torch.int32) for found in ids]
-            distinct = sum(torch.unique(found).numel() for found in rows) / len(rows)
+            rows = [ops.joint_rows(drawn, offsets, dtype=torch.int32) for drawn in ids]
+            distinct = sum(torch.unique(drawn).numel() for drawn in rows) / len(rows)
             yield _Lookups(
                 distribution=distribution, batch_size=batch, ids=ids, rows=rows, distinct=distinct
             )
@@ -238,7 +238,7 @@ def _interact(table: Tensor, bottom: Tensor, rows: Tensor) -> Tensor:
 
 
 def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
-    """Yields update_rows of each rule on sorted rows, and SGD by atomic additions."""
+    """Yields update_rows of each rule, and SGD by atomic additions."""
     table, one = _table(sizes, device), torch.ones((), device=device)
     for rule, definition in ROW_RULES.items():
         state = ops.row_optimizer_state(rule, table)
@@ -320,7 +320,7 @@ def _mode(name: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _in_mode(name: str, work: Work) -> Work:
-    """Returns a call in which float32 is rounded to TF32 where the name says so."""
+    """Wraps a call, allowing TF32 if the name says so."""
 
     def run() -> object:
         with _mode(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every op of the extension on one device, beside what the device can do at most.
+"""Every op of the extension, beside the device's limits.
 
 `python -m benchmark.gpu --kernels` writes the figures as one JSON file. Times are those of CUDA
 events. The floor of an op is the time in which its least traffic (each distinct row once) would
@@ -25,7 +25,7 @@ from cuda_ext import library
 
 
 def all_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
-    """Yields every op at every size; each case frees its memory before the next."""
+    """Yields every op at every size, freeing memory in between."""
     yield from interaction_cases(sizes, device)
     yield from lookup_cases(sizes, device)
     yield from update_cases(sizes, device)
@@ -60,7 +60,9 @@ def measure_op(
 
 
 def measure_kernels(target: Path, sizes: Sizes, device: torch.device, limit_s: float) -> None:
-    """Measures the ceilings, then every op, and writes one JSON file, also where time runs out.
+    """Measures limits and ops into one JSON file.
+
+    The file is written where time runs out, too.
 
     Args:
         target: file to write.
@@ -71,14 +73,14 @@ def measure_kernels(target: Path, sizes: Sizes, device: torch.device, limit_s: f
     started = time.perf_counter()
     ceilings = measure_cuda(device, sizes.copy_bytes, sizes.matmul_size)
     print(json.dumps(dataclasses.asdict(ceilings)), flush=True)
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     complete = True
     for case in all_cases(sizes, device):
         if time.perf_counter() - started > limit_s:
             complete = False
             break
-        found.append(measure_op(case, ceilings, sizes, device))
-        one = found[-1]
+        measured.append(measure_op(case, ceilings, sizes, device))
+        one = measured[-1]
         print(
             f"{one['op']:32s} {one['dtype']:9s} {one['distribution'] or '':8s}"
             f"{one['batch_size']:7d} {one['seconds'] * 1e6:10.1f} us "
@@ -93,7 +95,7 @@ def measure_kernels(target: Path, sizes: Sizes, device: torch.device, limit_s: f
         "seconds": time.perf_counter() - started,
         "sizes": dataclasses.asdict(sizes),
         "ceilings": dataclasses.asdict(ceilings),
-        "ops": found,
+        "ops": measured,
         "hardware": hardware(),
         "versions": versions(),
         "commit": commit(),

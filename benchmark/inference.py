@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs[model].append(measure(model, options.steps))
     config = {"tables": "26 x 100,000 rows", "ids": "zipf", "steps": options.steps}
     records = []
-    for model, found in runs.items():
+    for model, figures in runs.items():
         for size in BATCH_SIZES:
             candidate = f"{model}, batch {size}"
             for statistic in STATISTICS:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         "inference",
                         candidate,
                         statistic,
-                        [run[key] * 1e3 for run in found],
+                        [run[key] * 1e3 for run in figures],
                         unit="ms",
                         direction="lower",
                         config=config,
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "inference",
                     candidate,
                     "throughput",
-                    [run[key] for run in found],
+                    [run[key] for run in figures],
                     unit="samples/s",
                     direction="higher",
                     config=config,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing: our native engine beside Polars and DuckDB, or beside our other engines.
+"""Criteo preprocessing beside Polars and DuckDB, or engines compared.
 
     python -m benchmark.preprocessing --rows 4000000
     python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines   (make spark nvtabular)
@@ -43,7 +43,7 @@ class BenchmarkError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
         rows: generated rows.
@@ -80,7 +80,7 @@ class Settings:
 
 
 def dataset_checksums(root: Path) -> dict[str, str]:
-    """Returns the checksum of every label, numerical and id file of a dataset."""
+    """Returns the checksum of every column file of a dataset."""
     return {
         path.relative_to(root).as_posix(): file_checksum(path)
         for split in ("train", "validation", "test")
@@ -164,12 +164,12 @@ def foreign_versions(output: Path) -> dict[str, str]:
     if not manifest.exists():
         return {}
     engine = json.loads(manifest.read_text())["engine"]
-    found = engine.get("spark_version") or engine.get("version")
-    return {engine["name"]: found} if found else {}
+    version = engine.get("spark_version") or engine.get("version")
+    return {engine["name"]: version} if version else {}
 
 
 def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: int) -> list[Record]:
-    """Returns the figures of all candidates; the others' time over the first one's is its lead."""
+    """Returns all candidates' figures; time over the first one's is the lead."""
     config = {
         "rows": settings.rows,
         "days": DAYS,

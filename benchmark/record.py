@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measured figure with all that is needed to judge it later; files are JSON lines."""
+"""One measured figure with its settings and hardware, as JSON lines."""
 
 import dataclasses
 import datetime
@@ -79,13 +79,13 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What two records must share to be compared."""
+        """Returns the fields that comparable records have in common."""
         hardware = json.dumps(self.hardware, sort_keys=True)
         return self.benchmark, self.candidate, self.metric, self.config_hash, hardware
 
     @property
     def spread(self) -> float:
-        """Half the range from p10 to p90, as a share of the value."""
+        """Half the range from p10 to p90, relative to the value."""
         if not self.value or self.p10 is None or self.p90 is None:
             return 0.0
         return (self.p90 - self.p10) / 2 / abs(self.value)
@@ -167,7 +167,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def hardware() -> dict[str, Any]:
-    """Returns CPU model, usable cores, memory in GiB and the GPU's name (None without one)."""
+    """Returns CPU model, usable cores, memory in GiB and GPU name."""
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -195,17 +195,17 @@ def _gpu() -> str | None:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages that matter."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def commit() -> str:
-    """Returns the git commit of this checkout, with `+` when tracked files differ from it."""
+    """Returns the commit of the checkout, with `+` if modified."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -33,7 +33,7 @@ def format_value(value: float | None) -> str:
 
 
 def render_table(records: list[Record]) -> str:
-    """Returns the table of one benchmark and a line on how it was measured.
+    """Returns a benchmark's table and a line on its measurement.
 
     Raises:
         ValueError: there are no records.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs candidates in processes of their own, interleaved, and measures time and memory.
+"""Runs candidates in interleaved processes; measures time and memory.
 
 Interleaved (A B C A B C ...) because the speed of a shared machine drifts: consecutive runs of
 one candidate would all fall into the same good or bad minute.
@@ -27,7 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its children used.
+    """Resources used by a process and its children.
 
     Attributes:
         wall_s: seconds from start to end of the process itself.
@@ -135,7 +135,7 @@ def _children(pid: int) -> list[int]:
 
 
 def anonymous_kib(pid: int) -> int:
-    """Returns the anonymous resident memory of a process and its descendants (0 when gone)."""
+    """Returns the anonymous memory of a process tree, KiB; 0 if gone."""
     total = 0
     waiting = [pid]
     while waiting:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM on a real Triton server: latency, throughput, and memory of its instances.
+"""A DLRM on a Triton server: latency, throughput, instances' memory.
 
     .venv-triton/bin/python -m benchmark.serving
 
@@ -51,7 +51,7 @@ Samples = defaultdict[str, list[float]]
 
 
 def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: float) -> list[float]:
-    """Returns the seconds that each of some requests takes, after one that does not count."""
+    """Returns seconds per request, after one that does not count."""
     served.predict([requests[-1]])
     durations: list[float] = []
     while sum(durations) < seconds or len(durations) < 3:
@@ -62,7 +62,7 @@ def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: floa
 
 
 class _Progress:
-    """Says how far the measurements are, and how long the rest takes at this rate."""
+    """Reports progress and the remaining time at the current rate."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._started = total, 0, time.perf_counter()
@@ -81,7 +81,7 @@ def measure_latencies(
     Returns:
         candidate -> metric -> a figure of each round.
     """
-    found: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
+    samples: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
     alone: defaultdict[int, list[float]] = defaultdict(list)
     requests = {rows: deployed.draw_requests(rows) for rows in options.batch_sizes}
     cells = list(itertools.product(requests, options.concurrency))
@@ -101,14 +101,14 @@ def measure_latencies(
                     alone[rows] += here
                     ratio = load.rows_per_s / (rows * len(here) / sum(here))
                     print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
-                    of_cell = found[f"batch {rows}, {_clients(clients)}, {name}"]
+                    of_cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
                     _add(of_cell, load.latency, load.rows_per_s)
                     of_cell["of in-process"].append(ratio)
     for rows, durations in alone.items():
         summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
-        _add(found[f"batch {rows}, in process"], summary, rate)
+        _add(samples[f"batch {rows}, in process"], summary, rate)
         print(f"in process, batch {rows}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
-    return {name: dict(values) for name, values in found.items()}
+    return {name: dict(values) for name, values in samples.items()}
 
 
 def _clients(count: int) -> str:
@@ -123,12 +123,12 @@ def _add(figures: Samples, latency: LatencySummary, rows_per_s: float) -> None:
 
 
 def memory_limit(table_bytes: int, instances: int) -> float:
-    """Returns the bytes that instances may hold together: the tables once, with a margin."""
+    """Returns the bytes allowed to instances: tables once, plus a margin."""
     return 1.2 * (table_bytes + instances * BESIDES_TABLES)
 
 
 def _read_every_row(endpoint: Endpoint, deployed: DeployedDlrm) -> Iterator[None]:
-    """Asks for every row of the tables, again and again; yields after each round."""
+    """Requests every row of the tables repeatedly; yields each round."""
     requests = deployed.every_row()
     for _ in range(_MEMORY_ROUNDS):
         for _ in predict_in_order(endpoint, requests, concurrency=8):
@@ -146,9 +146,9 @@ def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemor
     serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
     with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
         for _ in _read_every_row(endpoint, deployed):
-            found = instance_memory(server.pid)
-            if all(instance.rss > 0.95 * deployed.table_bytes for instance in found):
-                return found
+            instances_now = instance_memory(server.pid)
+            if all(instance.rss > 0.95 * deployed.table_bytes for instance in instances_now):
+                return instances_now
     raise RuntimeError("an instance has not read its tables; repeat on a machine with idle cores")
 
 
@@ -163,10 +163,10 @@ def compare_memory(
     figures = {}
     within = True
     for instances in options.instances:
-        found = measure_memory(deployed, instances)
-        pss = sum(instance.pss for instance in found)
+        measured = measure_memory(deployed, instances)
+        pss = sum(instance.pss for instance in measured)
         limit = memory_limit(deployed.table_bytes, instances)
-        anonymous = max(instance.anonymous for instance in found)
+        anonymous = max(instance.anonymous for instance in measured)
         within = within and pss < limit
         print(
             f"{instances} of {options.instances[-1]} instances, tables of "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the serving benchmark: NVIDIA's default DLRM with random weights, deployed."""
+"""The model of the serving benchmark: default DLRM, random weights."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def write_model(path: Path, table_sizes: Sequence[int]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeployedDlrm:
-    """The deployed version, and a server that is started on it with other settings each time.
+    """The deployed version, served with other settings each time.
 
     Attributes:
         repository: folder of the model repository.
@@ -91,7 +91,7 @@ class DeployedDlrm:
         return ServedDlrm.open(self.repository / NAME / "1", torch.device("cpu"))
 
     def draw_requests(self, rows: int) -> list[Arrays]:
-        """Draws requests of one size, more of them than a cache holds rows."""
+        """Draws requests of one size, more rows than a cache holds."""
         generator = np.random.default_rng(rows)
         shape = (rows, *self.signature.input(NUMERICAL).shape)
         return [
@@ -111,8 +111,8 @@ class DeployedDlrm:
         width = self.signature.input(NUMERICAL).shape[0]
         return [
             {
-                NUMERICAL: np.zeros((len(part), width), np.float32),
-                CATEGORICAL: np.ascontiguousarray(part[:, None] % sizes),
+                NUMERICAL: np.zeros((len(chunk), width), np.float32),
+                CATEGORICAL: np.ascontiguousarray(chunk[:, None] % sizes),
             }
-            for part in np.array_split(rows, -(-len(rows) // _LARGE_REQUEST))
+            for chunk in np.array_split(rows, -(-len(rows) // _LARGE_REQUEST))
         ]

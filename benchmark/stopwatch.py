@@ -53,7 +53,7 @@ def time_interleaved(
     calls: int = 1,
     warmup: int = 2,
 ) -> dict[str, list[float]]:
-    """Times every candidate `repeats` times, in turns, after `warmup` unmeasured calls of each.
+    """Times candidates in turns, `repeats` times, after a warm-up.
 
     Args:
         candidates: name -> what to time.

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations behind DLRM's speed: `ops` is what models call, `reference` defines each op."""
+"""Compiled operations: models call `ops`, `reference` defines them."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)

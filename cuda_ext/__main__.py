@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cuda_ext`: which implementation of the ops runs on this machine, and why."""
+"""`python -m cuda_ext`: tells which implementation runs here, and why."""
 
 import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the CUDA kernels for every architecture and holds them to their registers.
+"""Compiles the CUDA kernels for every architecture and checks registers.
 
     python -m cuda_ext.compile_report [architecture ...]
 
@@ -36,7 +36,7 @@ REGISTER_LIMITS = (
 
 
 class Usage(NamedTuple):
-    """What a kernel needs on an architecture."""
+    """Resources of a kernel on an architecture."""
 
     kernel: str
     architecture: str
@@ -52,14 +52,14 @@ def nvcc() -> str:
         FileNotFoundError: there is none.
     """
     home = os.environ.get("CUDA_HOME")
-    found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
-    if found is None:
+    compiler = shutil.which("nvcc", path=f"{home}/bin" if home else None)
+    if compiler is None:
         raise FileNotFoundError("no nvcc: set CUDA_HOME to the folder of the CUDA toolkit")
-    return found
+    return compiler
 
 
 def compile_source(source: Path, architectures: Sequence[str]) -> str:
-    """Compiles a source; returns what ptxas says about its kernels, with readable names.
+    """Compiles a source; returns ptxas's report with readable names.
 
     Raises:
         RuntimeError: it does not compile.
@@ -77,10 +77,10 @@ def compile_source(source: Path, architectures: Sequence[str]) -> str:
 
 
 def parse_usage(text: str) -> list[Usage]:
-    """Reads ptxas's output; kernels that are not the project's own (CUB's) are left out."""
-    found = []
-    for part in text.split("Compiling entry function '")[1:]:
-        name, _, rest = part.partition("' for 'sm_")
+    """Parses ptxas's report, leaving out kernels of CUB."""
+    usages = []
+    for section in text.split("Compiling entry function '")[1:]:
+        name, _, rest = section.partition("' for 'sm_")
         if KERNELS not in name:
             continue
         kernel = name.partition(KERNELS)[2].rpartition("(")[0].replace("recsys::", "")
@@ -88,7 +88,7 @@ def parse_usage(text: str) -> list[Usage]:
         assert registers is not None
         shared = re.search(r"(\d+) bytes smem", rest)
         spilled = re.findall(r"(\d+) bytes spill", rest)
-        found.append(
+        usages.append(
             Usage(
                 kernel.replace("<kernels::DeviceMath>", "").replace("kernels::", ""),
                 rest.partition("'")[0],
@@ -97,7 +97,7 @@ def parse_usage(text: str) -> list[Usage]:
                 sum(map(int, spilled)),
             )
         )
-    return found
+    return usages
 
 
 def register_limit(kernel: str, architecture: str) -> int:
@@ -146,9 +146,9 @@ def main(architectures: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     sys.stdout.write(table(usages) + "\n")
-    found = violations(usages)
-    sys.stderr.write("".join(f"{line}\n" for line in found))
-    return 1 if found else 0
+    broken = violations(usages)
+    sys.stderr.write("".join(f"{line}\n" for line in broken))
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

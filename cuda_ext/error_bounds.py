@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of the rounding errors of the ops, from theory instead of from another library's luck.
+"""Bounds of the ops' rounding errors, from theory.
 
 With u = eps / 2, the largest relative error of one rounding, a sum of n products, added in any
 order, errs by at most n u / (1 - n u) times the sum of the magnitudes of the products (Higham 2002,
@@ -40,7 +40,7 @@ Eight roundings u = eps / 2. The longest constant is Adam's bias correction: 1 -
 
 @dataclass(frozen=True)
 class Bounded:
-    """A true value in float64, and the error that a kernel computing in float32 may make.
+    """A true value in float64, and a float32 kernel's allowed error.
 
     Attributes:
         value: float64.
@@ -56,7 +56,7 @@ class Bounded:
         return cls(value.double(), torch.zeros_like(value, dtype=torch.float64))
 
     def excess(self, result: Tensor) -> float:
-        """Returns the largest error as a multiple of its bound; infinity for a NaN."""
+        """Returns the largest error relative to its bound; infinity for NaN."""
         assert result.shape == self.value.shape
         error = (result.double() - self.value).abs()
         if not error.numel():
@@ -65,7 +65,7 @@ class Bounded:
         return float(ratio.nan_to_num(nan=torch.inf, posinf=torch.inf).amax())
 
     def rounded(self, dtype: torch.dtype) -> Bounded:
-        """Allows for one more rounding of the result, to nearest in a narrower type."""
+        """Allows one more rounding of the result, to a narrower type."""
         kind = torch.finfo(dtype)
         unit = kind.eps / 2
         subnormal = kind.smallest_normal * unit
@@ -194,7 +194,9 @@ def _operation(value: Tensor, passed_on: Tensor) -> Bounded:
 def sum_of_products(
     value: Tensor, magnitudes: Tensor, terms: int | Tensor, dtype: torch.dtype
 ) -> Bounded:
-    """Bounds a sum of products, added in float32 (float64 for such a type) in any order.
+    """Bounds a sum of products, added in float32 in any order.
+
+    Products of float64 are added in float64.
 
     Args:
         value: the sums in float64.
@@ -250,7 +252,7 @@ def embedding_bag(
     *,
     scale: Tensor | None = None,
 ) -> Bounded:
-    """Bounds the sum of the rows of each bag, arguments as in `reference.embedding_bag`."""
+    """Bounds the sum of each bag's rows; see `reference.embedding_bag`."""
     value, magnitudes = (
         reference.embedding_bag(
             kind(table.double()), rows, bag_offsets, torch.float64,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and loads the compiled kernels; without them every op runs its reference."""
+"""Loads the compiled kernels; without them ops run their references."""
 
 import functools
 import warnings
@@ -37,7 +37,7 @@ COMPILED_FOR = frozenset(
 
 
 def why_not_compiled(device_type: str) -> str:
-    """Returns why a device type has no compiled kernels, and what to do."""
+    """Returns why a device type lacks compiled kernels, and a remedy."""
     without_cuda = "they were built without CUDA: `FORCE_CUDA=1 make build`, given nvcc"
     return LOAD_ERROR or (without_cuda if device_type == "cuda" else f"none for {device_type}")
 
@@ -53,7 +53,7 @@ def _warn_once(device_type: str) -> None:
 
 
 def path_of(device_type: str) -> Literal["compiled", "reference"]:
-    """Returns which implementation tensors of a device type meet; says so once if it is slow."""
+    """Returns the implementation for a device type; warns once if slow."""
     if device_type in COMPILED_FOR:
         return "compiled"
     if not torch.compiler.is_compiling():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each op in plain PyTorch: the definition that tests, benchmarks and export share.
+"""Each op in plain PyTorch, as tests, benchmarks and export share it.
 
 Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of the joint table,
 L lookups, G bags, U distinct rows among the lookups.
@@ -32,7 +32,7 @@ def interaction_width(num_vectors: int, embedding_dim: int, self_interaction: bo
 def dot_interaction(
     features: Tensor, bottom: Tensor | None = None, *, self_interaction: bool = False
 ) -> Tensor:
-    """Pairwise dot products of the vectors of each sample, after the bottom-MLP output.
+    """Pairwise dot products of a sample's vectors, behind the bottom output.
 
     Args:
         features: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables. With
@@ -139,7 +139,7 @@ def embedding_gather(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def bag_of_lookup(bag_offsets: Tensor, count: int) -> Tensor:
-    """Returns the bag of each lookup, [L] int32, from CSR offsets [G + 1]."""
+    """Returns each lookup's bag, [L] int32, from CSR offsets [G + 1]."""
     bags = torch.arange(bag_offsets.numel() - 1, dtype=torch.int32, device=bag_offsets.device)
     return torch.repeat_interleave(bags, bag_offsets.diff(), output_size=count)
 
@@ -173,7 +173,7 @@ def embedding_bag(
 
 
 def sum_duplicate_rows(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds up the gradients of rows that occur more than once, in the order they occur.
+    """Sums gradients of duplicate rows, in order of occurrence.
 
     Args:
         rows: [L] int.
@@ -201,7 +201,9 @@ def _mix_bits(x: Tensor) -> Tensor:
 
 
 def stochastic_bfloat16(values: Tensor, rows: Tensor, seed: int, step: Tensor) -> Tensor:
-    """Rounds float32 up or down to bfloat16, with the probability of the part that is cut off.
+    """Rounds float32 to bfloat16 stochastically.
+
+    It rounds up with the probability of the fraction that is cut off.
 
     Args:
         values: [U, D] float32.
@@ -225,7 +227,7 @@ def stochastic_bfloat16(values: Tensor, rows: Tensor, seed: int, step: Tensor) -
 
 
 def split_planar(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits float32 into a bfloat16 that is good to read and the low half that is left.
+    """Splits float32 into a readable bfloat16 and the low half.
 
     Args:
         values: float32.

@@ -64,7 +64,7 @@ class RowRule:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
     def new_state(self, table: Tensor) -> State:
-        """Returns zeroed state for a table [R, D], in the order the kernels take it."""
+        """Returns zeroed state for a table [R, D], in kernel order."""
         rows = {
             name: table.new_zeros(table.shape[0], dtype=torch.float32) for name in self.row_state
         }
@@ -87,7 +87,7 @@ def _sgd(old: Tensor, gradients: Tensor, state: State, step: RowStep) -> tuple[T
 
 
 def _adagrad(old: Tensor, gradients: Tensor, state: State, step: RowStep) -> tuple[Tensor, State]:
-    """Adagrad with one accumulator per element or, where the state has [U], per row.
+    """Adagrad with an accumulator per element, or per row ([U] state).
 
     Sources: Duchi et al. 2011; row-wise: Gupta et al. 2014 (arXiv:1409.4246), the form that FBGEMM
     calls EXACT_ROWWISE_ADAGRAD (the mean of the squared row gradient).
@@ -104,7 +104,7 @@ def _adagrad(old: Tensor, gradients: Tensor, state: State, step: RowStep) -> tup
 
 
 def _adam(old: Tensor, gradients: Tensor, state: State, step: RowStep) -> tuple[Tensor, State]:
-    """Lazy Adam with decoupled weight decay: moments move only in steps in which the row occurs.
+    """Lazy Adam with decoupled decay: moments move with their rows only.
 
     Sources: Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1; rows as torch.optim.SparseAdam.
     """

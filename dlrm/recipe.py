@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
-    """Joins the processes of a run as its settings and torchrun say; see `join_processes`."""
+    """Joins the processes of a run; see `join_processes`."""
     run = config.run
     return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
 

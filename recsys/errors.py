@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user can cause: the command line prints them without a traceback.
+"""Errors a user can cause, printed without a traceback.
 
 Messages name a setting in backquotes, as in "`batch_size` must be at least 1". Only a program knows
 that the user gave it as a flag: it prints messages through `as_flags`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags from settings: one for each declared field, of the same name, and back."""
+"""Makes flags from settings, and settings from flags."""
 
 import dataclasses
 import types
@@ -35,7 +35,7 @@ def define_flags(
         omit: names of settings that are no flags of this program.
         check_choices: whether the flag refuses what is none of its choices; else the section does.
     """
-    for section, part in sections.items():
+    for section, name in sections.items():
         hints = typing.get_type_hints(section)
         for field in declared(section):
             if field.name in omit:
@@ -49,14 +49,14 @@ def define_flags(
                 common={
                     "flag_values": flag_values,
                     "short_name": short_names.get(field.name),
-                    "module_name": title(part),
+                    "module_name": title(name),
                 },
             )
 
 
-def title(part: str) -> str:
+def title(section_name: str) -> str:
     """Returns the heading of a section in `--help` and in docs/flags.md."""
-    return part.replace("_", " ").capitalize()
+    return section_name.replace("_", " ").capitalize()
 
 
 def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
@@ -132,7 +132,7 @@ def values_from_flags(
 
 
 def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
-    """Returns the value of a setting that the value of its flag means."""
+    """Converts a flag's value to that of its setting."""
     if field.metadata["parse"] is not None:
         return field.metadata["parse"](value)
     if field.metadata["unit"] == "bytes":
@@ -156,7 +156,7 @@ def _integers(name: str, items: list[str]) -> tuple[int, ...]:
 
 
 def help_text(flag_values: flags.FlagValues) -> str:
-    """Returns the help of every flag but absl's own, by section, in the order of the config."""
+    """Returns the help of our own flags, section by section."""
     modules = flag_values.flags_by_module_dict()
     return "\n".join(
         flag_values.module_help(module) for module in modules if not module.startswith("absl.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program starts and ends: logging, help, refused arguments, exit statuses; no torch."""
+"""A program's frame: logging, help, refusals, exit status; no torch."""
 
 import contextlib
 import logging
@@ -47,7 +47,7 @@ def start(run: Callable[[flags.FlagValues], None]) -> None:
 
 
 def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.FlagValues) -> None:
-    """Runs, turning refusals, divergence and Ctrl-C into a message and an exit status."""
+    """Runs; turns refusals, divergence and Ctrl-C into exit statuses."""
     try:
         run(flag_values)
     except (DivergenceError, ValueError, OSError) as error:
@@ -97,7 +97,7 @@ def run_command(
     interrupted: str,
     describe: Callable[[flags.FlagValues], None] = lambda _: None,
 ) -> int:
-    """Parses a command line with flags of its own and runs; returns the exit status.
+    """Parses flags and runs a command; returns the exit status.
 
     Args:
         run: does what the flags say.
@@ -141,7 +141,7 @@ def say_how_to_continue(
     folder_flag: str = "--save_checkpoint_path",
     resumable: bool = True,
 ) -> None:
-    """Tells, after a signal stopped a run, what was saved and how to go on.
+    """Tells how to continue a run that a signal stopped.
 
     Args:
         reason: why the training ended.

@@ -34,7 +34,7 @@ def setting(
     parse: Callable[[list[str]], Any] | None = None,
     default_text: str | None = None,
 ) -> T:
-    """Declares a setting: a dataclass field, from which its flag and its resume rule follow.
+    """Declares a setting: its field, flag and resume rule.
 
     Args:
         default: the value where nobody gives one; `REQUIRED` has none.
@@ -62,7 +62,7 @@ def declared(section: type) -> list["dataclasses.Field[Any]"]:
 
 
 def resumable_settings(sections: Sections) -> frozenset[str]:
-    """Returns the names of the settings that may differ when a run is resumed."""
+    """Returns the settings that may differ when a run is resumed."""
     return frozenset(
         field.name
         for section in sections
@@ -131,7 +131,7 @@ def parse_bytes(name: str, text: str) -> int:
 
 
 def spell_bytes(count: int) -> str:
-    """Returns a whole number of bytes as a flag spells it, such as `4GiB`."""
+    """Spells bytes as a flag does, such as `4GiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count and count % SIZE_UNITS[unit.upper()] == 0:
             return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
@@ -144,15 +144,15 @@ def joined(values: Iterable[object]) -> str:
 
 
 def to_dict(config: Any, sections: Sections) -> dict[str, Any]:
-    """Returns every setting of a config under its flag name, as plain values."""
+    """Returns every setting under its flag name, as plain values."""
     values: dict[str, Any] = {}
-    for part in sections.values():
-        values |= dataclasses.asdict(getattr(config, part))
+    for name in sections.values():
+        values |= dataclasses.asdict(getattr(config, name))
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
-    """Builds one section from values under their flag names; values of other sections are ignored.
+    """Builds a section from values under flag names, ignoring others.
 
     Raises:
         ValueError: a value is refused.
@@ -177,8 +177,8 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
     """
     remaining = dict(values)
     parts: dict[str, Any] = {}
-    for section, part in sections.items():
-        parts[part] = section_from_dict(section, values)
+    for section, name in sections.items():
+        parts[name] = section_from_dict(section, values)
         for field in dataclasses.fields(section):
             remaining.pop(field.name, None)
     if remaining:

@@ -73,7 +73,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, 1 where the answers are not the checkpoint's, 2 for what is refused."""
+    """Returns 0, 1 for wrong answers, 2 for what is refused."""
     options = argument_parser().parse_args(arguments)
     try:
         with Endpoint(
@@ -94,12 +94,12 @@ def numbers(flag: str, text: str) -> list[int]:
         ValueError: names the flag.
     """
     try:
-        found = [int(part) for part in text.split(",")]
+        values = [int(number) for number in text.split(",")]
     except ValueError as error:
         raise ValueError(f"--{flag}: expected integers, got {text!r}") from error
-    if min(found) < 1:
+    if min(values) < 1:
         raise ValueError(f"--{flag}: expected positive integers, got {text!r}")
-    return found
+    return values
 
 
 def data_config(options: argparse.Namespace) -> DataConfig:
@@ -123,7 +123,7 @@ def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arr
 
 
 def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
-    """Answers the requests of a file; without one, says what the model takes."""
+    """Answers a file's requests; without one, prints the model's signature."""
     if options.request is None:
         say(f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request")
         for role, tensors in (
@@ -136,13 +136,13 @@ def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
                 say(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
         return 0
     for request in requests_of(options, endpoint):
-        found = endpoint.predict(request)
-        say(json.dumps({name: array.tolist() for name, array in found.items()}))
+        reply = endpoint.predict(request)
+        say(json.dumps({name: array.tolist() for name, array in reply.items()}))
     return 0
 
 
 def raw_ids(options: argparse.Namespace, signature: Signature) -> ItemNames | None:
-    """Returns the names of the items where the model takes and gives those."""
+    """Returns the items' raw ids, if the model takes those."""
     if signature.inputs[0].dtype != "string":
         return None
     return ItemNames(read_item_map(Path(options.dataset)).raw.to_pylist())
@@ -157,27 +157,27 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
     model = None if options.checkpoint is None else describe_model(options.checkpoint).load()
-    found = score_served_split(
+    scored = score_served_split(
         data_config(options),
         endpoint.signature,
         lambda requests: predict_in_order(endpoint, requests, concurrency),
         size,
         model,
     )
-    metrics = found.served
+    metrics = scored.served
     say(
         f"{metrics.num_rows} rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, "
-        f"calibration {metrics.calibration:.4f}, {found.rows_per_s:,.0f} rows/s"
+        f"calibration {metrics.calibration:.4f}, {scored.rows_per_s:,.0f} rows/s"
     )
-    if found.offline is None or found.largest_difference is None:
+    if scored.offline is None or scored.largest_difference is None:
         return 0
     say(
-        f"checkpoint: auc {found.offline.auc:.6f}, log loss {found.offline.log_loss:.6f}; largest "
-        f"difference of a logit {found.largest_difference:.2g}"
+        f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
+        f"largest difference of a logit {scored.largest_difference:.2g}"
     )
     same = (
-        found.largest_difference <= options.tolerance  # NaN is refused too
-        and abs(metrics.auc - found.offline.auc) <= options.auc_tolerance
+        scored.largest_difference <= options.tolerance  # NaN is refused too
+        and abs(metrics.auc - scored.offline.auc) <= options.auc_tolerance
     )
     if same:
         return 0
@@ -187,7 +187,7 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
 def test_ranking(
     options: argparse.Namespace, endpoint: Endpoint, concurrency: int, size: int
 ) -> int:
-    """Finds the place of each user's true item, beside the checkpoint where one is given."""
+    """Ranks each user's true item, beside the checkpoint if given."""
     stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
     sequences = bert4rec_split.open_dataset(Path(options.dataset), stored)
     signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
@@ -198,10 +198,10 @@ def test_ranking(
             yield from predict_in_order(endpoint, requests, concurrency)
             return
         named = ({**request, history: names.names(request[history])} for request in requests)
-        for found in predict_in_order(endpoint, named, concurrency):
-            yield {**found, items: names.numbers(found[items])}
+        for reply in predict_in_order(endpoint, named, concurrency):
+            yield {**reply, items: names.numbers(reply[items])}
 
-    found = bert4rec_split.score_served_split(
+    scored = bert4rec_split.score_served_split(
         sequences,
         options.eval_split,
         signature,
@@ -214,25 +214,25 @@ def test_ranking(
     def shown(figures: Mapping[str, float]) -> str:
         return ", ".join(f"{name} {value:.6f}" for name, value in figures.items())
 
-    say(f"{found.num_users} users: {shown(found.served)}, {found.users_per_s:,.0f} users/s")
-    if found.met_before:
-        say(f"{found.met_before} of them had met the true item before: misses, it is left out")
-    if found.offline is None or found.largest_difference is None:
+    say(f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s")
+    if scored.met_before:
+        say(f"{scored.met_before} of them had met the true item before: misses, it is left out")
+    if scored.offline is None or scored.largest_difference is None:
         return 0
     say(
-        f"checkpoint: {shown(found.offline)}; largest difference of a score "
-        f"{found.largest_difference:.2g}"
+        f"checkpoint: {shown(scored.offline)}; largest difference of a score "
+        f"{scored.largest_difference:.2g}"
     )
-    if found.largest_difference <= options.tolerance and all(
-        abs(found.served[name] - value) <= options.ranking_tolerance
-        for name, value in found.offline.items()
+    if scored.largest_difference <= options.tolerance and all(
+        abs(scored.served[name] - value) <= options.ranking_tolerance
+        for name, value in scored.offline.items()
     ):
         return 0
     return mismatch(options, "ranking_tolerance")
 
 
 def mismatch(options: argparse.Namespace, of_figures: str) -> int:
-    """Says that the server answers differently, and within which tolerances it should not."""
+    """Prints that answers differ by more than the tolerances."""
     fail(
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
         f"--{of_figures} {getattr(options, of_figures):g})"

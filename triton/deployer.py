@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deploys a checkpoint of DLRM or BERT4Rec to a model repository of Triton.
+"""Deploys a DLRM or BERT4Rec checkpoint to a Triton repository.
 
 python triton/deployer.py --checkpoint /checkpoints/dlrm --repository /models
 
@@ -44,7 +44,7 @@ _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeployerOptions:
-    """Settings of this program alone: the checkpoint, the kind of server, the rows to score."""
+    """Settings of this program alone: checkpoint, kind of server, scored rows."""
 
     checkpoint: Path = setting(REQUIRED, "Folder of a checkpoint, or of a run")
     target: Literal["bundled", "container"] = setting(
@@ -118,15 +118,15 @@ def run(flag_values: flags.FlagValues) -> None:
 
     if options.dataset is not None and not isinstance(export, DlrmExport):
         raise UserError("--dataset: only DLRM is scored when it is deployed")
-    found = deploy(export, settings, measure)
-    program.say(f"Checked: {found.parity}")
+    deployed = deploy(export, settings, measure)
+    program.say(f"Checked: {deployed.parity}")
     if settings.quantize != "none" and options.dataset is None:
         program.say("What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows")
-    program.say(f"Deployed {export.path} as {found.folder}")
+    program.say(f"Deployed {export.path} as {deployed.folder}")
 
 
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
-    """Returns what is deployed; the format follows from the backend, the rows from the model."""
+    """Returns the settings, with format and batch size by default."""
     backend: Backend = values["backend"]
     if options.target == "bundled" and backend != "python":
         raise UserError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a Triton server on a model repository and stops it in order.
+"""Starts a Triton server on a repository and stops it.
 
     .venv-triton/bin/python triton/serve.py --repository REPO
 
@@ -45,7 +45,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the server until a signal comes; 1 where it fails or ends by itself."""
+    """Runs the server until a signal; 1 where it fails."""
     options = argument_parser().parse_args(arguments)
     log_file = options.log_file
     if log_file is None:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(server: TritonServer, stop: StopRequest, ready_timeout_s: float) -> int:
-    """Waits for the models, says where they are, and waits for a signal."""
+    """Waits for the models, prints their address, waits for a signal."""
     print(f"Loading {server.settings.repository} ...", flush=True)
     server.wait_ready(ready_timeout_s, lambda: stop.signal_name is not None)
     if stop.signal_name is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our CPU kernels beside those of PyTorch, TorchRec and FBGEMM, in one process.
+"""Our CPU kernels beside those of PyTorch, TorchRec and FBGEMM.
 
     python -m benchmark.micro.kernels
 
@@ -35,16 +35,16 @@ GROUPS = ("interaction", "embedding", "sparse_step")
 
 
 def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> Figures:
-    """Times the candidates of a case; adds the share of its floor that we reach, in percent."""
-    found: Figures = {
+    """Times a case's candidates, and our percentage of its floor."""
+    figures: Figures = {
         ("copy", "GB/s"): [ceilings.copy_bytes_per_s / 1e9],
         ("matrix product", "GFLOP/s"): [ceilings.matmul_flops_per_s["float32"] / 1e9],
     }
     seconds = time_interleaved(case.candidates, repeats)
-    found |= compare(seconds, [] if case.peer is None else [case.peer])
+    figures |= compare(seconds, [] if case.peer is None else [case.peer])
     floor = ceilings.floor_s(case.num_bytes, case.flops, "float32")
-    found["ours, share of the floor", "%"] = [100 * floor / t for t in seconds[OURS]]
-    return found
+    figures["ours, share of the floor", "%"] = [100 * floor / t for t in seconds[OURS]]
+    return figures
 
 
 def cases_of(group: str, options: argparse.Namespace) -> Iterator[KernelCase]:

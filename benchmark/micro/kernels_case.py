@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel benchmarks share: a case with its candidates, and its inputs."""
+"""A case of a kernel benchmark, its candidates and inputs."""
 
 import dataclasses
 import itertools
@@ -61,7 +61,7 @@ def id_batches(
     device: torch.device = CPU,
     count: int = NUM_BATCHES,
 ) -> list[Tensor]:
-    """Returns `count` batches of ids, [B, F] int64 each; the same ones on every call."""
+    """Returns `count` batches of ids, [B, F] int64, reproducibly."""
     generator = torch.Generator(device).manual_seed(1)
     return [
         draw_ids(table_sizes, batch_size, distribution, generator, device) for _ in range(count)
@@ -82,13 +82,16 @@ def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_offsets(table_sizes: Sequence[int], device: torch.device = CPU) -> Tensor:
-    """Returns where each table starts in the joint table, and its end: [F + 1] int64."""
+    """Returns each table's first row and the end, [F + 1]."""
     starts = list(itertools.accumulate(table_sizes, initial=0))
     return torch.tensor(starts, dtype=torch.int64, device=device)
 
 
 def upper_triangle_columns(num_vectors: int) -> Tensor:
-    """Returns for each of TorchRec's pairs (i < j, by i) its number in our order (by j, then i)."""
+    """Returns our number of each of TorchRec's pairs.
+
+    Theirs are ordered by i, then j > i; ours by j, then i.
+    """
     i, j = torch.triu_indices(num_vectors, num_vectors, 1)
     numbers: Tensor = j * (j - 1) // 2 + i
     return numbers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the candidates of a kernel benchmark compute the same, before they are timed."""
+"""Checks that candidates of a benchmark agree before they are timed."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from cuda_ext.error_bounds import Bounded
 
 
 def check_error(case: str, result: Tensor, bound: Bounded) -> None:
-    """Checks that a result errs by no more than rounding can make it err.
+    """Checks that a result's error is within its rounding bound.
 
     Args:
         case: for the message.
@@ -27,7 +27,7 @@ def check_error(case: str, result: Tensor, bound: Bounded) -> None:
 
 
 class TouchedRows:
-    """The rows that some batches look up: few enough to keep them in float64.
+    """Rows looked up by some batches, few enough for float64.
 
     Args:
         batches: what is looked up.
@@ -38,13 +38,13 @@ class TouchedRows:
         self._rows = [torch.unique(column) for column in columns]
 
     def of(self, tables: Tables) -> Tensor:
-        """Returns a copy of the rows of all tables, one after the other: [U, D]."""
+        """Returns a copy of the rows of all tables, [U, D]."""
         return torch.cat([t[rows] for t, rows in zip(tables.tables(), self._rows, strict=True)])
 
     def numbers(self, batch: IdBatch) -> Tensor:
-        """Returns which of these rows each id of a batch is: [B, F] int64."""
-        found, start = [], 0
+        """Returns each id's number among these rows, [B, F] int64."""
+        numbers, start = [], 0
         for rows, column in zip(self._rows, batch.columns, strict=True):
-            found.append(start + torch.searchsorted(rows, column))
+            numbers.append(start + torch.searchsorted(rows, column))
             start += rows.numel()
-        return torch.stack(found, dim=1)
+        return torch.stack(numbers, dim=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedding step: look up, take a gradient, update. Ours beside EmbeddingBag and FBGEMM."""
+"""Lookup, gradient and update, beside EmbeddingBag and FBGEMM."""
 
 from collections.abc import Iterator, Sequence
 from typing import get_args
@@ -29,7 +29,7 @@ ROW_PASSES = 5
 def embedding_cases(
     table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
 ) -> Iterator[KernelCase]:
-    """Makes a case per rule, distribution and batch size, each checked against float64 first.
+    """Makes a case per rule, distribution and size, checked in float64.
 
     Args:
         table_sizes: rows of each table.

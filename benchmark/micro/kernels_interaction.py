@@ -23,7 +23,7 @@ Interaction = Callable[[Tensor, Tensor], Tensor]
 
 
 def plain_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
-    """The definition in plain PyTorch: (bottom [B, D], vectors [B, F, D]) -> [B, width]."""
+    """Plain PyTorch: (bottom [B, D], vectors [B, F, D]) -> [B, width]."""
     return reference.dot_interaction(torch.cat([bottom.unsqueeze(1), vectors], dim=1))
 
 
@@ -33,7 +33,7 @@ def our_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
 
 
 def interaction_flops(batch: int, num_vectors: int, dim: int) -> float:
-    """Returns the operations of the forward pass; the backward pass needs twice as many."""
+    """Returns the FLOPs of the forward pass; backward needs twice."""
     return float(batch * num_vectors * (num_vectors - 1) * dim)
 
 

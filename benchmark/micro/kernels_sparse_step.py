@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of a DLRM step but its MLPs: look up, interact, backward, update the tables."""
+"""A DLRM step without MLPs: lookup, interaction, backward, table update."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -48,7 +48,7 @@ Forward = Callable[[IdBatch, Tensor], Tensor]
 def sparse_step_cases(
     table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
 ) -> Iterator[KernelCase]:
-    """Makes a case per distribution and batch size, each checked first; plain SGD on the tables.
+    """Makes a case per distribution and size; plain SGD on tables.
 
     Args:
         table_sizes: rows of each table.
@@ -73,7 +73,7 @@ def sparse_step_cases(
                 for _ in range(NUM_BATCHES)
             ]
             ids = id_batches(table_sizes, batch_size, distribution)
-            batches = [IdBatch.from_ids(found) for found in ids]
+            batches = [IdBatch.from_ids(batch) for batch in ids]
             lookups = 4.0 * batch_size * len(table_sizes) * dim
             yield KernelCase(
                 name=f"{distribution}, D={dim}, B={batch_size:,}",
@@ -126,7 +126,7 @@ def _work(
 def _check(
     table_sizes: Sequence[int], dim: int, steps: dict[str, tuple[Tables, Forward]], order: Tensor
 ) -> None:
-    """Compares output, gradient of the bottom MLP and weights of one step with float64."""
+    """Compares output, gradient and weights of one step with float64."""
     batch = IdBatch.from_ids(id_batches(table_sizes, 256, "zipf", count=1)[0])
     touched = TouchedRows([batch])
     generator = torch.Generator().manual_seed(7)

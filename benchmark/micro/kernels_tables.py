@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables with their update, in the implementations that are measured side by side."""
+"""Implementations of embedding tables with their update."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ EMBEDDING_BAG = "nn.EmbeddingBag"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IdBatch:
-    """One batch of ids in the layout that each implementation wants, made before the clock runs.
+    """A batch of ids in each implementation's layout, made beforehand.
 
     Attributes:
         ids: [B, F] int64.
@@ -106,7 +106,7 @@ class OurTables:
         (anchor.grad,) = torch.autograd.grad(vectors, [anchor], gradient)
 
     def look_up_and_interact(self, batch: IdBatch, bottom: Tensor) -> Tensor:
-        """Returns the dot interaction of the rows and `bottom` [B, D] in one pass."""
+        """Returns the interaction of rows and `bottom` [B, D], fused."""
         rows, anchor = self._rows_and_anchor(batch)
         return ops.gather_dot_interaction(self.table, rows, bottom, anchor=anchor)
 
@@ -182,11 +182,11 @@ class EmbeddingBagTables:
         """Returns [B, F, D]."""
         if self._offsets.numel() != batch.ids.shape[0]:
             self._offsets = torch.arange(batch.ids.shape[0])
-        found = [
+        vectors = [
             bag(column, self._offsets)
             for bag, column in zip(self._bags, batch.columns, strict=True)
         ]
-        return torch.stack(found, dim=1)
+        return torch.stack(vectors, dim=1)
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
         """Runs the backward pass."""
@@ -199,7 +199,7 @@ class EmbeddingBagTables:
 
 
 def build_tables(table_sizes: Sequence[int], dim: int, rule: FusedRule) -> dict[str, Tables]:
-    """Returns every implementation of a rule, ours first, all with the same weights.
+    """Returns every implementation of a rule, ours first, equal weights.
 
     PyTorch has no row-wise Adagrad, and FBGEMM is there only where it is installed.
 
@@ -209,13 +209,13 @@ def build_tables(table_sizes: Sequence[int], dim: int, rule: FusedRule) -> dict[
         rule: optimizer.
     """
     ours = OurTables(table_sizes, dim, rule)
-    found: dict[str, Tables] = {OURS: ours}
+    tables: dict[str, Tables] = {OURS: ours}
     if rule == "sgd":
-        found[EMBEDDING_BAG] = EmbeddingBagTables(table_sizes, dim)
+        tables[EMBEDDING_BAG] = EmbeddingBagTables(table_sizes, dim)
     if has_torchrec():
-        found[FBGEMM] = FbgemmTables(table_sizes, dim, rule)
-    for implementation in found.values():
+        tables[FBGEMM] = FbgemmTables(table_sizes, dim, rule)
+    for implementation in tables.values():
         for source, target in zip(ours.tables(), implementation.tables(), strict=True):
             if source.data_ptr() != target.data_ptr():
                 target.copy_(source)
-    return found
+    return tables

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the DLRM loader hands over batches from the page cache.
+"""Speed of the DLRM loader from the page cache.
 
     python -m benchmark.micro.loader --rows 3000000
 
@@ -43,9 +43,9 @@ def make_dataset(root: Path, rows: int) -> FeatureSpec:
     spec = FeatureSpec.criteo(TABLE_SIZES)
     write_synthetic_dataset(root, spec, rows, "zipf", seed=1)
     reader = SplitBinaryReader(root, "train", spec)
-    for part, start in enumerate(range(0, rows, PART_ROWS)):
+    for number, start in enumerate(range(0, rows, PART_ROWS)):
         columns = reader.read(start, min(start + PART_ROWS, rows))
-        write_parquet_part(root / FOLDER / "train" / part_name(part), spec, [columns])
+        write_parquet_part(root / FOLDER / "train" / part_name(number), spec, [columns])
     reader.close()
     return spec
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # widening is the only arithmetic; readers have threads of their own
-    found: dict[tuple[str, str], list[float]] = {}
+    samples: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "dataset"
         spec = make_dataset(root, options.rows)
@@ -101,13 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     ("wide", loader.batches),
                 ):
                     rate = samples_per_s(batches, rows)
-                    found.setdefault((candidate, width), []).append(rate)
+                    samples.setdefault((candidate, width), []).append(rate)
     config = {"rows": options.rows, "batch_size": options.batch_size, "page_cache": "warm"}
     records = [
         make_record(
             name, c, f"{w} batches", rates, unit="samples/s", direction="higher", config=config
         )
-        for (c, w), rates in found.items()
+        for (c, w), rates in samples.items()
     ]
     write_records(options.results, records)
     for record in records:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks with peers in the same process share: flags, settings, figures, records."""
+"""Flags, settings and records of benchmarks with peers in one process."""
 
 import argparse
 import statistics
@@ -61,7 +61,7 @@ def apply_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(seconds: Mapping[str, Sequence[float]], peers: Iterable[str]) -> Figures:
-    """Returns milliseconds of each candidate, and our ratio over each peer that was measured.
+    """Returns each candidate's milliseconds, and our ratio over each peer.
 
     Ratios are taken round by round: both sides of each ran within the same moment.
 
@@ -69,12 +69,12 @@ def compare(seconds: Mapping[str, Sequence[float]], peers: Iterable[str]) -> Fig
         seconds: candidate -> seconds of each round.
         peers: candidates to compare with.
     """
-    found: Figures = {(name, "ms"): [1e3 * t for t in times] for name, times in seconds.items()}
+    figures: Figures = {(name, "ms"): [1e3 * t for t in times] for name, times in seconds.items()}
     for peer in peers:
         if peer in seconds:
             pairs = zip(seconds[OURS], seconds[peer], strict=True)
-            found[f"ours over {peer}", "x"] = [other / ours for ours, other in pairs]
-    return found
+            figures[f"ours over {peer}", "x"] = [other / ours for ours, other in pairs]
+    return figures
 
 
 def make_records(

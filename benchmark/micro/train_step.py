@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole DLRM training step on the CPU: ours beside plain PyTorch and TorchRec, in one process.
+"""A DLRM training step on the CPU, beside PyTorch and TorchRec.
 
     python -m benchmark.micro.train_step
     python -m benchmark.micro.train_step --inference
@@ -61,7 +61,7 @@ SHORTEST_S = 0.05
 def measure_case(
     works: dict[str, Work], batch_size: int, flops: float, matmul_size: int, repeats: int
 ) -> Figures:
-    """Times one step of every candidate, and a large matrix product in the same rounds.
+    """Times a step of each candidate and a large matrix product.
 
     Args:
         works: candidate -> one step.
@@ -82,12 +82,12 @@ def measure_case(
     seconds = time_interleaved(timed, repeats, warmup=1)
     rates = [2 * matmul_size**3 / t for t in seconds.pop(CEILING)]
     steps = {name: [t / calls for t in times] for name, times in seconds.items()}
-    found: Figures = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
-    found |= compare(steps, (TORCHREC, PYTORCH))
-    found["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
+    figures: Figures = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
+    figures |= compare(steps, (TORCHREC, PYTORCH))
+    figures["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
     shares = [100 * flops / t / rate for t, rate in zip(steps[OURS], rates, strict=True)]
-    found["ours, share of the ceiling", "%"] = shares
-    return found
+    figures["ours, share of the ceiling", "%"] = shares
+    return figures
 
 
 def _repeated(work: Work, calls: int) -> Work:

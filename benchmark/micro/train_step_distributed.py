@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM training step on two CPU processes over gloo: ours beside TorchRec's.
+"""A DLRM training step on two processes, beside TorchRec's.
 
     .venv-peers/bin/python -m benchmark.micro.train_step_distributed
 
@@ -113,19 +113,19 @@ class TorchRecSide:
         self.plan = self._dlrm.plan
 
     def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on batches of all processes; returns the losses of this one's share."""
-        shares = map(self._share, batches)
+        """Trains on global batches; returns the losses of this rank."""
+        shares = map(self._local, batches)
         if self._pipelined:
             return self._dlrm.train_in_pipeline(shares)
-        return [self._dlrm.train(share) for share in shares]
+        return [self._dlrm.train(local) for local in shares]
 
-    def _share(self, batch: Batch[Tensor]) -> TorchRecBatch:
-        """Returns what a loader would hand over; laid out once, when it is first met."""
+    def _local(self, batch: Batch[Tensor]) -> TorchRecBatch:
+        """Returns the batch of this rank, laid out when first met."""
         if id(batch) not in self._prepared:
             bounds = rank_bounds(len(batch), self._processes.world_size)
             mine = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
-            share = Batch(batch.numerical[mine], batch.ids[mine], batch.label[mine])
-            self._prepared[id(batch)] = TorchRecBatch.from_batch(share)
+            local = Batch(batch.numerical[mine], batch.ids[mine], batch.label[mine])
+            self._prepared[id(batch)] = TorchRecBatch.from_batch(local)
         return self._prepared[id(batch)]
 
 
@@ -148,7 +148,7 @@ class _InMemory:
 
 
 class Start:
-    """The weights that all sides start with: the same ones on every call and process.
+    """The starting weights of all sides, equal in every process.
 
     Args:
         config: sizes.
@@ -190,16 +190,16 @@ def build_sides(
     run = DlrmConfig(model=config, data=data)
     planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement
     sides: dict[str, Side] = {OURS: OurSide(config, start, planned, processes.rank)}
-    share = batch_size // processes.world_size
-    sides[TORCHREC] = TorchRecSide(start, processes, share, pipelined=False)
-    sides[PIPELINED] = TorchRecSide(start, processes, share, pipelined=True)
+    local_size = batch_size // processes.world_size
+    sides[TORCHREC] = TorchRecSide(start, processes, local_size, pipelined=False)
+    sides[PIPELINED] = TorchRecSide(start, processes, local_size, pipelined=True)
     return sides
 
 
 def check_training(
     sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes
 ) -> None:
-    """Trains every side on the same batches and compares the losses of all samples.
+    """Trains every side and compares the losses of all samples.
 
     Raises:
         ArithmeticError: a loss differs from ours.
@@ -208,17 +208,17 @@ def check_training(
     # Shares are of equal size, so the mean of their means is the mean.
     for name in losses:
         losses[name] = processes.sum(losses[name]) / processes.world_size
-    for name, found in losses.items():
-        if not torch.allclose(found, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+    for name, of_side in losses.items():
+        if not torch.allclose(of_side, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
             raise ArithmeticError(
-                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {found.tolist()}"
+                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {of_side.tolist()}"
             )
 
 
 def time_sides(
     sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes, repeats: int
 ) -> dict[str, list[float]]:
-    """Returns side -> seconds of a step in each round, until the last process is done."""
+    """Returns each side's seconds per step, by round, of all processes."""
 
     def timer(side: Side) -> Callable[[], float]:
         def work() -> None:
@@ -235,7 +235,7 @@ def time_sides(
 
 
 def measure(options: argparse.Namespace, processes: Processes) -> list[Record]:
-    """Measures every case on this process; the records of the first one count."""
+    """Measures every case; the records of the first process count."""
     settings = apply_settings(options)
     settings["processes"] = processes.world_size
     sizes = [options.rows] * options.tables
@@ -259,7 +259,7 @@ def measure(options: argparse.Namespace, processes: Processes) -> list[Record]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts the processes, or measures in one of them; returns the exit status."""
+    """Starts the processes, or measures in one; returns the status."""
     given = sys.argv[1:] if arguments is None else arguments
     options = _parse(given)
     if "RANK" not in os.environ:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same DLRM, with the same weights, in the implementations that are measured side by side."""
+"""One DLRM with equal weights in every implementation."""
 
 import dataclasses
 import itertools
@@ -69,8 +69,8 @@ class _OurDlrm:
         return self._step(batch, LEARNING_RATE)
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
-        found: Tensor = self._model(batch.numerical, batch.ids)
-        return found
+        logits: Tensor = self._model(batch.numerical, batch.ids)
+        return logits
 
 
 class _PlainDlrm:
@@ -91,8 +91,8 @@ class _PlainDlrm:
         return loss.detach()
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
-        found: Tensor = self._model(batch.numerical, batch.ids)
-        return found
+        logits: Tensor = self._model(batch.numerical, batch.ids)
+        return logits
 
 
 class _TorchRec:
@@ -110,7 +110,9 @@ class _TorchRec:
 
 
 def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[str, Candidate]:
-    """Returns every implementation, ours first; needs a process group where TorchRec is there.
+    """Returns every implementation, ours first.
+
+    TorchRec needs a process group.
 
     Args:
         config: sizes; its embedding type and interaction are ours.
@@ -163,10 +165,10 @@ def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch[Ten
         name: torch.stack([candidate.train(candidate.prepare(batch)) for batch in batches])
         for name, candidate in candidates.items()
     }
-    for name, found in losses.items():
-        if not torch.allclose(found, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+    for name, other in losses.items():
+        if not torch.allclose(other, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
             raise ArithmeticError(
-                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {found.tolist()}"
+                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
             )
 
 
@@ -183,6 +185,6 @@ def forward_flops(config: ModelConfig, num_tables: int) -> float:
 
 
 def training_flops(config: ModelConfig, num_tables: int) -> float:
-    """Returns floating point operations per sample of a step: the input needs no gradient."""
+    """Returns a step's FLOPs per sample, without the input's gradient."""
     first = 2.0 * config.num_numerical_features * config.bottom_mlp_sizes[0]
     return 3 * forward_flops(config, num_tables) - first

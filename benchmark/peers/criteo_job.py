@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the preprocessing peers share: their command line, the splits and the output files.
+"""Command line, splits and output files of the preprocessing peers.
 
 python -m benchmark.peers.polars_criteo INPUT_FOLDER OUTPUT_FOLDER THREADS FREQUENCY_LIMIT
 """
@@ -48,7 +48,7 @@ class CriteoPeerJob:
         return sorted(self.input.glob("day_*"), key=lambda path: int(path.name[4:]))
 
     def parts(self, rows_per_day: list[int]) -> list[tuple[int, Split, int, int]]:
-        """Returns (day, split, start, stop) pieces in order; rows are counted within the day."""
+        """Returns (day, split, start, stop) in order, rows within the day."""
         bounds = split_bounds(rows_per_day, self.semantics)
         pieces = []
         for day, rows in enumerate(rows_per_day):

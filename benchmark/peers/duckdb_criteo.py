@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing in DuckDB: text to parquet, counts, joins ordered by row number.
+"""Criteo preprocessing in DuckDB: parquet, counts, joins by row number.
 
 DuckDB refuses rows with a wrong number of fields, but rounds `1.5` to 2 in silence.
 """

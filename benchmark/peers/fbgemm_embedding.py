@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's table batched embedding with its fused optimizer, on the CPU (`make peers`)."""
+"""FBGEMM's table batched embedding, fused optimizer, CPU (`make peers`)."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -49,8 +49,8 @@ class TableBatchedEmbedding:
 
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table; changing it changes the module."""
-        found: list[Tensor] = self._module.split_embedding_weights()
-        return found
+        weights: list[Tensor] = self._module.split_embedding_weights()
+        return weights
 
     def __call__(self, values: Tensor, offsets: Tensor) -> Tensor:
         """Looks ids up.
@@ -62,5 +62,5 @@ class TableBatchedEmbedding:
         Returns:
             [B, F * D].
         """
-        found: Tensor = self._module(values, offsets)
-        return found
+        vectors: Tensor = self._module(values, offsets)
+        return vectors

@@ -30,7 +30,7 @@ class Fitted:
 
 
 def hashed_features(lines: Sequence[bytes]) -> Any:
-    """Returns one-hot features of raw rows as a scipy CSR matrix [n, 2**HASH_BITS].
+    """Returns hashed one-hot features, scipy CSR [n, 2**HASH_BITS].
 
     A number becomes the category floor(ln(x)**2) where it is above 2, as the winners of the
     Kaggle contest did (Juan et al. 2014, 3 Idiots' solution); a missing field is a category too.
@@ -55,7 +55,7 @@ def hashed_features(lines: Sequence[bytes]) -> Any:
 def fit(
     train: Any, validation: Any, test: Any, labels: tuple[npt.NDArray[np.bool_], ...]
 ) -> Fitted:
-    """Fits each penalty on the train rows, and scores the test rows with the best one.
+    """Fits every penalty, and scores the test rows with the best.
 
     Args:
         train: features of the train rows.

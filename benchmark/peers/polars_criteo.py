@@ -43,8 +43,8 @@ def run(job: CriteoPeerJob) -> None:
             for day, split, start, stop in job.parts(rows):
                 for first in range(start, stop, BATCH_ROWS):
                     count = min(BATCH_ROWS, stop - first)
-                    part = pl.scan_parquet(parquet[day]).slice(first, count)
-                    batch = _encode(pl, part, dictionaries)
+                    frame = pl.scan_parquet(parquet[day]).slice(first, count)
+                    batch = _encode(pl, frame, dictionaries)
                     files.append(
                         split,
                         batch[LABEL].to_numpy(),
@@ -64,7 +64,10 @@ def _to_parquet(pl: Any, day: Path, target: Path) -> Path:
 
 
 def _dictionaries(pl: Any, parquet: list[Path], frequency_limit: int) -> list[Any]:
-    """Returns per column a frame (value, id), id 1 for the most frequent value."""
+    """Returns a frame (value, id) per column, most frequent first.
+
+    Ids begin at 1.
+    """
     frames = []
     for name in CATEGORICAL:
         counted = (

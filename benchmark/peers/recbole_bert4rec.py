@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RecBole's BERT4Rec on ml-100k's size of data, in an environment of its own (`make recbole`).
+"""RecBole's BERT4Rec at ml-100k's size (environment of `make recbole`).
 
     .venv-recbole/bin/python benchmark/peers/recbole_bert4rec.py --data FOLDER --batches 10
 
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class MeasuredBatches:
-    """The first batches of a loader, with the time at which each is asked for.
+    """The first batches of a loader, with their request times.
 
     Args:
         loader: RecBole's; shuffles anew whenever it is gone through.
@@ -113,8 +113,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         curve.append({"epoch": epoch + 1, "training_s": training_s, "loss": loss})
         if options.evaluate:
             for name, split in (("valid", valid), ("test", test)):
-                found = trainer.evaluate(split, load_best_model=False)
-                curve[-1] |= {f"{name}_{key}": value for key, value in found.items()}
+                metrics = trainer.evaluate(split, load_best_model=False)
+                curve[-1] |= {f"{name}_{key}": value for key, value in metrics.items()}
     return {
         "samples_per_s": batches.samples_per_s(options.warmup),
         "train_samples": len(train._dataset),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's DLRM on CPU processes, its tables sharded and updated by FBGEMM (`make peers`)."""
+"""TorchRec's DLRM on CPU processes, tables sharded by FBGEMM."""
 
 import collections
 import contextlib
@@ -55,7 +55,7 @@ class TorchRecBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableWeights:
-    """The tables that a model starts with, one at a time: together they may not fit.
+    """Initial tables, made one at a time to save memory.
 
     Attributes:
         sizes: rows of each.
@@ -72,7 +72,7 @@ class TableWeights:
 
 
 class TorchRecDlrm:
-    """DLRM with the weights of ours; SGD on the MLPs, fused SGD on the tables.
+    """DLRM with our weights; SGD on MLPs, fused SGD on tables.
 
     DistributedModelParallel shards the tables. On several processes the MLPs are wrapped in
     DistributedDataParallel, whose reduction one process does not need. The gradient is then that
@@ -174,8 +174,8 @@ class TorchRecDlrm:
         module = self._model.module.model if self._prefix else self._model.module
         theirs = [
             layer
-            for part in (module.dense_arch, module.over_arch)
-            for layer in part.modules()
+            for mlp in (module.dense_arch, module.over_arch)
+            for layer in mlp.modules()
             if isinstance(layer, nn.Linear)
         ]
         for number, (source, target) in enumerate(zip(ours, theirs, strict=True)):
@@ -192,11 +192,11 @@ class TorchRecDlrm:
 
     def logits(self, batch: TorchRecBatch) -> Tensor:
         """Returns the logits of a batch, [B]."""
-        found: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
-        return found
+        logits: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
+        return logits
 
     def train(self, batch: TorchRecBatch) -> Tensor:
-        """Trains on this process's share of a batch; returns the loss of the share."""
+        """Trains on this process's local batch; returns its loss."""
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.label)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -204,7 +204,7 @@ class TorchRecDlrm:
         return loss.detach()
 
     def train_in_pipeline(self, batches: Iterable[TorchRecBatch]) -> list[Tensor]:
-        """Trains on shares of batches, as `train`; the input of the next one travels meanwhile."""
+        """Trains on local batches while the next input is sent."""
         from torchrec.datasets.utils import Batch as PipelinedBatch
 
         waiting = (PipelinedBatch(b.numerical, self._features(b), b.label) for b in batches)
@@ -220,7 +220,7 @@ _COLLECTION = "sparse_arch.embedding_bag_collection"
 
 
 def _whole_tables(collection: Any, name: str) -> Any:
-    """Returns the plan that deals out whole tables in turns, with FBGEMM's fused kernels."""
+    """Returns a table-wise plan, round robin, with FBGEMM's fused kernels."""
     from torchrec.distributed.embedding_types import EmbeddingComputeKernel
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
     from torchrec.distributed.types import ShardingPlan
@@ -251,7 +251,7 @@ def _planned(network: nn.Module, batch_size: int) -> Any:
 
 
 def _describe(plan: Any) -> str:
-    """Returns how many tables are sharded how, and updated by which kind of kernel."""
+    """Returns how many tables have which sharding and kernel."""
     (of_tables,) = plan.plan.values()
     counts = collections.Counter(
         f"{table.sharding_type} {table.compute_kernel}" for table in of_tables.values()

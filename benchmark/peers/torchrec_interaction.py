@@ -13,7 +13,10 @@ def has_torchrec() -> bool:
 
 
 def interaction_arch(num_tables: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns InteractionArch: (bottom [B, D], vectors [B, F, D]) -> [B, D + F(F+1)/2]."""
+    """Returns InteractionArch: (bottom, vectors) -> [B, D + F(F+1)/2].
+
+    bottom is [B, D], vectors [B, F, D].
+    """
     from torchrec.models.dlrm import InteractionArch
 
     module: Callable[[Tensor, Tensor], Tensor] = InteractionArch(num_tables)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws negatives: of a training batch on the device, of a ranking per user.
+"""Draws negatives: per training batch on the device, or per user.
 
 Letters: I items, S negatives, U users.
 """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BERT4Rec network and its item tables. Source: Sun et al. 2019 (arXiv:1904.06690)."""
+"""The BERT4Rec network and its item tables.
+
+Source: Sun et al. 2019 (arXiv:1904.06690).
+"""
 
 from collections.abc import Collection
 

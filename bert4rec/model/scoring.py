@@ -209,7 +209,7 @@ def rank_among(scores: Tensor) -> Tensor:
 
 
 def ask(model: Bert4Rec, histories: Histories, *, causal: bool) -> Queries:
-    """Asks a model for the next item of each history, by the last items that it has room for.
+    """Scores the next item of each history, cut to fit the model.
 
     Args:
         model: in evaluation mode.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the CUDA kernels on the CPU, for tests on machines without a GPU."""
+"""Emulates CUDA kernels on the CPU, for tests without a GPU."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the CUDA kernels for the emulator: as torch ops, or with a driver program of a test.
+"""Compiles CUDA kernels for the emulator, as ops or test drivers.
 
 The ops are those of the real library under another namespace, `torch.ops.cuda_ext_emulated`, for
 CPU tensors. Only sources that changed are compiled again.
@@ -54,16 +54,16 @@ def compiler() -> str:
     Raises:
         FileNotFoundError: there is none.
     """
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if found is None:
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
         raise FileNotFoundError("the emulator needs g++, or the compiler that CXX names")
-    return found
+    return compiler
 
 
 def compile_sources(
     sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), *, package: Path = PACKAGE
 ) -> list[Path]:
-    """Compiles sources for the emulator, or returns the objects of an earlier call.
+    """Compiles sources for the emulator, or returns cached objects.
 
     Args:
         sources: C++ and CUDA; CUDA is compiled as C++.
@@ -89,7 +89,7 @@ def compile_sources(
 
 
 def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Path:
-    """Links objects into a library or program, or returns the file of an earlier call.
+    """Links objects into a library or program, or returns it cached.
 
     Args:
         objects: from `compile_sources`.

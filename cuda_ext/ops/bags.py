@@ -86,7 +86,9 @@ def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def lookup_scale(bag_offsets: Tensor, count: int, weights: Tensor | None = None) -> Tensor:
-    """Returns the factor of each lookup of mean bags, [L] float32: weight / size of its bag.
+    """Returns each lookup's factor in mean bags, [L] float32.
+
+    It is weight / size of the bag.
 
     Args:
         bag_offsets: [G + 1] int64.

@@ -97,7 +97,9 @@ def gather_dot_interaction(
     self_interaction: bool = False,
     anchor: Tensor | None = None,
 ) -> Tensor:
-    """Lookup and interaction in one pass, forward and backward, without [B, N, D] in memory.
+    """Lookup and interaction in one pass, forward and backward.
+
+    [B, N, D] is never in memory.
 
     Args:
         table: [R, D] float32 or bfloat16.

@@ -21,7 +21,7 @@ def joint_rows(
     dtype: torch.dtype = torch.int64,
     bad: Tensor | None = None,
 ) -> Tensor:
-    """Row numbers of the joint table for the ids of each feature; see `reference.joint_rows`.
+    """Joint-table row numbers of each feature's ids; see `reference.joint_rows`.
 
     Args:
         ids: [B, F], or [L] with `bag_offsets`; int8 to int64; never changed.
@@ -77,7 +77,7 @@ def _(
 
 
 def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a leaf of the graph through which the gradient of looked-up rows leaves.
+    """Returns a leaf that receives the gradient of looked-up rows.
 
     Args:
         shape: of the looked-up vectors, [B, F, D]; of the bags, [G, D].
@@ -91,7 +91,7 @@ def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torc
 
 
 class _ReferenceAnchor(torch.autograd.Function):
-    """Hands the gradient of its result to the anchor, for the reference path."""
+    """Hands its result's gradient to the anchor, on the reference path."""
 
     @staticmethod
     def forward(
@@ -110,7 +110,7 @@ class _ReferenceAnchor(torch.autograd.Function):
 
 
 def anchored(vectors: Tensor, anchor: Tensor | None) -> Tensor:
-    """Returns the vectors, their gradient handed to the anchor, where the reference runs."""
+    """Returns vectors whose gradient goes to the anchor, reference only."""
     if anchor is None:
         return vectors
     output: Tensor = _ReferenceAnchor.apply(vectors, anchor)  # type: ignore[no-untyped-call]
@@ -157,7 +157,7 @@ def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 class _SparseEmbedding(torch.autograd.Function):
-    """A lookup whose gradient of the table is a sparse COO tensor, one entry per lookup."""
+    """A lookup whose table gradient is sparse COO, entry per lookup."""
 
     @staticmethod
     def forward(

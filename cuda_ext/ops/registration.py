@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins an op's fake kernel and gradient, written beside it, to a library of kernels.
+"""Registers fake kernels and gradients of the ops of a library.
 
 The embedding table stays outside autograd: it is read by its rows and updated by its rows. The
 gradient of the rows that were looked up leaves through the `anchor`, a leaf of the graph that has
@@ -44,7 +44,9 @@ def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:
 
 
 def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradient]:
-    """Marks an op's backward function, which gets the compiled ops, the context and a gradient.
+    """Marks an op's backward function.
+
+    It gets the compiled ops, the context and a gradient.
 
     Args:
         op: its name.

@@ -25,7 +25,7 @@ def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Ten
 
 
 def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
-    """Sorts the lookups by row, so that `update_rows` finds duplicates side by side.
+    """Sorts lookups by row, so that duplicates are adjacent.
 
     Rows are known before the forward pass: on a GPU the sort can run beside it.
 
@@ -118,7 +118,7 @@ def call_update_rows(
     scale: Tensor | None = None,
     table_low: Tensor | None = None,
 ) -> None:
-    """Calls the compiled op of a library with its arguments in their order.
+    """Calls a library's compiled op with its arguments in order.
 
     Args:
         ops: the library's ops.
@@ -146,7 +146,7 @@ def _(*arguments: object) -> None:
 
 
 def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> Tensor:
-    """Sums row gradients into a gradient of the whole table, always in the same order.
+    """Sums row gradients into a dense table gradient, deterministically.
 
     Args:
         ops: the library's compiled ops.

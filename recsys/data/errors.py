@@ -5,4 +5,7 @@ from recsys.errors import UserError
 
 
 class DatasetError(UserError):
-    """A dataset on disk breaks its contract; the message says where, how, and what to do."""
+    """A dataset on disk breaks its contract.
+
+    The message says where, how, and what to do.
+    """

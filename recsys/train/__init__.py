@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every training run does, whatever the model."""
+"""Training of any model: loop, schedule, precision, optimizers, checkpoints."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)

@@ -10,7 +10,9 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed blocks, so that large tensors are not faulted in at every step.
+    """Tells glibc to keep freed blocks.
+
+    Otherwise large tensors are faulted in at every step.
 
     Without it glibc returns each block above 32 MiB to the kernel and faults it in again at the
     next step, page by page: 1.02 to 1.6 times the step time on a CPU. Peers can set the same, so
@@ -28,7 +30,9 @@ def keep_freed_memory() -> bool:
 
 
 def keep_few_primitives() -> None:
-    """Tells oneDNN to keep the code of few shapes, for a run whose batches are of ever other sizes.
+    """Tells oneDNN to cache code of few shapes.
+
+    For a run whose batches are of ever other sizes.
 
     It generates code for each shape that GELU or a batched product meets and keeps that of 1,024,
     which such a run never needs again. They lie between the large blocks of the heap, and holes

@@ -74,20 +74,20 @@ class Checkpoint:
 
     def _join(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Puts the rows of parts together."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name in names:
-            part = RowPart(**self.files[name]["part"])
+            row_part = RowPart(**self.files[name]["part"])
             for key, tensor in self._read(name).items():
-                if key not in found:
-                    found[key] = tensor.new_empty((part.rows, *tensor.shape[1:]))
-                found[key][part.first :: part.step] = tensor
+                if key not in tensors:
+                    tensors[key] = tensor.new_empty((row_part.rows, *tensor.shape[1:]))
+                tensors[key][row_part.first :: row_part.step] = tensor
         steps = {self.files[name]["part"]["step"] for name in names}
         if steps != {len(names)}:
             raise CheckpointError(
                 f"{self.path}: {len(names)} parts of {_group_of(names[0])}, but they are "
                 f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another checkpoint"
             )
-        return found
+        return tensors
 
     def _existing(self, name: str) -> Path:
         file = self.path / name
@@ -120,8 +120,8 @@ class Checkpoint:
         try:
             with safetensors.safe_open(file, framework="pt") as opened:
                 shape = tuple(opened.get_slice(name).get_shape())
-            part = self.files[names[0]].get("part")
-            return shape if part is None else (part["rows"], *shape[1:])
+            row_part = self.files[names[0]].get("part")
+            return shape if row_part is None else (row_part["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
 
@@ -148,28 +148,28 @@ class Checkpoint:
 
     @torch.no_grad()
     def copy_into(
-        self, group: str, tensors: Mapping[str, Tensor], part: "RowPart | None" = None
+        self, group: str, tensors: Mapping[str, Tensor], row_part: "RowPart | None" = None
     ) -> None:
         """Copies the tensors of a group over those of the same names.
 
         Args:
             group: its name.
             tensors: changed in place.
-            part: the rows of the group that they are; None for all.
+            row_part: the rows of the group that they are; None for all.
 
         Raises:
             CheckpointError: as `tensors_shaped`; nothing was copied then.
         """
         shapes = {name: t.shape for name, t in tensors.items()}
-        if part is not None:
-            shapes = {name: torch.Size((part.rows, *s[1:])) for name, s in shapes.items()}
+        if row_part is not None:
+            shapes = {name: torch.Size((row_part.rows, *s[1:])) for name, s in shapes.items()}
         stored = self.tensors_shaped(group, shapes)
-        rows = slice(None) if part is None else slice(part.first, None, part.step)
+        rows = slice(None) if row_part is None else slice(row_part.first, None, row_part.step)
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
     def check_same_settings(self, now: Mapping[str, Any], may_differ: Collection[str]) -> None:
-        """Refuses to continue a run with settings that would change what it arrives at.
+        """Refuses a resumed run with settings that change its result.
 
         Args:
             now: every setting of the run that would continue.
@@ -215,8 +215,8 @@ _PART_FILE = re.compile(r"(.*)\.\d+_of_\d+")
 
 def _group_of(file_name: str) -> str:
     name = file_name.removesuffix(".safetensors")
-    part = _PART_FILE.fullmatch(name)
-    return part[1] if part else name
+    numbered = _PART_FILE.fullmatch(name)
+    return numbered[1] if numbered else name
 
 
 def write_checkpoint(
@@ -228,7 +228,9 @@ def write_checkpoint(
     parts: Mapping[str, RowPart] | None = None,
     processes: Processes = ALONE,
 ) -> None:
-    """Writes a checkpoint; the folder appears when it is complete. Every process must call it.
+    """Writes a checkpoint, complete when its folder appears.
+
+    Every process must call it.
 
     Args:
         path: its folder; an earlier one there is replaced.
@@ -246,14 +248,14 @@ def write_checkpoint(
     processes.barrier()
     mine: dict[str, dict[str, Any]] = {}
     for group, tensors in groups.items():
-        part = (parts or {}).get(group)
-        suffix = "" if part is None else f".{part.first}_of_{part.step}"
+        row_part = (parts or {}).get(group)
+        suffix = "" if row_part is None else f".{row_part.first}_of_{row_part.step}"
         file = temporary / f"{group}{suffix}.safetensors"
         host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         safetensors.torch.save_file(host, file)
         mine[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-        if part is not None:
-            mine[file.name]["part"] = dataclasses.asdict(part)
+        if row_part is not None:
+            mine[file.name]["part"] = dataclasses.asdict(row_part)
     files: dict[str, dict[str, Any]] = {}
     for written in processes.gather_values(mine):
         files |= written
@@ -271,7 +273,7 @@ def write_checkpoint(
 
 
 def replace_folder(path: Path, new: Path) -> None:
-    """Puts a complete folder under its name; an earlier one there is only then removed."""
+    """Renames a complete folder into place, then removes an earlier one."""
     if not path.exists():
         new.rename(path)
         return
@@ -317,7 +319,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run: keeps the latest and the best, removes the others.
+    """A run's checkpoints: keeps the latest and the best.
 
     Args:
         folder: where they are kept.
@@ -390,7 +392,7 @@ class CheckpointFolder:
         return path
 
     def _point_to(self, path: Path, is_best: bool) -> None:
-        """Makes a checkpoint the latest, and removes those that are neither that nor the best."""
+        """Makes a checkpoint the latest, and removes obsolete ones."""
         pointers = self._pointers() | {"latest": path.name}
         if is_best:
             pointers["best"] = path.name

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of dense parameters: rate, loss scale and overflow flag stay on the device."""
+"""Optimizers of dense parameters, with their scalars on the device.
+
+Rate, loss scale and overflow flag never reach the host.
+"""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, cast, get_args
@@ -76,7 +79,9 @@ class _Fused:
 
 
 class _Adagrad:
-    """Adagrad in torch's multi-tensor operations (its fused kernel is not there on every device).
+    """Adagrad in torch's multi-tensor operations.
+
+    Its fused kernel is not there on every device.
 
     Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out which process of a run stands still, and ends the run instead of waiting for it.
+"""Detects a process that stands still, and ends the run.
 
 A process that dies is noticed by torchrun and by everyone connected to it. One that is frozen (a
 stopped process, a lost machine) is not: the others wait in a collective that never ends. So each
@@ -24,7 +24,7 @@ _ROLL_CALL_S = 5.0
 
 
 class Store(Protocol):
-    """What of torch's stores is used here."""
+    """The methods of torch's stores that are used here."""
 
     def set(self, key: str, value: str) -> None:
         """Writes a value."""
@@ -48,7 +48,7 @@ class ProcessLostError(RuntimeError):
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, whatever its other threads wait for, and leaves torchrun why."""
+    """Ends this process at once, leaving torchrun the reason."""
     # Imported here: it is torchrun's part, which a run of one process never needs.
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -105,7 +105,7 @@ class Heartbeat:
         self._thread.join(self._limit_s)
 
     def name_absent(self, error: RuntimeError) -> None:
-        """Finds out, after a collective took too long, who did not come to it.
+        """Names the processes absent from a collective that timed out.
 
         Everyone who waited has an error at about the same time and says so; the others are busy
         with something that does not end.
@@ -160,13 +160,13 @@ class Heartbeat:
                 return
 
     def _turn(self, beat: int, now: float, heard: dict[int, tuple[bytes, float]]) -> list[int]:
-        """Gives a sign of life and looks for those of others; returns who is lost."""
+        """Signs in, and returns the processes that are lost."""
         self._store.set(f"beat_{self._rank}", str(beat))
         lost = []
         for peer in self._peers:
-            found = self._store.get(f"beat_{peer}")
-            if found == _LEFT.encode() or heard.get(peer, (b"", 0.0))[0] != found:
-                heard[peer] = (found, now)
+            value = self._store.get(f"beat_{peer}")
+            if value == _LEFT.encode() or heard.get(peer, (b"", 0.0))[0] != value:
+                heard[peer] = (value, now)
             elif now - heard[peer][1] > self._limit_s:
                 lost.append(peer)
         return lost

@@ -6,7 +6,7 @@ from types import FrameType, TracebackType
 
 
 class StopRequest:
-    """Turns SIGTERM and SIGINT into a flag that the loop reads between steps.
+    """Turns SIGTERM and SIGINT into a flag, read between steps.
 
     A second signal ends the process at once, as it would have without this.
 

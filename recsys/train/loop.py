@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: cadences of printing, evaluating and saving around a model's step."""
+"""The training loop: prints, evaluates and saves around the steps."""
 
 import dataclasses
 import datetime
@@ -30,7 +30,7 @@ class TrainStep(Protocol[BatchT_contra]):
     """One optimizer step of a model."""
 
     def __call__(self, batch: BatchT_contra, lr: float) -> Tensor:
-        """Trains on a batch and returns its loss, a scalar on the device, without waiting."""
+        """Trains on a batch; returns the loss on the device, unsynchronised."""
         ...
 
 
@@ -43,13 +43,13 @@ class BatchSource(Protocol[BatchT_co]):
         ...
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchT_co]:
-        """Yields the batches of an epoch from `start` on, always in the same order."""
+        """Yields the batches of an epoch from `start`, in fixed order."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
         metric: the figure that decides which checkpoint is best; higher is better.
@@ -82,7 +82,7 @@ class LoopConfig:
 
 @dataclasses.dataclass(slots=True)
 class LoopState:
-    """Where a run stands; saved with every checkpoint."""
+    """Position and best metric of a run, saved with every checkpoint."""
 
     step: int = 0
     epoch: int = 0
@@ -109,7 +109,7 @@ class LoopState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FitResult:
-    """How a run ended.
+    """The result of a training.
 
     Attributes:
         state: where it stands.
@@ -166,7 +166,7 @@ class Loop(Generic[BatchT]):
     _window_wait_s: float = 0.0
 
     def fit(self) -> FitResult:
-        """Trains until the epochs, the steps or the patience are used up, or the threshold is hit.
+        """Trains until epochs, steps or patience end, or the threshold is hit.
 
         A signal ends it too, after the step at hand.
 
@@ -226,9 +226,9 @@ class Loop(Generic[BatchT]):
                 other_work_since = time.perf_counter()
                 is_epoch_end = state.batch == self.source.num_batches
                 if self._evaluation_is_due(is_epoch_end):
-                    found = self._run_evaluation(is_epoch_end)
-                    if found != "go on":
-                        return found
+                    evaluation = self._run_evaluation(is_epoch_end)
+                    if evaluation != "go on":
+                        return evaluation
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
@@ -262,20 +262,20 @@ class Loop(Generic[BatchT]):
         assert self.evaluate is not None
         self._collect_losses()
         state = self.state
-        found = self.evaluate(state.epoch + int(is_epoch_end))
-        self._test_speeds.append(found.samples_per_s)
+        evaluation = self.evaluate(state.epoch + int(is_epoch_end))
+        self._test_speeds.append(evaluation.samples_per_s)
         self.announce(
-            f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {found.metric:.6f}"
+            f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {evaluation.metric:.6f}"
         )
-        self.log.record((state.epoch, state.step), found.values)
+        self.log.record((state.epoch, state.step), evaluation.values)
         state.evaluations_since_best += 1
-        if found.metric > state.best_metric:
+        if evaluation.metric > state.best_metric:
             state.evaluations_since_best = 0
-            state.best_metric = found.metric
+            state.best_metric = evaluation.metric
             state.best_epoch = state.epoch + state.batch / self.source.num_batches
             self._save(is_best=True)
         threshold = self.config.metric_threshold
-        if threshold is not None and found.metric >= threshold:
+        if threshold is not None and evaluation.metric >= threshold:
             self.announce(
                 f"Hit target accuracy {self.metric_name.upper()} {threshold} "
                 f"at epoch {state.best_epoch:.2f}"
@@ -304,7 +304,7 @@ class Loop(Generic[BatchT]):
         self._window_wait_s = 0.0
 
     def _collect_losses(self) -> None:
-        """Brings the losses to the host, the only place where the loop waits for the device."""
+        """Copies the losses to the host, the loop's only synchronisation."""
         if self._losses:
             losses = torch.stack(self._losses).tolist()
             self._losses.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule that a checkpoint is used with the dataset that it was trained on."""
+"""Refuses a checkpoint with another dataset than its training's."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _MOST_NAMED = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """The identity of a dataset, as far as a checkpoint or a folder records it.
+    """The identity of a dataset, as a checkpoint or folder records it.
 
     Attributes:
         sizes: number of ids by what they number, such as {"items": 3706}.
@@ -27,7 +27,7 @@ class Origin:
 def check_same_dataset(
     path: Path, trained_on: Origin, now: Origin, dataset: str, remedy: str
 ) -> None:
-    """Refuses a dataset whose ids need not mean what those of the training meant.
+    """Refuses a dataset whose ids may mean something else.
 
     Equal sizes alone prove nothing, so fingerprints are compared wherever both are recorded.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device and mixed precision of a run: autocast dtype, loss scale, overflow flag."""
+"""Device and precision of a run: autocast, loss scale, overflow flag."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ AmpDtype = Literal["float16", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Precision:
-    """How a step computes.
+    """Precision settings of a step.
 
     Attributes:
         device_type: `cuda` or `cpu`.
@@ -37,7 +37,9 @@ class Precision:
         return torch.autocast(self.device_type, dtype=self.dtype)
 
     def find_overflow(self, gradients: Sequence[Tensor]) -> Tensor | None:
-        """Returns a scalar bool tensor: any gradient is inf or nan; None where nothing is scaled.
+        """Returns whether any gradient overflows, a scalar bool tensor.
+
+        None where nothing is scaled.
 
         The flag stays on the device: every optimizer reads it there and leaves its parameters
         alone, embeddings included, so that no step is applied in part.
@@ -51,7 +53,7 @@ class Precision:
 def resolve_precision(
     device: torch.device, amp: bool, amp_dtype: AmpDtype, loss_scale: float
 ) -> Precision:
-    """Turns the user's wish into what this device can do well, and logs each change.
+    """Returns the precision this device can do well; logs each change.
 
     bfloat16 on a CPU without bfloat16 instructions is 9 (forward) to 44 (step) times slower than
     float32, and float16 has no fast path on any CPU.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run that torchrun started: set-up, threads, and what they tell each other.
+"""The processes of a run under torchrun: set-up, threads, collectives.
 
 A run of one process goes through the same calls, which then do nothing.
 """
@@ -52,7 +52,7 @@ class Processes:
             dist.barrier()
 
     def sum(self, values: Tensor) -> Tensor:
-        """Returns the sum of a tensor over the processes, the same bits for all."""
+        """Sums a tensor over the processes, bit-equal on all."""
         if self.world_size == 1:
             return values
         total = values.clone()
@@ -61,8 +61,8 @@ class Processes:
 
     def sum_integers(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the sum of an array of the host over the processes."""
-        found: npt.NDArray[np.int64] = self.sum(torch.from_numpy(values)).numpy()
-        return found
+        total: npt.NDArray[np.int64] = self.sum(torch.from_numpy(values)).numpy()
+        return total
 
     def any(self, value: bool) -> bool:
         """Returns whether any process says so."""
@@ -72,27 +72,27 @@ class Processes:
         """Returns a plain value of every process, by rank."""
         if self.world_size == 1:
             return [value]
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value)
-        return found
+        objects: list[Any] = [None] * self.world_size
+        dist.all_gather_object(objects, value)
+        return objects
 
-    def gather(self, part: Tensor) -> Tensor:
+    def gather(self, tensor: Tensor) -> Tensor:
         """Joins the tensors of all processes along the first dimension, by rank.
 
         Args:
-            part: [n, ...]; n may differ between processes.
+            tensor: [n, ...]; n may differ between processes.
         """
         if self.world_size == 1:
-            return part
+            return tensor
         sizes = [0] * self.world_size
-        sizes[self.rank] = part.shape[0]
+        sizes[self.rank] = tensor.shape[0]
         counts = self.sum(torch.tensor(sizes)).tolist()
         # gloo wants equal shapes: shorter parts are padded, and cut again.
-        padded = part.new_zeros(max(counts), *part.shape[1:])
-        padded[: part.shape[0]] = part
-        found = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(found, padded)
-        return torch.cat([t[:n] for t, n in zip(found, counts, strict=True)])
+        padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
+        padded[: tensor.shape[0]] = tensor
+        padded_tensors = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(padded_tensors, padded)
+        return torch.cat([t[:n] for t, n in zip(padded_tensors, counts, strict=True)])
 
     def gather_rows(
         self, gradients: Sequence[RowGradients], dims: Sequence[int]
@@ -105,17 +105,17 @@ class Processes:
         """
         if self.world_size == 1:
             return list(gradients)
-        mine = {found.table: found for found in gradients}
+        mine = {entry.table: entry for entry in gradients}
         like = next(iter(mine.values()), None)
         joined = []
         for table, dim in enumerate(dims):
-            found = mine.get(table)
-            if found is None:
+            entry = mine.get(table)
+            if entry is None:
                 device = torch.device("cpu") if like is None else like.gradients.device
                 none = torch.zeros(0, dim, device=device)
-                found = RowGradients(table, torch.zeros(0, dtype=torch.int64, device=device), none)
-            rows = self.gather(found.rows.to(torch.int64))
-            joined.append(RowGradients(table, rows, self.gather(found.gradients.float())))
+                entry = RowGradients(table, torch.zeros(0, dtype=torch.int64, device=device), none)
+            rows = self.gather(entry.rows.to(torch.int64))
+            joined.append(RowGradients(table, rows, self.gather(entry.gradients.float())))
         return joined
 
 
@@ -133,7 +133,7 @@ def join_processes(
     needs_group: bool = False,
     process_timeout: float = 0.0,
 ) -> Iterator[Processes]:
-    """Sets this process up as torchrun's environment says, and leaves the group at the end.
+    """Joins torchrun's processes; leaves the group at the end.
 
     Args:
         base_device: as the flag says it; on CUDA each process takes the GPU of its local number.

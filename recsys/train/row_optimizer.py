@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups in tables outside autograd, and the optimizer that changes the rows they met.
+"""Lookups in tables outside autograd, and their optimizer.
 
 A table of this kind never has a gradient of its own size. Letters: R rows, D columns, L lookups.
 """
@@ -30,7 +30,7 @@ class RowGradients:
     gradients: Tensor
 
     def squared_norm(self) -> Tensor:
-        """Returns the squared norm of the table's gradient: duplicates are added up first."""
+        """Returns the gradient's squared norm, duplicates summed first."""
         _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
         return summed.square().sum()
 
@@ -49,7 +49,7 @@ class StoredTable:
 
 
 class RowLookups:
-    """The lookups of a step in one table, until their gradients are taken."""
+    """A step's lookups in one table, until gradients are taken."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Tensor, Tensor]] = []
@@ -80,20 +80,20 @@ class RowLookups:
         """
         pending, self._pending = self._pending, []
         rows = [rows.reshape(-1) for rows, anchor in pending if anchor.grad is not None]
-        found = [a.grad.reshape(-1, a.shape[-1]) for _, a in pending if a.grad is not None]
-        if not found:
+        gradients = [a.grad.reshape(-1, a.shape[-1]) for _, a in pending if a.grad is not None]
+        if not gradients:
             return []
         # One update for all lookups of a step: rules with moments would count two steps.
-        if len(found) > 1:
-            return [RowGradients(table, torch.cat(rows), torch.cat(found))]
-        return [RowGradients(table, rows[0], found[0])]
+        if len(gradients) > 1:
+            return [RowGradients(table, torch.cat(rows), torch.cat(gradients))]
+        return [RowGradients(table, rows[0], gradients[0])]
 
 
 class RowTables(Protocol):
     """Tables whose rows an optimizer changes."""
 
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the tables as they lie in memory; changing them changes the model."""
+        """Returns the stored tables; changing them changes the model."""
         ...
 
     def take_row_gradients(self) -> list[RowGradients]:
@@ -102,7 +102,7 @@ class RowTables(Protocol):
 
 
 class RowwiseOptimizer:
-    """Applies the row gradients of tables to them: it changes the rows of a batch and no others.
+    """Applies row gradients to tables, changing no other rows.
 
     Args:
         tables: what it changes.

@@ -72,7 +72,7 @@ class Run(Generic[BatchT]):
         announce: Announce,
         processes: Processes = ALONE,
     ) -> "Run[BatchT]":
-        """Sets up the machine, opens the data, builds the model and opens the log.
+        """Sets up the machine, opens data and log, builds the model.
 
         Args:
             open_recipe: fills in the settings, opens the data and builds the model.

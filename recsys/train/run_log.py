@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a run: lines `DLLL {json}` in a file, as NVIDIA's dllogger writes them."""
+"""The log of a run: lines `DLLL {json}`, like NVIDIA's dllogger."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Appends records to the log file of a run; the file is open only while a line is written.
+    """Appends records to a run's log; opens it per line.
 
     Args:
         path: the file; None logs nowhere. An earlier file is kept as `<path>.old` unless `append`.
@@ -36,7 +36,7 @@ class RunLog:
         self._write("PARAMETER", config)
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Records figures; step is (epoch, step), or () for the final record of a run."""
+        """Records figures of a step (epoch, step), () for the final."""
         self._write(list(step), data)
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:

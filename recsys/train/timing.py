@@ -18,7 +18,7 @@ TABLE_HEAD = "   batch   mean ms    p50 ms    p90 ms    p99 ms     samples/s"
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until everything queued on the device is done; nothing to do on a CPU."""
+    """Waits for the work queued on a device; no-op on CPUs."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
