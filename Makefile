@@ -232,5 +232,5 @@ image-build: $(STAMP)  ## native code of the image
 smoke: setup  ## raw logs to latencies in under a minute
 	$(STEP)/smoke.sh
 
-golden: setup  ## rewrite tests/golden; review the diff
+golden: setup  ## rewrite tests/golden and docs/flags.md; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py
