@@ -22,10 +22,10 @@ from pathlib import Path
 from benchmark.record import RESULTS, Direction, make_record, write_records
 from benchmark.serving_model import NAME, DeployedDlrm
 from dlrm.serve.served import ServedDlrm
-from recsys.serve.client import Endpoint, predict_in_order
+from recsys.serve.client.connection import Endpoint, predict_in_order
+from recsys.serve.client.load import TABLE_HEAD, measure_load
+from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import ServingSettings
-from recsys.serve.load import TABLE_HEAD, measure_load
-from recsys.serve.requests import Arrays
 from recsys.serve.server.memory import InstanceMemory, instance_memory
 from recsys.train.timing import LatencySummary
 

@@ -14,9 +14,9 @@ from dlrm.model.weights import weights_of
 from dlrm.nn.embedding import read_tables
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.served import ServedDlrm
+from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.requests import Arrays
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
 from recsys.train.checkpoint import write_checkpoint

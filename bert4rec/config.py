@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cuda_ext.row_rules import StatefulRowOptimizer
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
-from recsys.train.precision import AmpDtype
+from recsys.train.optimizers.precision import AmpDtype
 
 Activation = Literal["gelu", "relu"]
 Norm = Literal["pre", "post"]

@@ -43,9 +43,14 @@ from recsys.settings import resumable_settings
 from recsys.train.allocator import keep_few_primitives
 from recsys.train.checkpoint import Checkpoint, CheckpointFolder
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
+from recsys.train.optimizers.schedule import (
+    Schedule,
+    WarmupCosine,
+    WarmupPolynomialDecay,
+    WarmupStepDecay,
+)
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Announce, Machine, SavedState
-from recsys.train.schedule import Schedule, WarmupCosine, WarmupPolynomialDecay, WarmupStepDecay
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"

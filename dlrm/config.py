@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from cuda_ext.row_rules import RowOptimizer
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
-from recsys.train.dense_optimizer import DenseRule, dense_rule_beside
-from recsys.train.precision import AmpDtype
+from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
+from recsys.train.optimizers.precision import AmpDtype
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]

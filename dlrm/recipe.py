@@ -31,9 +31,9 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.settings import resumable_settings
 from recsys.train.checkpoint import Checkpoint, CheckpointFolder
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, TrainStep
+from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState
-from recsys.train.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,14 @@ from dlrm.model.weights import describe_model
 from dlrm.serve.score import read_requests, score_served_split
 from recsys.data.sequences import read_item_map
 from recsys.program import INTERRUPTED, fail, say
-from recsys.serve.client import Endpoint, EndpointError, predict_in_order, request_from_json
-from recsys.serve.load import TABLE_HEAD, measure_load
-from recsys.serve.requests import Arrays
+from recsys.serve.client.connection import (
+    Endpoint,
+    EndpointError,
+    predict_in_order,
+    request_from_json,
+)
+from recsys.serve.client.load import TABLE_HEAD, measure_load
+from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
 MISMATCH = 1

@@ -50,7 +50,7 @@ from dlrm.distributed.planner import plan
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import Processes, join_processes
 
 BENCHMARK = "train_step_distributed"

@@ -18,7 +18,7 @@ from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 
 PYTORCH = "PyTorch"
 TORCHREC = "TorchRec"

@@ -15,7 +15,7 @@ from bert4rec.nn.item_head import ItemHead
 from bert4rec.nn.item_lookup import ItemLookup
 from bert4rec.nn.item_table import TokenEmbedding
 from bert4rec.nn.layout import SequenceLayout
-from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
+from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
 
 class Bert4Rec(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_ext import ops
-from recsys.train.row_optimizer import RowLookups
+from recsys.train.optimizers.rows import RowLookups
 
 
 class ItemLookup:

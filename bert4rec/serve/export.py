@@ -23,8 +23,8 @@ from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
 from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
-from recsys.serve.requests import Arrays
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     EXCLUDE_SEEN,

@@ -21,7 +21,7 @@ from bert4rec.model.weights import StoredModel
 from bert4rec.train.metrics import ranking_metrics
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import Sequences, read_sequences
-from recsys.serve.requests import Arrays
+from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
 LIST_LENGTH = 10

@@ -14,9 +14,9 @@ from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, ask, pairs
 from bert4rec.serve.item_names import ItemNames
+from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
-from recsys.serve.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES
 from recsys.settings import section_from_dict

@@ -18,7 +18,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
 from bert4rec.rules import mask_item, room_for_items
 from recsys.data.sequences import Sequences
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 
 Ranks = npt.NDArray[np.int64]

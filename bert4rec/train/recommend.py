@@ -28,7 +28,7 @@ from bert4rec.model.scoring import ask, pairs
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.run import set_up_machine
 
 logger = logging.getLogger(__name__)

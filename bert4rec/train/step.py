@@ -19,10 +19,10 @@ from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
-from recsys.train.dense_optimizer import build_dense_optimizer
-from recsys.train.precision import Precision
+from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.precision import Precision
+from recsys.train.optimizers.rows import RowwiseOptimizer
 from recsys.train.processes import ALONE, Processes
-from recsys.train.row_optimizer import RowwiseOptimizer
 
 
 def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:

@@ -15,7 +15,7 @@ from dlrm.config import EmbeddingStorage
 from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, wanted_columns
 from dlrm.distributed.placement import Placement
 from dlrm.nn.embedding import Embeddings, JointTable, Shard, build_embeddings
-from recsys.train.row_optimizer import RowGradients, StoredTable
+from recsys.train.optimizers.rows import RowGradients, StoredTable
 
 _LOCAL, _REPLICATED = 0, 1
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage
-from recsys.train.row_optimizer import RowGradients, RowLookups, StoredTable
+from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
 LookupsT = TypeVar("LookupsT")
 """Ids as the tables take them: a tensor, or what several ranks exchange."""

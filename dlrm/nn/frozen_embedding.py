@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.nn.embedding import Embeddings, Shard, joint_shards
-from recsys.train.row_optimizer import RowGradients, StoredTable
+from recsys.train.optimizers.rows import RowGradients, StoredTable
 
 _LARGEST = 127
 

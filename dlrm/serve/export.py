@@ -17,8 +17,8 @@ from dlrm.serve import triton_model
 from dlrm.serve.network import build_network, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
 from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
-from recsys.serve.requests import Arrays
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     CATEGORICAL,

@@ -15,7 +15,7 @@ from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import load_feature_spec, open_rows
 from dlrm.model.network import Dlrm
 from dlrm.train.metrics import ClickMetrics, click_metrics
-from recsys.serve.requests import Arrays
+from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
 Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]

@@ -24,7 +24,7 @@ from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.loop import TrainStep
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import Processes
 
 

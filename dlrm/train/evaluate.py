@@ -14,7 +14,7 @@ from dlrm.nn.embedding import LookupsT
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.timing import synchronize
 

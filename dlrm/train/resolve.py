@@ -12,7 +12,7 @@ from dlrm.model.weights import model_settings
 from dlrm.nn.mlp import has_apex
 from dlrm.train.step import check_graphable
 from recsys.data.feature_spec import FeatureSpec
-from recsys.train.precision import resolve_device
+from recsys.train.optimizers.precision import resolve_device
 from recsys.train.recipe import adopt
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from recsys.train.dense_optimizer import build_dense_optimizer
-from recsys.train.precision import Precision
-from recsys.train.row_optimizer import RowwiseOptimizer
+from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.precision import Precision
+from recsys.train.optimizers.rows import RowwiseOptimizer
 
 
 class Gradients(Protocol[LookupsT_contra]):

@@ -19,7 +19,7 @@ from preproc.files.input_file import open_fd
 from preproc.files.workspace import boot_id, read_record, settings_key, write_record
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_write import write_at
+from recsys.data.positioned_io import write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 
 Bounds = dict[Split, tuple[int, int]]

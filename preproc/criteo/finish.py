@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult
+from preproc.criteo.layouts.torchrec import dataset_spec, separate_dataset, write_wide
 from preproc.criteo.rules import REJECT_REASONS, Split
 from preproc.criteo.shuffle import ColumnFile, shuffle_columns
-from preproc.criteo.torchrec import dataset_spec, separate_dataset, write_wide
 from preproc.files.workspace import boot_id, link_files, settings_key
 from recsys.data.manifest import Manifest, fingerprint
 
@@ -59,7 +59,9 @@ def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
     if job.layout == "torchrec":
         result = separate_dataset(result)
     if "parquet" in job.format:
-        from preproc.criteo.parquet import write_splits  # PyArrow, only for those who want parquet
+        from preproc.criteo.layouts.parquet import (
+            write_splits,  # PyArrow, only for those who want parquet
+        )
 
         write_splits(engine_job, result)
     if "split" in job.format and job.layout == "torchrec":

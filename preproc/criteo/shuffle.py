@@ -29,8 +29,7 @@ from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import write_record
-from recsys.data.positioned_io import read_array
-from recsys.data.positioned_write import write_at
+from recsys.data.positioned_io import read_array, write_at
 
 LEAST_UNIT_ROWS = 1 << 18
 """Rows of a unit, and at most of an average bucket, unless the input is very large."""

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recsys.data.sequences import RawIds
-from recsys.data.sequences_fingerprint import order_raw_ids
+from recsys.data.sequences import RawIds, order_raw_ids
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -13,8 +13,7 @@ from preproc.files.progress import ProgressReporter
 from preproc.ratings.ids import dense_items, dense_users, kcore
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import Ratings
-from recsys.data.sequences import RawIds, Sequences
-from recsys.data.sequences_fingerprint import split_fingerprint
+from recsys.data.sequences import RawIds, Sequences, split_fingerprint
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

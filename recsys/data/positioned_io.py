@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thread-safe reads at an offset that report files ending early."""
+"""Thread-safe reads and writes at an offset of a file."""
 
 import os
 from pathlib import Path
@@ -57,3 +57,11 @@ def read_array(
             )
         view, offset = view[done:], offset + done
     return values
+
+
+def write_at(fd: int, values: npt.NDArray[Any], offset: int) -> None:
+    """Writes all values, whatever their shape and strides, from byte `offset` on."""
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    while data:
+        written = os.pwrite(fd, data, offset)
+        data, offset = data[written:], offset + written

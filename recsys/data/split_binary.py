@@ -20,8 +20,7 @@ import numpy.typing as npt
 from recsys.data.click_columns import ClickColumns, RawColumns, check_ids_of, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_io import close_all, open_for_reading, read_array
-from recsys.data.positioned_write import write_at
+from recsys.data.positioned_io import close_all, open_for_reading, read_array, write_at
 from recsys.data.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,

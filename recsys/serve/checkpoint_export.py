@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
-from recsys.serve.requests import Arrays
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature
 

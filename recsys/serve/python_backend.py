@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from recsys.serve.requests import Arrays, BadRequestError
+from recsys.serve.client.requests import Arrays, BadRequestError
 from recsys.serve.served import ServedModel
 
 THREADS_PARAMETER = "threads"

@@ -8,8 +8,8 @@ from typing import Self
 
 import torch
 
+from recsys.serve.client.requests import Arrays, check_arrays
 from recsys.serve.deployment import Deployment
-from recsys.serve.requests import Arrays, check_arrays
 
 
 class ServedModel(abc.ABC):

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from recsys.train.divergence import LossMonitor
 from recsys.train.interruption import StopRequest
+from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import ALONE, Processes
 from recsys.train.run_log import RunLog
-from recsys.train.schedule import Schedule
 from recsys.train.timing import ThroughputWindow
 
 BatchT = TypeVar("BatchT", bound=Sized)

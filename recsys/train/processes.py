@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from recsys.train.heartbeat import Heartbeat, Store
-from recsys.train.row_optimizer import RowGradients
+from recsys.train.optimizers.rows import RowGradients
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from recsys.train.loop import (
     LoopState,
     TrainStep,
 )
-from recsys.train.precision import AmpDtype, Precision
+from recsys.train.optimizers.precision import AmpDtype, Precision
+from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import Processes
-from recsys.train.schedule import Schedule
 
 logger = logging.getLogger(__name__)
 

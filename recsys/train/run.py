@@ -16,7 +16,7 @@ import torch
 from recsys.train.allocator import keep_freed_memory
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
-from recsys.train.precision import resolve_device, resolve_precision
+from recsys.train.optimizers.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import Announce, Config, ConfigT, Machine, Recipe, Training
 from recsys.train.run_log import RunLog

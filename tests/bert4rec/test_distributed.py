@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
+from recsys.train.optimizers.rows import RowGradients
 from recsys.train.processes import Processes, join_processes
-from recsys.train.row_optimizer import RowGradients
 from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
 from tests.harness import run_ranks
 

@@ -12,9 +12,9 @@ from bert4rec.model.weights import FINGERPRINT
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.serve.network import NextItemNetwork
 from recsys.data.manifest import Manifest
+from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.requests import BadRequestError
 from recsys.train.checkpoint import CheckpointError
 from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
 from tests.bert4rec.conftest import raw_id

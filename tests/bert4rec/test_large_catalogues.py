@@ -16,8 +16,8 @@ from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.train.step import build_sampler, build_step, next_item_batch
 from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import read_checkpoint
-from recsys.train.precision import Precision
-from recsys.train.row_optimizer import RowGradients
+from recsys.train.optimizers.precision import Precision
+from recsys.train.optimizers.rows import RowGradients
 
 NUM_ITEMS = 50
 SMALL = {

@@ -13,7 +13,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Queries, rank_among
 from bert4rec.train.evaluate import rank_split, seen_pairs
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 
 CPU = torch.device("cpu")
 

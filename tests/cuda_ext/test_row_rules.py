@@ -8,7 +8,7 @@ import torch
 
 from bert4rec.config import OptimizerConfig as ItemOptimizerConfig
 from cuda_ext.row_rules import ROW_RULES, RowOptimizer
-from recsys.train.dense_optimizer import dense_rule_beside
+from recsys.train.optimizers.dense import dense_rule_beside
 
 NAMES = set(ROW_RULES)
 

@@ -13,7 +13,7 @@ from dlrm.nn.embedding import read_tables
 from dlrm.train.metrics import roc_auc
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from tests.dlrm.conftest import NUM_NUMERICAL
 
 pytestmark = [

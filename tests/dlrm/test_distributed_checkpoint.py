@@ -14,7 +14,7 @@ from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
 from recsys.train.loop import LoopState
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from tests.dlrm.ranks import (
     SIZES,

@@ -14,7 +14,7 @@ from dlrm.nn.embedding import read_tables
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from tests.dlrm.ranks import (
     PLACEMENTS,
     SIZES,

@@ -17,7 +17,7 @@ from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, make_columns
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "losses"

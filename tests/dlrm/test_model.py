@@ -12,7 +12,7 @@ from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.precision import Precision
+from recsys.train.optimizers.precision import Precision
 
 SIZES = (7, 3, 50)
 EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")

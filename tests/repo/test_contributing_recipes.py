@@ -117,7 +117,7 @@ Interaction = SumInteraction | DotInteraction |''',
     ),
     Edit(
         "Add an optimizer",
-        "recsys/train/dense_optimizer.py",
+        "recsys/train/optimizers/dense.py",
         '    name = "adagrad" if rule == "rowwise_adagrad" else rule\n',
         '    name = {"rowwise_adagrad": "adagrad", "sign_sgd": "sgd"}.get(rule, rule)\n',
     ),

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -13,6 +14,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_BYTES = 250_000
+MAX_MODULES = 12
 REFUSED_NAMES = {"common", "commons", "helpers", "misc", "shared", "util", "utils"}
 MODELS = ("dlrm", "bert4rec")
 SOURCE_SUFFIXES = {".py", ".cpp", ".h", ".cu", ".sh"}
@@ -107,6 +109,19 @@ def test_no_package_has_a_name_that_refuses_nothing():
         and REFUSED_NAMES & {path.stem, *path.relative_to(REPOSITORY).parts[:-1]}
     ]
     assert found == []
+
+
+def test_no_folder_holds_more_modules_than_a_newcomer_reads_at_a_glance():
+    counted = Counter(
+        path.parent.relative_to(REPOSITORY)
+        for path in tracked_files()
+        if path.suffix == ".py" and not path.name.startswith("__")
+    )
+    source = {folder: n for folder, n in counted.items() if folder.parts[:1] != ("tests",)}
+    # The benchmark's suites are not sorted yet.
+    assert {
+        str(f): n for f, n in source.items() if n > MAX_MODULES and f.parts[0] != "benchmark"
+    } == {}
 
 
 def test_triton_is_never_a_package():

@@ -14,7 +14,7 @@ import torch
 
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
-from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
 from tests.triton.conftest import deploy

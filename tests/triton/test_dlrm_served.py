@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
-from recsys.serve.client import Endpoint, EndpointError, predict_in_order
-from recsys.serve.requests import BadRequestError
+from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
+from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import dlrm_signature
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program

@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
-from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests.recsys.serve.checkpoints import (
     NUM_ITEMS_IN_CATALOGUE,

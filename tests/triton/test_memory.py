@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from recsys.serve.client import Endpoint, predict_in_order
+from recsys.serve.client.connection import Endpoint, predict_in_order
 from recsys.serve.server.memory import instance_memory
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, dlrm_checkpoint

@@ -13,7 +13,7 @@ import torch
 
 from dlrm.serve.export import DlrmExport
 from recsys.data.manifest import file_checksum
-from recsys.serve.client import Endpoint, EndpointError
+from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.memory import instance_memory
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests.recsys.serve.checkpoints import dlrm_checkpoint

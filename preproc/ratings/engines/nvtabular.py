@@ -33,8 +33,7 @@ from preproc.ratings.ids import order_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left, time_keys
 from preproc.ratings.read import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsSink, RawParts
-from recsys.data.sequences import RawIds
-from recsys.data.sequences_fingerprint import order_raw_ids
+from recsys.data.sequences import RawIds, order_raw_ids
 from recsys.settings import default_threads
 
 

@@ -26,8 +26,7 @@ from preproc.ratings.read import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsSink
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
-from recsys.data.sequences import RawIds
-from recsys.data.sequences_fingerprint import order_raw_ids
+from recsys.data.sequences import RawIds, order_raw_ids
 
 _BATCH_ROWS = 2**18
 

@@ -15,11 +15,12 @@ from recsys.data.sequences import (
     USER_MAP_FILE,
     RawIds,
     Sequences,
+    order_raw_ids,
     read_item_map,
     read_sequences,
     read_user_map,
+    split_fingerprint,
 )
-from recsys.data.sequences_fingerprint import order_raw_ids, split_fingerprint
 from recsys.data.verify.report import Findings
 
 SEQUENCES_KIND = "sequences"

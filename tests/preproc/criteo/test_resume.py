@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from preproc.criteo import columns, dictionaries
-from preproc.criteo import parquet as criteo_parquet
 from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
+from preproc.criteo.layouts import parquet as criteo_parquet
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyBadRowsError
 from recsys.data.manifest import Manifest

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from preproc.criteo import __main__ as criteo
-from preproc.criteo import torchrec as torchrec_layout
 from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.layouts import torchrec as torchrec_layout
 from preproc.criteo.rules import SPLITS, CriteoSemantics
 from preproc.files import workspace
 from recsys.data.parquet import METADATA_FILE, ParquetReader

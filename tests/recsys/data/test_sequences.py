@@ -24,13 +24,14 @@ from recsys.data.sequences import (
     USER_MAP_SCHEMA,
     RawIds,
     Sequences,
+    order_raw_ids,
     part_name,
     read_item_map,
     read_sequences,
     read_user_map,
+    split_fingerprint,
     write_sequences,
 )
-from recsys.data.sequences_fingerprint import order_raw_ids, split_fingerprint
 from recsys.data.verify import run as verify
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from recsys.serve.requests import BadRequestError, check_arrays, check_ids
+from recsys.serve.client.requests import BadRequestError, check_arrays, check_ids
 from recsys.serve.signature import bert4rec_signature, dlrm_signature
 
 SIGNATURE = dlrm_signature(3, 2)

@@ -11,8 +11,8 @@ import torch
 
 from recsys.errors import DivergenceError
 from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
+from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 from recsys.train.run_log import RunLog
-from recsys.train.schedule import WarmupPolynomialDecay
 
 
 class Source:

@@ -4,8 +4,8 @@ import copy
 import pytest
 import torch
 
-from recsys.train.dense_optimizer import build_dense_optimizer
-from recsys.train.precision import Precision, resolve_precision
+from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.precision import Precision, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -94,10 +94,10 @@ def test_amp_off_computes_in_float32():
 
 
 def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
-    monkeypatch.setattr("recsys.train.precision._cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: False)
     assert resolve_precision(CPU, True, "bfloat16", 1024.0).dtype is None
     assert "no bfloat16 instructions" in caplog.text
-    monkeypatch.setattr("recsys.train.precision._cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
     found = resolve_precision(CPU, True, "float16", 1024.0)
     assert (found.dtype, found.loss_scale) == (torch.bfloat16, 1.0)
     assert "computing in bfloat16" in caplog.text

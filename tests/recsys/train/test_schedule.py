@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.train.schedule import WarmupPolynomialDecay
+from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 
 SEED = WarmupPolynomialDecay(
     base_lr=28.0, warmup_steps=6400, decay_start_step=64000, decay_steps=80000, decay_power=2

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from recsys.serve.client import Endpoint, EndpointError, ServerTimes
-from recsys.serve.requests import Arrays
+from recsys.serve.client.connection import Endpoint, EndpointError, ServerTimes
+from recsys.serve.client.requests import Arrays
 from recsys.train.timing import LatencySummary
 
 TABLE_HEAD = (

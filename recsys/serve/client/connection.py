@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from recsys.serve.requests import Arrays, BadRequestError, check_arrays
+from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
 from recsys.serve.signature import Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]

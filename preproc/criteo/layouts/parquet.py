@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from preproc.criteo.columns import read_rows
 from preproc.criteo.engine import EngineJob, EngineResult
+from preproc.criteo.layouts.torchrec import dataset_spec
 from preproc.criteo.rules import NUM_COLUMNS, Split
-from preproc.criteo.torchrec import dataset_spec
 from preproc.files.budget import run_units, share_budget
 from preproc.files.progress import Progress
 from recsys.data import parquet
