@@ -7,6 +7,7 @@ A run of one process goes through the same calls, which then do nothing.
 import contextlib
 import dataclasses
 import datetime
+import importlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -175,6 +176,10 @@ def join_processes(
     # torchrun may keep its store when it starts the processes anew: the addresses that it holds
     # under the same names would be those of processes that are gone.
     store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
+    # Imported once a group exists, as torch does while it trains, this module keeps the group and
+    # its threads as the defaults of its functions; a thread that then lets go of a tensor while the
+    # interpreter ends aborts the process, after a run that went well.
+    importlib.import_module("torch.distributed.nn.functional")
     limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
     dist.init_process_group(
         backend, store=store, rank=here.rank, world_size=world_size, timeout=limit
