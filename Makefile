@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag or sort
 
 # every file of tests in one of two processes: their tests use one thread each
-PARALLEL := --numprocesses 2 --dist loadfile
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=20
 
 PEERS := .venv-peers/bin

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -54,6 +55,13 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data: set RECSYS_DATA to the folder that holds criteo_kaggle/")
     return folder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files with slow tests first, so that no process is left alone with one at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

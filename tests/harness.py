@@ -6,7 +6,6 @@ import io
 import json
 import multiprocessing
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -223,12 +222,3 @@ class Program:
         settings = self.model if model is None else model
         self.exit_code = call(self.program, *always, *settings, *arguments, stdin=stdin)
         return read_log(self.log_path)
-
-
-def assert_refused(program: Program, capsys: Any, message: str, *arguments: object, **more: Any):
-    """Checks that a command line ends with status 2 and an error that matches a pattern."""
-    program(*arguments, **more)
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert error.startswith("error: "), error
-    assert re.search(message, error), error
