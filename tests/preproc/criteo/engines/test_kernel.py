@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.criteo.engines import reference as criteo_reference
-from preproc.criteo.engines.native.kernel import binding, library
+from preproc.criteo.engines.native.kernel import binding, shared_library
 from preproc.criteo.job import semantics_of
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
@@ -279,7 +279,7 @@ def test_cancel_and_long_lines():
 
 def test_a_library_from_other_sources_counts_as_not_built():
     with pytest.raises(OSError, match="was built from other sources"):
-        library.load(Path("libc.so.6"))
+        shared_library.load(Path("libc.so.6"))
 
 
 def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
