@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of a DLRM run: frozen, validated, with the defaults and names of the flags.
+"""Settings of a DLRM run: names, defaults, help and checks.
 
-`scripts/flags.py` turns each field into a flag of the same name; its help is the field's metadata.
+`scripts/flags.py` turns each field into a flag of the same name.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ Mode = Literal["train", "test", "inference_benchmark"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """What the network is."""
+    """Sizes and variants of the network."""
 
     num_numerical_features: int = setting(
         13, "Number of numerical features in the dataset. Defaults to 13 for Criteo"
@@ -71,11 +71,11 @@ class ModelConfig:
         resumable=True,
     )
     dropout: float = setting(
-        0.0, "Share of activations dropped after each hidden layer of the top MLP while training"
+        0.0, "Fraction of activations dropped after each hidden layer of the top MLP in training"
     )
 
     def __post_init__(self) -> None:
-        """Refuses sizes that cannot be put together."""
+        """Refuses layer and table sizes that do not fit together."""
         require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
         if self.num_numerical_features < 0:
             raise ValueError(
@@ -110,7 +110,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What the network is fed."""
+    """Dataset, batches and synthetic data."""
 
     dataset: str | None = setting(
         None,
@@ -170,7 +170,7 @@ class DataConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses sizes that are not positive."""
+        """Refuses sizes out of range and loaders that cannot read the dataset."""
         require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
             raise ValueError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
@@ -197,13 +197,13 @@ class DataConfig:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the data is generated (its labels are noise: no AUC to expect)."""
+        """Whether the data is generated, with random labels (AUC near 0.5)."""
         return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """How parameters move."""
+    """Optimizers, learning rates and their schedule."""
 
     lr: float = setting(28.0, "Base learning rate")
     embedding_lr: float | None = setting(
@@ -237,7 +237,7 @@ class OptimizerConfig:
     mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
 
     def __post_init__(self) -> None:
-        """Refuses negative rates and steps."""
+        """Refuses negative learning rates and step counts."""
         for name in (
             "lr",
             "warmup_factor",
@@ -252,12 +252,12 @@ class OptimizerConfig:
 
     @property
     def embedding_rule(self) -> RowOptimizer:
-        """The optimizer of the embeddings."""
+        """Optimizer of the embeddings: `embedding_optimizer`, else `optimizer`."""
         return self.embedding_optimizer or self.optimizer
 
     @property
     def mlp_rule(self) -> DenseRule:
-        """The optimizer of the MLPs."""
+        """Optimizer of the MLPs: `mlp_optimizer`, else the one that goes with `optimizer`."""
         if self.mlp_optimizer is not None:
             return self.mlp_optimizer
         return dense_rule_beside(self.optimizer)
@@ -265,7 +265,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionConfig:
-    """What the network computes in."""
+    """Mixed precision and its loss scale."""
 
     amp: bool = setting(False, "If True the script will use Automatic Mixed Precision")
     amp_dtype: AmpDtype = setting(
@@ -274,14 +274,14 @@ class PrecisionConfig:
     loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
 
     def __post_init__(self) -> None:
-        """Refuses scales that would lose the gradient."""
+        """Refuses loss scales that are not positive."""
         if not self.loss_scale > 0:
             raise ValueError(f"`loss_scale` must be positive, got {self.loss_scale}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """What is done, and when."""
+    """Mode, length, evaluation, devices, log and checkpoints of a run."""
 
     mode: Mode = setting("train", "Select task to be performed", resumable=True)
     seed: int = setting(12345, "Random seed")
@@ -310,14 +310,14 @@ class RunConfig:
     )
     placement: str | None = setting(
         None,
-        "JSON file that says on which of several processes each table lies, as python -m "
+        "JSON file with the placement of the tables on several processes, as python -m "
         "dlrm.model.placement writes it; by default it is planned",
         resumable=True,
     )
     process_timeout: float = setting(
         60.0,
-        "Seconds without a sign of life after which one of several processes ends the run, which "
-        "names it; 0 waits for ever",
+        "Seconds without a heartbeat of one of several processes after which the run ends with an "
+        "error that names that process; 0 waits for ever",
         resumable=True,
     )
     cuda_graphs: bool = setting(
@@ -381,7 +381,7 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses cadences that never come."""
+        """Refuses counts and thresholds out of range."""
         require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
         for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
             if getattr(self, name) is not None:
@@ -401,7 +401,12 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DlrmConfig:
-    """A whole run; `explicit` names the settings that the user gave."""
+    """All settings of a run.
+
+    Attributes:
+        model, data, optimizer, precision, run: the sections.
+        explicit: names of the settings that the user gave, which defaults never replace.
+    """
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig
@@ -433,21 +438,21 @@ class DlrmConfig:
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """Where checkpoints go; None saves none."""
+        """Folder of the run's checkpoints; None if none are saved."""
         if self.run.save_checkpoint_path is not None:
             path = Path(self.run.save_checkpoint_path)
             return Path(self.run.output_dir) / path if "output_dir" in self.explicit else path
         return Path(self.run.output_dir) if "output_dir" in self.explicit else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every setting under its flag name, as plain values."""
+        """Returns {flag name: plain value} of every setting."""
         return to_dict(self, SECTIONS)
 
     @classmethod
     def from_dict(
         cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()
     ) -> "DlrmConfig":
-        """Builds a config from values under their flag names.
+        """Builds a config from {flag name: value}.
 
         Raises:
             ValueError: an unknown name, or a value that is refused.
@@ -462,4 +467,4 @@ SECTIONS: dict[type, str] = {
     PrecisionConfig: "precision",
     RunConfig: "run",
 }
-"""Sections of a DlrmConfig and the field that holds each."""
+"""Class of each section -> its field in `DlrmConfig`."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines; flags are read here and nowhere else."""
+"""DLRM's command-line programs; only they read flags."""

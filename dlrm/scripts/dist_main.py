@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same program with defaults for large models on several processes, under torchrun.
+"""`dlrm.scripts.main` with defaults for large models on several devices.
 
 torchrun --nproc_per_node 8 -m dlrm.scripts.dist_main --mode train --dataset /data/dlrm/dataset
 """
@@ -8,7 +8,7 @@ from dlrm.scripts.flags import PRESETS
 from dlrm.scripts.main import start
 
 DEFAULTS = "large"
-"""Preset whose settings take the place of the defaults of `dlrm.scripts.main`."""
+"""Preset whose settings replace the defaults of `dlrm.scripts.main`."""
 
 if __name__ == "__main__":
     start(**PRESETS.read(DEFAULTS).values)

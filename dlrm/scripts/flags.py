@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of the DLRM programs: those of the config's fields, and NVIDIA's other spellings."""
+"""Flags of the DLRM programs: a flag per setting, presets and aliases."""
 
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ _HEAD_ALIASES = {
     "Adam_embedding_optimizer": ("embedding_optimizer", "adam"),
     "Adam_MLP_optimizer": ("mlp_optimizer", "adam"),
 }
-"""Flags of NVIDIA's later versions that say the same with another name."""
+"""Flag of NVIDIA's later versions -> the setting it stands for, and its value."""
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
-    """Defines every flag.
+    """Defines a flag for every setting, `--preset` and NVIDIA's aliases.
 
     Args:
-        flag_values: where to define them.
-        **defaults: defaults that differ from those of the config.
+        flag_values: absl's registry of flags.
+        **defaults: setting=default, where a program's default differs from the config's.
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names=_SHORT_NAMES)
     names = ", ".join(PRESETS.names())
@@ -50,7 +50,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Returns the settings that parsed flags say.
+    """Builds the config from parsed flags.
 
     Raises:
         ValueError: a value is refused, or two flags contradict each other.
@@ -60,7 +60,10 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
 
 
 def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str]]:
-    """Returns every setting under its name, and the names of those that the user gave.
+    """Reads parsed flags and the preset.
+
+    Returns:
+        ({setting: value}, names of the settings that the user or the preset gave).
 
     Raises:
         ValueError: a list holds something that is no integer, or two flags contradict each other.

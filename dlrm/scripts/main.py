@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains, tests or measures DLRM on one device.
+"""Trains, tests or benchmarks a DLRM.
 
 python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
@@ -16,7 +16,7 @@ from recsys.train.run import execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Does what the flags say."""
+    """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
     joined = join_run(config)
     result = execute(config.run.mode, DlrmRecipe.open, config, program.say, joined)
@@ -31,10 +31,10 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def start(**defaults: Any) -> None:
-    """Runs the program with the command line of the process.
+    """Parses the command line and runs the program.
 
     Args:
-        **defaults: of flags, where they differ from those of the config.
+        **defaults: setting=default, where the program's default differs from the config's.
     """
     define_flags(flags.FLAGS, **defaults)
     program.start(run)

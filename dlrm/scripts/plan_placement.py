@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans where tables would lie, on machines that need not be there.
+"""Plans the placement of tables on devices, for any described machine.
 
 python -m dlrm.model.placement --dry_run --world_size 16 --hbm_gib 141
 """
@@ -34,8 +34,8 @@ CRITEO_LIMIT_3 = (
 )
 """Estimated sizes with --frequency_limit 3: only their sum is published, 82 GB at 128 columns.
 
-Each lies between the published sizes with limits 15 and 0, at the same share of the way in
-logarithms: the one that gives the sum.
+Each is interpolated in logarithms between the published sizes with limits 15 and 0, all with the
+one weight that gives this sum.
 """
 
 KNOWN_TABLES = {
@@ -51,39 +51,39 @@ def argument_parser() -> argparse.ArgumentParser:
         prog="python -m dlrm.model.placement", description="Plans a placement of tables"
     )
     add = parser.add_argument
-    add("--dry_run", action="store_true", help="plan without devices: all that this command does")
+    add("--dry_run", action="store_true", help="plan without devices; always so in this program")
     add("--dataset", type=Path, help="folder with feature_spec.yaml, for the sizes of its tables")
     add(
         "--tables",
         default="criteo_limit_15",
-        help=f"sizes, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
+        help=f"rows of each table, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
     )
     add("--placement", type=Path, help="file to write the plan to")
-    add("--world_size", type=int, default=8, help="devices")
-    add("--ranks_per_node", type=int, default=8, help="devices that the fast links join")
-    add("--hbm_gib", type=float, default=141, help="memory of a device")
-    add("--hbm_gb_per_s", type=float, default=4300, help="its bandwidth, as lookups reach it")
+    add("--world_size", type=int, default=8, help="number of devices")
+    add("--ranks_per_node", type=int, default=8, help="devices that fast links connect")
+    add("--hbm_gib", type=float, default=141, help="memory of a device, in GiB")
+    add("--hbm_gb_per_s", type=float, default=4300, help="memory bandwidth that lookups reach")
     add("--node_gb_per_s", type=float, default=350, help="from a device to others of its node")
     add("--network_gb_per_s", type=float, default=40, help="from a device to other nodes")
-    add("--tflop_per_s", type=float, default=400, help="of a device, as training reaches it")
-    add("--overlap", type=float, default=0.5, help="share of the exchange that computing hides")
-    add("--batch_size", type=int, default=65536, help="samples of a step, over all devices")
+    add("--tflop_per_s", type=float, default=400, help="speed of a device in training")
+    add("--overlap", type=float, default=0.5, help="fraction of the exchange behind computation")
+    add("--batch_size", type=int, default=65536, help="samples of a step, of all devices together")
     add("--embedding_dim", type=int, default=128)
     add("--bottom_mlp_sizes", default="512,256,128")
     add("--top_mlp_sizes", default="1024,1024,512,256,1")
     add("--num_numerical_features", type=int, default=13)
-    add("--wire_bytes", type=int, default=2, help="of a vector's element on its way: 2 under --amp")
-    add("--weight_bytes", type=int, default=4, help="of a table's element")
-    add("--state_bytes_per_row", type=int, default=0, help="of the tables' optimizer; 0 for SGD")
-    add("--unique_share", type=float, default=0.15, help="of the rows of a batch that differ")
+    add("--wire_bytes", type=int, default=2, help="bytes of an exchanged number: 2 under --amp")
+    add("--weight_bytes", type=int, default=4, help="bytes of a number in a table")
+    add("--state_bytes_per_row", type=int, default=0, help="optimizer state of a row; 0 for SGD")
+    add("--unique_share", type=float, default=0.15, help="distinct rows per lookup of a batch")
     return parser
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
-    """Returns what a step has to do.
+    """Builds the workload of a training step from the command line.
 
     Raises:
-        ValueError: sizes that are none.
+        ValueError: a list of sizes holds something that is no integer.
     """
     if options.dataset is not None:
         sizes = FeatureSpec.load(options.dataset).table_sizes
@@ -104,7 +104,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
 
 
 def machine_of(options: argparse.Namespace) -> Machine:
-    """Returns the devices."""
+    """Builds the machine that the command line describes."""
     return Machine(
         world_size=options.world_size,
         ranks_per_node=options.ranks_per_node,
@@ -119,13 +119,13 @@ def machine_of(options: argparse.Namespace) -> Machine:
 
 def _integers(flag: str, text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part.replace("_", "")) for part in text.split(","))
+        return tuple(int(number.replace("_", "")) for number in text.split(","))
     except ValueError as error:
         raise ValueError(f"{flag} must be whole numbers, comma-separated; got {text!r}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+    """Plans, prints and saves a placement; returns the exit status."""
     options = argument_parser().parse_args(arguments)
     try:
         workload = workload_of(options)

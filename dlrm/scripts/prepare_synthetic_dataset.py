@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a split-binary dataset of noise, to measure speed without real data.
+"""Writes a split-binary dataset of random data, to measure speed.
 
 python -m dlrm.scripts.prepare_synthetic_dataset --synthetic_dataset_dir /data/synthetic
 """
@@ -16,7 +16,7 @@ from recsys.data.feature_spec import FeatureSpec
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Writes what the synthetic_* flags say; a folder that is there already is refused."""
+    """Writes the dataset of the --synthetic_* flags; never into an existing folder."""
     config = config_from_flags(flag_values)
     root = Path(config.data.synthetic_dataset_dir)
     spec = FeatureSpec.criteo(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of TorchRec's NVTabular example, for DLRM as it is trained here.
+"""Trains this project's DLRM with the flags of TorchRec's NVTabular example.
 
 torchrun --nproc_per_node 8 -m dlrm.scripts.train_torchrec \
     --binary_path /data/criteo_binary/split --learning_rate 1.0 --batch_size 256
@@ -33,7 +33,7 @@ NUM_CATEGORICAL = 26
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TorchRecFlags:
-    """What TorchRec's example calls by other names than DLRM here, with its defaults."""
+    """Flags that TorchRec's example names differently, with its defaults."""
 
     binary_path: str = setting(
         "/data/criteo_1tb/criteo_binary/split/",
@@ -53,7 +53,7 @@ class TorchRecFlags:
     learning_rate: float = setting(15.0, "Learning rate, the same all along: --lr")
     change_lr: bool = setting(False, "Change the learning rate once, part way through training")
     lr_change_point: float = setting(
-        0.8, "Share of the steps of all epochs after which --change_lr changes the rate"
+        0.8, "Fraction of the steps of all epochs after which --change_lr changes the rate"
     )
     lr_after_change_point: float = setting(3.0, "Learning rate after the change of --change_lr")
     validation_freq_within_epoch: int = setting(
@@ -77,7 +77,7 @@ SAME_AS = {
     "validation_freq_within_epoch": "test_freq",
     "throughput_check_freq_within_epoch": "print_freq",
 }
-"""Flag of TorchRec -> the setting of DLRM that it is."""
+"""Flag of TorchRec -> DLRM's name of the same setting."""
 
 DEFAULTS = {
     "batch_size": 32,
@@ -98,7 +98,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Returns the settings that parsed flags say, but for --change_lr, which needs the dataset.
+    """Builds the config from parsed flags, without --change_lr.
 
     Raises:
         ValueError: a value is refused, or two flags contradict each other.
@@ -119,7 +119,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
 def _take(
     values: dict[str, Any], explicit: set[str], name: str, value: Any, flag: str, given: bool
 ) -> None:
-    """Puts what a flag of TorchRec says under DLRM's name, unless the user gave that one."""
+    """Sets a setting from TorchRec's flag, unless DLRM's was given."""
     if name not in explicit:
         values[name] = value
         if given:
@@ -129,10 +129,15 @@ def _take(
 
 
 def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:
-    """Returns the config with a rate that changes once, after a share of the steps of all epochs.
+    """Returns the config with a learning rate that changes once (--change_lr).
+
+    Args:
+        config: with the batch of all processes.
+        point: fraction of the steps of all epochs, in [0, 1].
+        rate: learning rate after that step.
 
     Raises:
-        DatasetError: the dataset, which says how many steps there are, is missing or malformed.
+        DatasetError: the dataset, whose size gives the number of steps, is missing or malformed.
     """
     spec = load_feature_spec(config.data, config.model.num_numerical_features)
     rows = open_rows(config.data, "train", spec, check_ids=False).num_rows
@@ -142,22 +147,22 @@ def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfi
 
 
 def throughput_lines(step: int, batch_size: int, step_time: float) -> list[str]:
-    """Returns what TorchRec's example prints of the speed.
+    """Formats the throughput as TorchRec's example prints it.
 
     Args:
         step: steps of the run so far.
-        batch_size: samples of a step.
+        batch_size: samples of a step, of all ranks.
         step_time: mean seconds of a step since the last print, waiting for data included.
     """
-    figures = {
+    throughput = {
         "throughput-throughput|total_examples": step * batch_size,
         "throughput-throughput|window_throughput": batch_size / step_time,
     }
-    return [f"step {step}", f"throughput {figures}"]
+    return [f"step {step}", f"throughput {throughput}"]
 
 
 def quality_lines(split: str, metrics: Mapping[str, float]) -> list[str]:
-    """Returns what TorchRec's example prints of an evaluation."""
+    """Formats the metrics of a split as TorchRec's example prints them."""
     return [
         f"AUROC over {split} set: {metrics['auc']}.",
         f"Accuracy over {split} set: {metrics['accuracy']}.",
@@ -166,11 +171,11 @@ def quality_lines(split: str, metrics: Mapping[str, float]) -> list[str]:
 
 
 class PrintedLog(RunLog):
-    """A log that also prints each record as TorchRec's example does.
+    """A run log that also prints each record as TorchRec's example does.
 
     Args:
-        path: see `RunLog`; None, which all processes but the first have, prints nothing either.
-        append: see `RunLog`.
+        path: the log file; None (all ranks but the first) neither writes nor prints.
+        append: keep the records of an earlier run.
     """
 
     def __init__(self, path: Path | None, append: bool = False) -> None:
@@ -183,7 +188,7 @@ class PrintedLog(RunLog):
         super().parameters(config)
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Records figures and prints them."""
+        """Records metrics or timings and prints them."""
         super().record(step, data)
         lines = []
         if not self._prints:
@@ -197,13 +202,13 @@ class PrintedLog(RunLog):
 
 
 def with_all_processes(config: DlrmConfig, processes: Processes) -> DlrmConfig:
-    """Returns the config with the batch of all processes: the flag says that of each."""
+    """Multiplies the batch size, which TorchRec gives per rank, by the ranks."""
     batch_size = config.data.batch_size * processes.world_size
     return DlrmConfig.from_dict(config.to_dict() | {"batch_size": batch_size}, config.explicit)
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Trains as the flags say, then scores the test split.
+    """Trains a DLRM, then scores the test split.
 
     Raises:
         ValueError: a flag or the dataset is refused.
@@ -241,7 +246,7 @@ def _print_test_split(scores: SplitScores) -> None:
 
 
 def spelled_with_two_dashes(arguments: list[str]) -> list[str]:
-    """Returns the arguments with `---adagrad`, as TorchRec's page spells it, put right."""
+    """Turns `---adagrad`, as TorchRec's page spells it, into `--adagrad`."""
     return [a[1:] if a.startswith("---") else a for a in arguments]
 
 

@@ -108,7 +108,7 @@ def programs():
             train_torchrec.DEFAULTS,
             {"TorchRec": torchrec["Torchrec"]},
         ),
-        ParserProgram("python -m dlrm.distributed", plan_placement.argument_parser()),
+        ParserProgram("python -m dlrm.model.placement", plan_placement.argument_parser()),
         Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),
         Variant(
             "python -m bert4rec.scripts.dist_main",
