@@ -45,7 +45,7 @@ def check(job: CriteoJob) -> tuple[InputFile, ...]:
 
 def _sample(file: InputFile) -> list[bytes]:
     """Returns the first whole rows of a file."""
-    text = next(file.pieces(), b"")
+    text = next(file.blocks(), b"")
     lines = text.split(b"\n", SAMPLE_ROWS)
     if len(lines) > 1 or len(text) > 2**19 - 1:
         lines.pop()  # what follows the last row wanted, or a row cut in the middle

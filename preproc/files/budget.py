@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and memory of a stage: units of work, shares of the limit, and the error beyond it."""
+"""Threads and memory of a stage within `memory_limit`."""
 
 import concurrent.futures
 import dataclasses
@@ -24,7 +24,10 @@ def run_units(
     threads: int,
     progress: Progress,
 ) -> Iterator[tuple[Unit, Result]]:
-    """Works on units in threads and yields results as they come; an error stops the others."""
+    """Runs `work` in threads and yields each unit with its result.
+
+    Results come in the order in which they finish; an error stops the other threads.
+    """
     pool = concurrent.futures.ThreadPoolExecutor(threads)
     try:
         futures = {pool.submit(work, unit): unit for unit in units}
@@ -38,7 +41,7 @@ def run_units(
 
 
 Work = Callable[[Unit, int, Progress], Tally]
-"""Does one unit within so many bytes of memory."""
+"""Does a unit within a number of bytes of memory, and returns its counts."""
 
 
 def nothing(*_: object) -> None:
@@ -50,7 +53,7 @@ class Threads:
     """Works on units in threads of this process.
 
     Attributes:
-        threads: at most.
+        threads: at least 1; fewer are used if memory is short.
         memory_limit: bytes of anonymous memory of the process.
     """
 
@@ -67,7 +70,7 @@ class Threads:
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Works on every unit; returns the counts of all. See `preproc.criteo.engine.Executor`."""
+        """Runs `work` on every unit; see `preproc.criteo.engine.Executor`."""
         prepare()
         threads, budget = share_budget(self.memory_limit, self.threads, least_bytes)
         done = Tally()
@@ -78,7 +81,7 @@ class Threads:
 
 
 def anonymous_bytes() -> int:
-    """Returns the anonymous memory of this process (an estimate where /proc is missing)."""
+    """Returns the anonymous memory of this process, 100 MiB without /proc."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -90,23 +93,23 @@ def anonymous_bytes() -> int:
 
 
 def free_budget(memory_limit: int) -> int:
-    """Returns what the limit leaves for the tables and buffers of a stage."""
+    """Returns the bytes left for a stage's tables and buffers."""
     return memory_limit - anonymous_bytes() - _RESERVE_BYTES
 
 
 def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int, int]:
-    """Divides the free memory among threads; fewer threads work where it is short.
+    """Divides the free memory among threads, fewer if it is short.
 
     Args:
-        memory_limit: of the whole process.
-        threads: wanted.
-        least_bytes: what a thread cannot do without.
+        memory_limit: bytes of anonymous memory of the whole process.
+        threads: largest number of threads.
+        least_bytes: bytes that each thread needs.
 
     Returns:
-        Threads, and bytes for each.
+        The number of threads, and the bytes of each.
 
     Raises:
-        PreprocError: not even one thread has enough.
+        PreprocError: there is not enough for one thread.
     """
     free = free_budget(memory_limit)
     if free < least_bytes:
@@ -116,7 +119,10 @@ def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int
 
 
 def memory_error(memory_limit: int, needed: int, remedy: str) -> PreprocError:
-    """Returns the error for a limit that cannot be kept."""
+    """Returns the error for a limit below `needed` bytes.
+
+    `remedy` continues its last sentence.
+    """
     return PreprocError(
         f"`memory_limit` {format_bytes(memory_limit)} is too small: this input needs "
         f"{format_bytes(needed)}. Raise `memory_limit`{remedy}"

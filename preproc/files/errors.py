@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a run: those a user can cause, and those of the C++ kernel."""
+"""Errors of a preprocessing run."""
 
 from recsys.errors import UserError
 
 
 class PreprocError(UserError):
-    """Input, settings or machine do not allow the run; the message says what to do."""
+    """An error that the user can mend: input, settings or machine."""
 
 
-class TooManyBadRowsError(PreprocError):
-    """More rows break the grammar than --max_bad_fraction allows."""
+class TooManyRejectedRowsError(PreprocError):
+    """More rows are rejected than --max_bad_fraction allows."""
 
     exit_code = 3
 
 
 class KernelError(RuntimeError):
-    """A call of the C++ kernel failed; the message is the kernel's."""
+    """An error of the C++ kernel, with its message."""
 
 
 class CancelledError(KernelError):
-    """Work ended early because `Progress.cancel` was called."""
+    """Work that ended early because `Progress.cancel` was called."""

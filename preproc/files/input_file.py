@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One raw file: what identifies it, how it is packed, and its text."""
+"""A raw input file, plain or gzip."""
 
 import contextlib
 import dataclasses
@@ -28,20 +28,20 @@ REFUSED_MAGIC = {
 MAX_LINE_BYTES = 2**20
 """A longer line stops the run; a Criteo row has 393 bytes at most."""
 
-_PIECE_BYTES = 2**19
+_BLOCK_BYTES = 2**19
 _ENDS_BYTES = 2**16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFile:
-    """One raw file.
+    """A raw file as it was when the run began.
 
     Attributes:
-        path: where it is.
+        path: absolute, or relative to the working directory.
         size: bytes on disk.
-        compression: by its first bytes, whatever its name says.
-        identity: changes when the file does (name, size, time of change, first and last bytes).
-        inflation: estimated bytes of text per byte on disk.
+        compression: told by the first bytes, not by the name.
+        identity: checksum of name, size, modification time, first and last 64 KiB.
+        inflation: estimated bytes of text per byte on disk, 1.0 if not compressed.
     """
 
     path: Path
@@ -52,10 +52,10 @@ class InputFile:
 
     @classmethod
     def open(cls, path: Path) -> "InputFile":
-        """Looks at a file.
+        """Inspects the first and last bytes of a file.
 
         Raises:
-            PreprocError: it is not readable, or compressed in a way that is not supported.
+            PreprocError: it cannot be read, or its compression is not supported.
         """
         try:
             with path.open("rb") as file:
@@ -82,34 +82,34 @@ class InputFile:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text: exact for a plain file, an estimate for a packed one."""
+        """Bytes of text: exact for a plain file, an estimate for gzip."""
         return int(self.size * self.inflation)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yields the text, unpacked, in pieces of up to 512 KiB.
+    def blocks(self) -> Iterator[bytes]:
+        """Yields the decompressed text in blocks of up to 512 KiB.
 
         Raises:
             PreprocError: the gzip data are damaged or end early.
         """
         with self.path.open("rb") as file:
             if self.compression == "none":
-                while piece := file.read(_PIECE_BYTES):
-                    yield piece
+                while block := file.read(_BLOCK_BYTES):
+                    yield block
                 return
-            yield from self._inflate(iter(lambda: file.read(_PIECE_BYTES // 4), b""))
+            yield from self._inflate(iter(lambda: file.read(_BLOCK_BYTES // 4), b""))
 
-    def _inflate(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+    def _inflate(self, compressed: Iterator[bytes]) -> Iterator[bytes]:
         member = zlib.decompressobj(wbits=31)
-        data = next(packed, b"")
+        data = next(compressed, b"")
         try:
             while data:
-                if text := member.decompress(data, _PIECE_BYTES):
+                if text := member.decompress(data, _BLOCK_BYTES):
                     yield text
                 if not member.eof:
-                    data = member.unconsumed_tail or next(packed, b"")
+                    data = member.unconsumed_tail or next(compressed, b"")
                     continue
                 # Members may follow each other, and zero bytes may pad the last one.
-                data = member.unused_data.lstrip(b"\0") or next(packed, b"").lstrip(b"\0")
+                data = member.unused_data.lstrip(b"\0") or next(compressed, b"").lstrip(b"\0")
                 if data:
                     member = zlib.decompressobj(wbits=31)
         except zlib.error as error:
@@ -133,7 +133,7 @@ def _inflation(head: bytes) -> float:
 
 @contextlib.contextmanager
 def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Opens a file descriptor and closes it again."""
+    """Opens a file descriptor for the time of the block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd

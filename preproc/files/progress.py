@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a stage: its counters, and a bar, periodic line or JSON that shows them."""
+"""Progress of a stage: counters, and a bar, periodic line or JSON."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
 PROGRESS_HELP = f"How to report it: {', '.join(PROGRESS_MODES)}."
 
 Counters = Callable[[], tuple[int, int]]
-"""Returns (bytes done, rows done) of a stage."""
+"""Function that returns (bytes done, rows done) of a stage."""
 
 _BAR_PERIOD_S = 0.2
 _JSON_PERIOD_S = 1.0
@@ -26,7 +26,7 @@ _LINE_PERIOD_S = 10.0
 
 
 class Progress(ctypes.Structure):
-    """Counters that threads and the C++ kernel advance; may be read at any time."""
+    """Counters that threads and the C++ kernel advance while others read them."""
 
     _fields_ = (
         ("bytes", ctypes.c_uint64),
@@ -38,7 +38,7 @@ class Progress(ctypes.Structure):
     stop: int
 
     def cancel(self) -> None:
-        """Makes every call that uses this object end soon with CancelledError."""
+        """Stops every kernel call that uses this object, with CancelledError."""
         self.stop = 1
 
     def counters(self) -> tuple[int, int]:
@@ -48,7 +48,7 @@ class Progress(ctypes.Structure):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of finished units, which add up; errors are for the user."""
+    """Counts of finished units, and errors for the user; tallies add up."""
 
     text_bytes: int = 0
     rows: int = 0
@@ -67,7 +67,7 @@ class ProgressReporter:
 
     Args:
         mode: `auto` is a bar on a terminal, a line every ten seconds otherwise.
-        stream: where to; None is standard error.
+        stream: receives the reports; None is standard error.
     """
 
     def __init__(self, mode: ProgressMode, stream: TextIO | None = None) -> None:
@@ -81,9 +81,9 @@ class ProgressReporter:
         """Reports while the body runs, and once more at its end.
 
         Args:
-            name: of the stage.
-            bytes_total: bytes to work through.
-            counters: read from another thread while the body runs.
+            name: shown before the figures, such as `scan`.
+            bytes_total: bytes of the whole stage.
+            counters: called from another thread while the body runs.
         """
         if self._mode == "none":
             yield
@@ -101,7 +101,7 @@ class ProgressReporter:
             thread.join()
 
     def note(self, message: str) -> None:
-        """Says one thing, in the form of the mode."""
+        """Prints a message, as JSON in that mode."""
         if self._mode == "json":
             self._print(json.dumps({"message": message}))
         elif self._mode != "none":
@@ -140,7 +140,7 @@ class ProgressReporter:
             finished = stop.wait(_JSON_PERIOD_S if self._mode == "json" else _LINE_PERIOD_S)
             elapsed = max(time.monotonic() - started, 1e-9)
             done, rows = counters()
-            total = max(total, done)  # for packed text it is an estimate
+            total = max(total, done)  # for compressed text it is an estimate
             rate = (rows - first_rows) / elapsed
             new = done - first_done
             eta = elapsed * (total - done) / new if new else None
@@ -158,7 +158,7 @@ class ProgressReporter:
                     )
                 )
             else:
-                share = f"{100 * done / total:.0f} %" if total else "done"
+                percent = f"{100 * done / total:.0f} %" if total else "done"
                 left = f", {eta:.0f} s left" if eta and not finished else f", {elapsed:.1f} s"
                 speed = f", {rows:,} rows, {rate:,.0f} rows/s" if rows else ""
-                self._print(f"{name}: {share} of {total / 1e6:,.0f} MB{speed}{left}")
+                self._print(f"{name}: {percent} of {total / 1e6:,.0f} MB{speed}{left}")

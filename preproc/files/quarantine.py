@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that break the grammar: what is kept of them, and when they are too many."""
+"""Rejected rows: the quarantine file, and the limit on their number."""
 
 import csv
 import dataclasses
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from preproc.files.errors import TooManyBadRowsError
+from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.workspace import atomic_file
 
 QUARANTINE_FILE = "quarantine.csv"
@@ -17,15 +17,15 @@ _SHOWN_CHARACTERS = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row left out of the dataset.
+class RejectedRow:
+    """A row that breaks the grammar, as written to the quarantine file.
 
     Attributes:
-        file: name of its file.
-        byte_offset: of its first byte, in the (unpacked) text.
+        file: name of the input file, without folder.
+        byte_offset: offset of the first byte in the decompressed text, from 0.
         line_number: from 1.
-        reason: a name that the row grammar of its format knows.
-        row: its bytes without the line end.
+        reason: one of the reasons of the row grammar.
+        row: bytes without the line end.
     """
 
     file: str
@@ -36,39 +36,39 @@ class BadRow:
 
 
 def escape_row(row: bytes) -> str:
-    """Returns printable ASCII that `unescape_row` turns back into the same bytes."""
+    """Writes a row as printable ASCII, without loss."""
     return row.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
 def unescape_row(text: str) -> bytes:
-    """Returns the bytes of an escaped row."""
+    """Reverses `escape_row`."""
     return text.encode("ascii").decode("unicode_escape").encode("latin-1")
 
 
-def write_quarantine(path: Path, rows: Iterable[BadRow]) -> None:
+def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
     """Writes the quarantine file, in input order."""
     with atomic_file(path) as fd, os.fdopen(os.dup(fd), "w", encoding="ascii", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([f.name for f in dataclasses.fields(BadRow)])
+        writer.writerow([f.name for f in dataclasses.fields(RejectedRow)])
         for bad in rows:
             writer.writerow(
                 [bad.file, bad.byte_offset, bad.line_number, bad.reason, escape_row(bad.row)]
             )
 
 
-def check_bad_rows(
-    bad: int, most_rows: float, max_bad_fraction: float, examples: Iterable[BadRow]
+def check_rejected_rows(
+    bad: int, most_rows: float, max_bad_fraction: float, examples: Iterable[RejectedRow]
 ) -> None:
-    """Stops the run when too many rows are bad.
+    """Stops the run if too many rows are rejected.
 
     Args:
-        bad: bad rows so far.
-        most_rows: rows, good and bad, that the input can have at most.
-        max_bad_fraction: share of bad rows that is allowed.
-        examples: the bad rows in input order; the first five are shown.
+        bad: number of rejected rows so far.
+        most_rows: upper bound of the rows, valid and rejected, of the whole input.
+        max_bad_fraction: allowed fraction of rejected rows, in [0, 1].
+        examples: the rejected rows in input order; the first five are shown.
 
     Raises:
-        TooManyBadRowsError: the share is exceeded, whatever the rest holds.
+        TooManyRejectedRowsError: the fraction is exceeded even if all other rows are valid.
     """
     if bad <= max_bad_fraction * most_rows:
         return
@@ -80,7 +80,7 @@ def check_bad_rows(
         lines.append(
             f"  {row.file}, line {row.line_number}, byte {row.byte_offset}: {row.reason}: {text}"
         )
-    raise TooManyBadRowsError(
+    raise TooManyRejectedRowsError(
         f"{bad} bad rows, more than `max_bad_fraction` {max_bad_fraction:g} allows; the first:\n"
         + "\n".join(lines)
         + "\nRepair the input, or allow more with `max_bad_fraction`"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw text in chunks of whole lines, judged by a pattern all at once."""
+"""Chunks of whole lines of a text file, matched against a grammar."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ class Chunk:
     """Whole lines of a file.
 
     Attributes:
-        text: ends with LF.
-        offset: of its first byte in the (unpacked) text.
-        first_line: number of its first line, from 1.
-        starts: [n + 1] where its lines begin, and the end.
+        text: the lines, each with its LF.
+        offset: offset of the first byte in the decompressed text of the file.
+        first_line: number of the first line, from 1.
+        starts: [lines + 1] offset of each line in `text`, and the length of `text`.
     """
 
     text: bytes
@@ -33,48 +33,48 @@ class Chunk:
 
     @property
     def num_lines(self) -> int:
-        """Lines in it."""
+        """Number of lines."""
         return len(self.starts) - 1
 
     def row(self, index: int) -> bytes:
-        """Returns a line without LF and one CR before it."""
+        """Returns a line without its line end (LF, or CR and LF)."""
         line = self.text[self.starts[index] : self.starts[index + 1] - 1]
         return line.removesuffix(b"\r")
 
     def matches(self, grammar: str) -> BoolArray:
-        """Returns which lines follow a grammar, given as an RE2 expression of a row."""
+        """Returns a mask [lines] of the rows that match an RE2 expression."""
         # A view of the text: lines are the items of a binary array, line ends included.
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         lines = pa.Array.from_buffers(pa.binary(), self.num_lines, buffers)
         return np.array(pc.match_substring_regex(lines, rf"\A{grammar}\r?\n\z"))
 
-    def text_of(self, chosen: BoolArray) -> bytes:
-        """Returns the text of the chosen lines."""
-        if chosen.all():
+    def text_of(self, mask: BoolArray) -> bytes:
+        """Returns the text of the lines that a mask [lines] selects."""
+        if mask.all():
             return self.text
-        keep = np.repeat(chosen, np.diff(self.starts))
+        keep = np.repeat(mask, np.diff(self.starts))
         return np.frombuffer(self.text, np.uint8)[keep].tobytes()
 
 
 def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Chunk]:
-    """Yields the text of a file, a last line without LF included.
+    """Yields the lines of a file, with LF added to the last.
 
     Args:
-        file: to read.
-        chunk_bytes: about so many a chunk; a line is never cut.
-        expected: what the file should be, for the message.
+        file: plain or gzip.
+        chunk_bytes: about the size of a chunk, which holds whole lines.
+        expected: noun for the error message, such as `a ratings file`.
 
     Raises:
         PreprocError: a line is longer than 1 MiB, or the gzip data are damaged.
     """
-    parts: list[bytes] = []
+    blocks: list[bytes] = []
     held, offset, line = 0, 0, 1
-    for piece in file.pieces():
-        parts.append(piece)
-        held += len(piece)
+    for block in file.blocks():
+        blocks.append(block)
+        held += len(block)
         if held < chunk_bytes:
             continue
-        text = b"".join(parts)
+        text = b"".join(blocks)
         end = text.rfind(b"\n") + 1
         if end:
             chunk = _chunk_of(file, text[:end], offset, line, expected)
@@ -82,8 +82,8 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
             offset, line = offset + end, line + chunk.num_lines
         if held - end > MAX_LINE_BYTES:
             raise _too_long(file, offset, expected)
-        parts, held = [text[end:]], held - end
-    if rest := b"".join(parts):
+        blocks, held = [text[end:]], held - end
+    if rest := b"".join(blocks):
         text = rest if rest.endswith(b"\n") else rest + b"\n"
         yield _chunk_of(file, text, offset, line, expected)
 

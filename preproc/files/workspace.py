@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work state on disk: units that exist whole or not at all, and the one rename at the end."""
+"""Work folder of a run: resumable units, staging, and the final rename.
+
+A file or unit has its name only when it is complete.
+"""
 
 import contextlib
 import ctypes
@@ -26,13 +29,13 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def settings_key(settings: object) -> str:
-    """Returns a short name for settings: equal settings, equal name."""
+    """Returns a checksum of settings, to name folders that depend on them."""
     text = json.dumps(settings, sort_keys=True)
     return xxhash.xxh3_128(text.encode()).hexdigest()[:16]
 
 
 def boot_id() -> str:
-    """Returns what changes when the machine starts anew ("" where it cannot be known)."""
+    """Returns an id of the machine's current boot, "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -41,7 +44,7 @@ def boot_id() -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[int]:
-    """Yields a descriptor; the file has its name only if the body ends well, and then durably."""
+    """Opens a file that gets its name if the body succeeds."""
     temporary = path.with_name(path.name + _TEMPORARY)
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -62,7 +65,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Returns the record of a unit, None if it is not done."""
+    """Reads the record of a unit, None if it is not done."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -72,7 +75,10 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def attempt_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder of this attempt alone: a lost executor may still be at the same unit."""
+    """Makes a folder for one attempt at a unit.
+
+    An executor that was given up may still be writing the same unit.
+    """
     private = Path(tempfile.mkdtemp(prefix=_ATTEMPT, dir=folder))
     try:
         yield private
@@ -81,13 +87,13 @@ def attempt_folder(folder: Path) -> Iterator[Path]:
 
 
 def remove_attempts(folder: Path) -> None:
-    """Removes what killed attempts left in a folder."""
-    for left in folder.glob(_ATTEMPT + "*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Removes the folders of attempts that were killed."""
+    for attempt in folder.glob(_ATTEMPT + "*"):
+        shutil.rmtree(attempt, ignore_errors=True)
 
 
 def sync_tree(root: Path) -> None:
-    """Makes every file and folder below `root` durable."""
+    """Syncs every file and folder below `root` to disk."""
     for path in [root, *root.rglob("*")]:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -97,15 +103,15 @@ def sync_tree(root: Path) -> None:
 
 
 class Workspace:
-    """The folders of one run, locked against a second run.
+    """The work folders of a run, locked against a second run.
 
     Args:
-        output: the dataset folder to be made.
-        work_dir: where units are kept; None is next to the output.
+        output: dataset folder to make.
+        work_dir: folder for units; None is `<output>.work`.
 
     Attributes:
-        root: units of the stages whose results do not depend on the output's place.
-        staging: beside the output, on its file system, so that a rename finishes the dataset.
+        root: folder of the units that any output can reuse.
+        staging: folder on the file system of the output, so that a rename finishes the dataset.
     """
 
     def __init__(self, output: Path, work_dir: Path | None) -> None:
@@ -116,20 +122,19 @@ class Workspace:
 
     @contextlib.contextmanager
     def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
-        """Makes the folders and holds their lock.
+        """Makes the folders and locks them.
 
         Args:
-            resumable: leave the folders to a later run where this one fails or is interrupted;
-                otherwise nothing of them stays.
+            resumable: keep the folders for a later run if this one fails or is interrupted.
 
         Raises:
-            PreprocError: they cannot be made, or another run works in them.
+            PreprocError: they cannot be made, or another run has locked them.
         """
         held = False
         with contextlib.ExitStack() as stack:
-            # Both: two runs may share a work folder, or an output with two work folders.
+            # Both: two runs may have one work folder, or one output with two work folders.
             try:
-                with _interrupt_waits():  # until both folders are this run's, to clear or to keep
+                with _delayed_interrupt():  # until both are locked, to be cleared or kept
                     for folder in (self.root, self.staging):
                         stack.enter_context(_folder_lock(folder))
                     held = True
@@ -140,13 +145,13 @@ class Workspace:
                 raise
 
     def unit_dir(self, stage: str, key: str) -> Path:
-        """Returns (and makes) the folder for the units of a stage under some settings."""
+        """Makes the folder for a stage's units; `key` names its settings."""
         folder = self.root / stage / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def staging_dir(self, key: str) -> Path:
-        """Returns the staging folder for some settings; what others left behind is removed."""
+        """Makes the staging folder of some settings and removes those of others."""
         for other in self.staging.iterdir():
             if other.is_dir() and other.name != key:
                 shutil.rmtree(other)
@@ -155,7 +160,7 @@ class Workspace:
         return folder
 
     def publish(self, dataset: Path) -> None:
-        """Renames a finished dataset to the output; an earlier one goes only now."""
+        """Renames a finished dataset to the output, replacing an earlier one."""
         sync_tree(dataset)
         self.output.parent.mkdir(parents=True, exist_ok=True)
         if self.output.is_dir() and any(self.output.iterdir()):
@@ -173,33 +178,33 @@ class Workspace:
         self.clear()
 
     def clear(self) -> None:
-        """Removes the staging folder, and the work folder unless the user asked for it."""
+        """Removes staging and, unless the user named it, the work folder."""
         shutil.rmtree(self.staging)
         if not self._keep_root:
             shutil.rmtree(self.root)
 
     def used_bytes(self) -> int:
-        """Returns the disk space that an earlier, interrupted run already took."""
+        """Returns the bytes on disk of an earlier, interrupted run."""
         folders = [f for f in (self.root, self.staging) if f.is_dir()]
         return sum(p.stat().st_blocks * 512 for f in folders for p in f.rglob("*") if p.is_file())
 
 
 @contextlib.contextmanager
-def _interrupt_waits() -> Iterator[None]:
-    """Holds Ctrl-C back; it is raised at the end.
+def _delayed_interrupt() -> Iterator[None]:
+    """Delays Ctrl-C to the end of the block.
 
-    The handler waits, not the signal: that could reach another thread, and Python would raise.
+    A handler does it: a blocked signal could reach another thread, and Python would raise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Ctrl-C is raised in the main thread alone
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
@@ -226,7 +231,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swaps two folders in one step; returns False where the system cannot."""
+    """Swaps two folders atomically; returns False if the system cannot."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -238,42 +243,42 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def link_files(source: Path, target: Path, but: Collection[str]) -> None:
-    """Puts the files below `source` at the same places below `target`.
+    """Hard-links the files below `source` into `target`, with their relative paths.
 
-    Bytes are not copied where the file system has hard links; what is there already is replaced.
+    Files are copied if the file system has no hard links, and replace those of the same name.
 
     Args:
-        source: folder.
-        target: folder, made if it is not there.
+        source: folder to read.
+        target: folder to write; made if missing.
         but: names of folders and files, at any depth, that are left out.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in source.rglob("*"):
         name = path.relative_to(source)
-        if not path.is_file() or any(part in but for part in name.parts):
+        if not path.is_file() or not set(name.parts).isdisjoint(but):
             continue
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
+        link = target / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
         try:
-            os.link(path, place)
+            os.link(path, link)
         except OSError:
-            shutil.copyfile(path, place)
+            shutil.copyfile(path, link)
 
 
 def check_output(
     output_path: Path, input_path: Path, work_dir: Path | None, *, overwrite: bool
 ) -> None:
-    """Refuses an output that must not be written.
+    """Refuses an output that would destroy files or mix with the input.
 
     Args:
-        output_path: the dataset folder to make.
-        input_path: the raw file or folder.
-        work_dir: folder for work state, if the user named one.
-        overwrite: a dataset that is there may be replaced.
+        output_path: dataset folder to make.
+        input_path: raw file or folder.
+        work_dir: work folder, if the user named one.
+        overwrite: allow to replace an existing dataset.
 
     Raises:
-        PreprocError: writing would destroy something, or mix with the input.
+        PreprocError: the output is refused.
     """
     output, source = output_path.resolve(), input_path.resolve()
     if output.exists() and not output.is_dir():
@@ -304,7 +309,7 @@ def check_output(
 
 
 def existing_folder(folder: Path) -> Path:
-    """Returns the folder itself or the nearest one above it that exists."""
+    """Returns the nearest existing folder: itself or one above."""
     folder = folder.resolve()
     while not folder.exists():
         folder = folder.parent

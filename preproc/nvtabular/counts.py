@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from preproc.files.budget import memory_error
 from preproc.files.progress import ProgressReporter
-from preproc.files.row_parts import RowPart, total_bytes
+from preproc.files.row_files import RowFile, total_bytes
 from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 
@@ -41,7 +41,7 @@ class GroupProgress:
         return self.bytes + int(self.share * self.group_bytes), self.rows
 
     def run(
-        self, process: NvtabularProcess, request: dict[str, Any], group: Sequence[RowPart]
+        self, process: NvtabularProcess, request: dict[str, Any], group: Sequence[RowFile]
     ) -> None:
         """Sends a request about a group, following its progress."""
         self.group_bytes = total_bytes(group)
@@ -52,7 +52,7 @@ class GroupProgress:
         process.call(request | {"parts": [str(p.path) for p in group]}, on_progress)
         self.skip(group)
 
-    def skip(self, group: Sequence[RowPart]) -> None:
+    def skip(self, group: Sequence[RowFile]) -> None:
         """Takes a group as done."""
         self.share = 0.0
         self.bytes += total_bytes(group)
@@ -64,7 +64,7 @@ def group_parts(memory_limit: int) -> int:
     return max(1, min((memory_limit - PARENT_BYTES) // _PART_BYTES, MAX_GROUP_PARTS))
 
 
-def groups_of(parts: Sequence[RowPart], size: int) -> Iterator[list[RowPart]]:
+def groups_of(parts: Sequence[RowFile], size: int) -> Iterator[list[RowFile]]:
     """Yields the parts of each request, in order."""
     for first in range(0, len(parts), size):
         yield list(parts[first : first + size])
@@ -72,7 +72,7 @@ def groups_of(parts: Sequence[RowPart], size: int) -> Iterator[list[RowPart]]:
 
 def count_columns(
     process: NvtabularProcess,
-    parts: Sequence[RowPart],
+    parts: Sequence[RowFile],
     columns: Sequence[str],
     folder: Path,
     group_size: int,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
-from preproc.files.quarantine import QUARANTINE_FILE, BadRow, write_quarantine
+from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import Workspace, check_output, existing_folder
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
@@ -106,7 +106,7 @@ def _save_manifest(
     semantics: dict[str, Any],
     file: InputFile,
     num_rows: int,
-    bad: list[BadRow],
+    bad: list[RejectedRow],
     filtered: Filtered,
 ) -> None:
     files = Manifest.describe_files(dataset)

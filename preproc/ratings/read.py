@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
-from preproc.files.quarantine import BadRow, check_bad_rows
-from preproc.files.row_parts import RowPart
+from preproc.files.quarantine import RejectedRow, check_rejected_rows
+from preproc.files.row_files import RowFile
 from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import RatingsFormat
 from preproc.ratings.ids import IdColumn
@@ -37,7 +37,7 @@ class RatingsSink(Protocol):
     """
 
     num_rows: int
-    bad: list[BadRow]
+    bad: list[RejectedRow]
 
     def add(self, rows: Interactions, min_rating: float) -> None:
         """Takes the next rows; those below `min_rating` are to be dropped."""
@@ -59,7 +59,7 @@ class Ratings:
     items: IdColumn = dataclasses.field(default_factory=IdColumn)
     num_rows: int = 0
     below_min_rating: int = 0
-    bad: list[BadRow] = dataclasses.field(default_factory=list)
+    bad: list[RejectedRow] = dataclasses.field(default_factory=list)
     _timestamps: list[npt.NDArray[np.int64]] = dataclasses.field(default_factory=list)
 
     def add(self, rows: Interactions, min_rating: float) -> None:
@@ -97,9 +97,9 @@ class RawParts:
     """
 
     folder: Path
-    parts: list[RowPart] = dataclasses.field(default_factory=list)
+    parts: list[RowFile] = dataclasses.field(default_factory=list)
     num_rows: int = 0
-    bad: list[BadRow] = dataclasses.field(default_factory=list)
+    bad: list[RejectedRow] = dataclasses.field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
@@ -120,7 +120,7 @@ class RawParts:
             columns[RATING] = rows.ratings
         if rows.timestamps is not None:
             columns[TIMESTAMP] = rows.timestamps
-        written = RowPart(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
+        written = RowFile(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
         pq.write_table(pa.table(columns), written.path)
         self.parts.append(written)
         self.num_rows += len(rows)
@@ -138,7 +138,7 @@ def read_ratings(
 
     Raises:
         PreprocError: the file cannot be read, or holds no good row.
-        TooManyBadRowsError: rows break the grammar, and the settings do not allow it.
+        TooManyRejectedRowsError: rows break the grammar, and the settings do not allow it.
     """
     done = 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
@@ -151,7 +151,7 @@ def read_ratings(
             done = chunk.offset + len(chunk.text)
     if ratings.bad:
         lines = ratings.num_rows + len(ratings.bad)
-        check_bad_rows(len(ratings.bad), lines, job.max_bad_fraction, ratings.bad)
+        check_rejected_rows(len(ratings.bad), lines, job.max_bad_fraction, ratings.bad)
     if not ratings.num_rows:
         raise PreprocError(f"{file.path}: holds no valid row; get the file again")
 
@@ -162,13 +162,13 @@ def _set_aside(
     layout: RatingsFormat,
     chunk: Chunk,
     places: npt.NDArray[np.int64],
-    bad: list[BadRow],
+    bad: list[RejectedRow],
 ) -> None:
     """Keeps bad rows for the quarantine, or refuses the first one."""
     name = file.path.name
     if job.bad_rows == "refuse":
         reason, text = layout.diagnose(chunk.row(places[0]))
-        raise TooManyBadRowsError(
+        raise TooManyRejectedRowsError(
             f"{file.path}, line {chunk.first_line + places[0]}, byte "
             f"{chunk.offset + chunk.starts[places[0]]}: {text} ({reason}). Repair the row, or "
             "leave such rows out with `bad_rows` quarantine"
@@ -176,7 +176,7 @@ def _set_aside(
     for line in places.tolist():
         row = chunk.row(line)
         bad.append(
-            BadRow(
+            RejectedRow(
                 name,
                 chunk.offset + int(chunk.starts[line]),
                 chunk.first_line + line,
@@ -185,7 +185,7 @@ def _set_aside(
             )
         )
         if len(bad) > MAX_QUARANTINED_ROWS:
-            raise TooManyBadRowsError(
+            raise TooManyRejectedRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
                 f"{chunk.first_line + line} ({bad[-1].reason}); this is not a file of format "
                 f"{layout.name}: get it again, or name its `format`"

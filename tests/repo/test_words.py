@@ -23,7 +23,6 @@ NOT_YET = (
     "dlrm/serve/",
     "dlrm/train/",
     "preproc/criteo/",
-    "preproc/files/",
     "preproc/nvtabular/",
     "preproc/ratings/engines/",
     "preproc/spark/",

@@ -34,7 +34,12 @@ from preproc.criteo.rules import (
 )
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile
-from preproc.files.quarantine import QUARANTINE_FILE, BadRow, check_bad_rows, write_quarantine
+from preproc.files.quarantine import (
+    QUARANTINE_FILE,
+    RejectedRow,
+    check_rejected_rows,
+    write_quarantine,
+)
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 
@@ -63,7 +68,7 @@ def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
         PreprocError: a line is longer than any Criteo row.
     """
     offset, rest = 0, b""
-    for piece in file.pieces():
+    for piece in file.blocks():
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             yield offset, _row_of(file, offset, line)
@@ -81,7 +86,7 @@ def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
     return row
 
 
-def read_rows(file: InputFile) -> tuple[ParsedRows, list[BadRow]]:
+def read_rows(file: InputFile) -> tuple[ParsedRows, list[RejectedRow]]:
     """Returns the values of the good rows of a file, and its bad rows."""
     good, bad = [], []
     for number, (offset, row) in enumerate(iterate_lines(file), start=1):
@@ -89,7 +94,7 @@ def read_rows(file: InputFile) -> tuple[ParsedRows, list[BadRow]]:
         if reason is None:
             good.append(row.split(b"\t"))
         else:
-            bad.append(BadRow(file.path.name, offset, number, reason, row))
+            bad.append(RejectedRow(file.path.name, offset, number, reason, row))
     fields = np.array(good, dtype="S11").reshape(-1, NUM_COLUMNS)
     missing = fields == b""
     first = 1 + NUM_NUMERICAL
@@ -172,7 +177,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         held = len(rows.label)
         rejected = {r: sum(b.reason == r for b in bad_rows) for r in REJECT_REASONS}
         files.append(FileRows(rows=held, lines=held + len(bad_rows), rejected=rejected))
-    check_bad_rows(len(bad), sum(f.lines for f in files), job.max_bad_fraction, bad)
+    check_rejected_rows(len(bad), sum(f.lines for f in files), job.max_bad_fraction, bad)
     rows = ParsedRows(
         *(
             np.concatenate([getattr(p, field.name) for p in parsed])

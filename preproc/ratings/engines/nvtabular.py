@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
-from preproc.files.row_parts import RowPart, total_bytes
+from preproc.files.row_files import RowFile, total_bytes
 from preproc.nvtabular.counts import (
     MAX_GROUP_PARTS,
     GroupProgress,
@@ -111,7 +111,7 @@ class RatingsSteps:
         process: NvtabularProcess,
         folder: Path,
         reporter: ProgressReporter,
-        parts: Sequence[RowPart],
+        parts: Sequence[RowFile],
     ) -> None:
         self._process = process
         self._folder = folder
@@ -164,14 +164,14 @@ class RatingsSteps:
 
     def _replace(self, stage: str, request: dict[str, Any], folder: Path) -> None:
         """Sends a request about every group; its results become the parts."""
-        made: list[RowPart] = []
+        made: list[RowFile] = []
         progress = GroupProgress()
         with self._reporter.stage(stage, total_bytes(self._parts), progress.counters):
             for index, group in enumerate(groups_of(self._parts, MAX_GROUP_PARTS)):
                 group_folder = folder / f"{index:05d}"
                 progress.run(self._process, request | {"folder": str(group_folder)}, group)
                 paths = [group_folder / part.path.name for part in group]
-                made += [RowPart(p, pq.read_metadata(p).num_rows) for p in paths]
+                made += [RowFile(p, pq.read_metadata(p).num_rows) for p in paths]
         for part in self._parts:
             part.path.unlink()
         self._parts = [part for part in made if part.rows]  # Categorify fails on an empty one

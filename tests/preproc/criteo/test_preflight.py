@@ -12,7 +12,7 @@ from preproc.criteo import preflight as criteo_preflight
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.files import workspace
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.errors import UserError
 from recsys.settings import parse_bytes
 from recsys.sizes import format_bytes
@@ -184,7 +184,7 @@ def test_bad_rows_above_the_limit(tmp_path, engine):
         for i in range(4):
             lines[150 + 10 * i] = b"bad\trow %d of day %d \xff" % (i, day)
         (days / f"day_{day}").write_bytes(b"\n".join(lines))
-    with pytest.raises(TooManyBadRowsError) as caught:
+    with pytest.raises(TooManyRejectedRowsError) as caught:
         run(days, tmp_path / "made", engine, max_bad_fraction=0.005)
     message = str(caught.value)
     shown = [line for line in message.splitlines() if line.startswith("  ")]

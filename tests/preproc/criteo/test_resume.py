@@ -17,7 +17,7 @@ from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
 from preproc.criteo.layouts import parquet as criteo_parquet
 from preproc.files import workspace
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import good_text, run, write_days
@@ -214,7 +214,7 @@ def test_allowing_more_bad_rows_keeps_the_scan(tmp_path, work):
     text = (days / "day_2").read_bytes().split(b"\n")
     text[50] = b"bad row"
     (days / "day_2").write_bytes(b"\n".join(text))
-    with pytest.raises(TooManyBadRowsError):
+    with pytest.raises(TooManyRejectedRowsError):
         run(days, tmp_path / "made", max_bad_fraction=1e-4, threads=1)
     assert not (tmp_path / "made").exists()
     scanned = work["scan"]

@@ -17,7 +17,7 @@ import pytest
 
 from preproc import amazon, movielens
 from preproc.files import input_file
-from preproc.files.errors import TooManyBadRowsError
+from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings import command as ratings_command
@@ -239,7 +239,7 @@ def test_quarantine_keeps_what_is_left_out(tmp_path, capsys):
 
 @pytest.mark.parametrize("piece_bytes", [4, 64, 2**19])
 def test_line_numbers_go_on_over_chunks(tmp_path, monkeypatch, capsys, piece_bytes):
-    monkeypatch.setattr(input_file, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", piece_bytes)
     monkeypatch.setattr(ratings_pipeline.prepare, "__defaults__", (64,))
     source = write(tmp_path / "log.csv", edited(CSV, 20, "1,2"))
     assert call("movielens", source, tmp_path / "made") == 3
@@ -250,7 +250,7 @@ def test_line_numbers_go_on_over_chunks(tmp_path, monkeypatch, capsys, piece_byt
 @pytest.mark.parametrize("number", range(2, len(CSV) + 1))
 def test_a_header_is_one_only_in_the_first_line(tmp_path, number):
     source = write(tmp_path / "log.csv", edited(CSV, number, HEADER))
-    with pytest.raises(TooManyBadRowsError, match=f"line {number}, .*user 'userId'"):
+    with pytest.raises(TooManyRejectedRowsError, match=f"line {number}, .*user 'userId'"):
         run(source, tmp_path / "made", chunk_bytes=4)
 
 

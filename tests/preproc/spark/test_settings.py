@@ -12,7 +12,7 @@ from preproc.criteo import __main__ as criteo
 from preproc.criteo.engines.spark.row_numbers import DayRows, RowGroup
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.quarantine import BadRow
+from preproc.files.quarantine import RejectedRow
 from preproc.spark.cluster import Worker, explain_workers
 from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
@@ -77,7 +77,7 @@ def day(tmp_path: Path, counts: list[int], bad_lines: list[int]) -> DayRows:
     """A file of blocks of 1000 bytes with so many lines each, numbered by Spark as it pleases."""
     path = tmp_path / "day"
     path.write_bytes(b"x")
-    bad = tuple(BadRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
+    bad = tuple(RejectedRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
     return DayRows(
         file=InputFile.open(path),
         starts=np.arange(len(counts)) * 1000,

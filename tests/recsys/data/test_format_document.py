@@ -18,7 +18,7 @@ import yaml
 
 from preproc.criteo.job import PRESETS, semantics_of
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, row_grammar
-from preproc.files.quarantine import BadRow, escape_row
+from preproc.files.quarantine import RejectedRow, escape_row
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 from tests.recsys.data.datasets import ROWS, SPEC, make_columns, write_dataset
@@ -162,7 +162,7 @@ def test_the_row_grammar_of_the_page_is_that_of_the_code():
 
 def test_the_quarantine_of_the_page_is_that_of_the_code():
     (header,) = re.findall(r"with the header `([\w,]+)`", PAGE)
-    assert header.split(",") == [f.name for f in dataclasses.fields(BadRow)]
+    assert header.split(",") == [f.name for f in dataclasses.fields(RejectedRow)]
     for reason in REJECT_REASONS:
         assert f"`{reason}`" in PAGE
     row = b'1\t\xff"a,b\\\r\x00'

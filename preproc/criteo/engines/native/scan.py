@@ -23,7 +23,7 @@ from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, RejectReaso
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, Tally
-from preproc.files.quarantine import BadRow, check_bad_rows
+from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.workspace import (
     atomic_file,
     attempt_folder,
@@ -73,7 +73,7 @@ class ScannedInput:
     units: tuple[ScannedUnit, ...]
     first_rows: tuple[int, ...]
 
-    def bad_rows(self) -> Iterator[BadRow]:
+    def bad_rows(self) -> Iterator[RejectedRow]:
         """Yields the bad rows in input order."""
         yield from _bad_rows(self.units)
 
@@ -87,7 +87,7 @@ def scan(
     """Scans every unit that was not scanned before.
 
     Raises:
-        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
         PreprocError: no row is valid.
     """
     job = engine_job.job
@@ -126,7 +126,7 @@ def join_scanned(
     """Returns the whole input once every unit is scanned.
 
     Raises:
-        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
         PreprocError: no row is valid.
     """
     job = engine_job.job
@@ -243,10 +243,10 @@ def check_scanned(
     most_rows = sum(u.result.lines for u in done.values())
     most_rows += sum(u.text_bytes for u in unread) // SHORTEST_ROW_BYTES
     examples = _bad_rows([done[u] for u in units if u in done])
-    check_bad_rows(bad, most_rows, max_bad_fraction, examples)
+    check_rejected_rows(bad, most_rows, max_bad_fraction, examples)
 
 
-def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[BadRow]:
+def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
     lines: dict[int, int] = {}
     for scanned in units:
         index = scanned.unit.file_index
@@ -257,7 +257,7 @@ def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[BadRow]:
         with scanned.rejects_path.open("rb") as file:
             while header := file.read(binding.REJECTED_HEADER.itemsize):
                 fields: Any = np.frombuffer(header, binding.REJECTED_HEADER)[0]
-                yield BadRow(
+                yield RejectedRow(
                     file=scanned.unit.file.path.name,
                     byte_offset=int(fields["offset"]),
                     line_number=first_line + int(fields["line"]),

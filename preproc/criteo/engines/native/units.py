@@ -85,7 +85,7 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
     """
     try:
         if unit.file.compression == "gzip":
-            for piece in _one_ahead(unit.file.pieces()):
+            for piece in _one_ahead(unit.file.blocks()):
                 reader.feed(piece)
             return
         with open_fd(unit.file.path) as fd:

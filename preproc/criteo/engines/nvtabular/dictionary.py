@@ -21,7 +21,7 @@ from preproc.criteo.engines.nvtabular.rows import (
     write_part,
 )
 from preproc.criteo.rules import REMEDIES, order_dictionary
-from preproc.files.row_parts import RowPart
+from preproc.files.row_files import RowFile
 from preproc.files.workspace import settings_key
 from preproc.nvtabular.counts import count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
@@ -50,14 +50,14 @@ def build_dictionaries(
     return dictionaries
 
 
-def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowPart]:
+def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowFile]:
     """Returns parts that hold the first rows and no other; the last one may have to be cut."""
     parts, held = [], 0
     for part in rows.parts:
         if held + part.rows <= counted:
             parts.append(part)
         elif held < counted:
-            cut = RowPart(folder / "cut.parquet", counted - held)
+            cut = RowFile(folder / "cut.parquet", counted - held)
             if not cut.path.exists():
                 write_part(cut.path, pq.read_table(part.path).slice(0, cut.rows))
             parts.append(cut)

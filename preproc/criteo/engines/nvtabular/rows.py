@@ -31,8 +31,8 @@ from preproc.criteo.rules import (
 )
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
-from preproc.files.quarantine import BadRow, check_bad_rows, escape_row, unescape_row
-from preproc.files.row_parts import RowPart
+from preproc.files.quarantine import RejectedRow, check_rejected_rows, escape_row, unescape_row
+from preproc.files.row_files import RowFile
 from preproc.files.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
 
@@ -72,10 +72,10 @@ class ValidRows:
 
     key: str
     files: tuple[FileRows, ...]
-    parts: tuple[RowPart, ...]
+    parts: tuple[RowFile, ...]
     bad_files: tuple[tuple[str, Path], ...]
 
-    def bad_rows(self) -> Iterator[BadRow]:
+    def bad_rows(self) -> Iterator[RejectedRow]:
         """Yields the bad rows in input order."""
         yield from _load_bad_rows(self.bad_files)
 
@@ -106,7 +106,7 @@ class _Tally:
         if self.bad and all(f.compression == "none" for f in self._unread):
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
             most_rows = self.lines + unread // SHORTEST_ROW_BYTES
-            check_bad_rows(
+            check_rejected_rows(
                 self.bad, most_rows, self._max_bad_fraction, _load_bad_rows(self.bad_files)
             )
 
@@ -115,7 +115,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
     """Writes the valid rows of every file that was not read before.
 
     Raises:
-        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
         PreprocError: no row is valid, a line does not end, or gzip data are damaged.
     """
     job, inputs = engine_job.job, engine_job.inputs
@@ -144,7 +144,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
             rows = sum(record["part_rows"])
             files.append(FileRows(rows=rows, lines=record["lines"], rejected=record["rejected"]))
             parts += [
-                RowPart(_part_path(folder, index, part), part_rows)
+                RowFile(_part_path(folder, index, part), part_rows)
                 for part, part_rows in enumerate(record["part_rows"])
             ]
     if not parts:
@@ -254,9 +254,9 @@ def _categories(column: pa.ChunkedArray, modulus: int | None) -> npt.NDArray[np.
 
 def _load_bad_rows(
     bad_files: tuple[tuple[str, Path], ...] | list[tuple[str, Path]],
-) -> Iterator[BadRow]:
+) -> Iterator[RejectedRow]:
     for name, path in bad_files:
         with path.open(encoding="ascii") as lines:
             for line in lines:
                 offset, number, reason, row = json.loads(line)
-                yield BadRow(name, offset, number, reason, unescape_row(row))
+                yield RejectedRow(name, offset, number, reason, unescape_row(row))

@@ -33,7 +33,7 @@ from preproc.criteo.engines.nvtabular.rows import (
 from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
-from preproc.files.row_parts import RowPart, total_bytes
+from preproc.files.row_files import RowFile, total_bytes
 from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
 from recsys.data.click_columns import ClickColumns
@@ -116,7 +116,7 @@ def _encode(
 
 def _encode_group(
     process: NvtabularProcess,
-    group: list[RowPart],
+    group: list[RowFile],
     first: int,
     scratch: Path,
     progress: GroupProgress,
@@ -135,7 +135,7 @@ def _group_name(index: int) -> str:
 
 def _prepare(
     process: NvtabularProcess,
-    parts: list[RowPart],
+    parts: list[RowFile],
     dictionaries: Dictionaries,
     semantics: CriteoSemantics,
     scratch: Path,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from preproc.criteo.engine import FileRows
 from preproc.criteo.rules import REJECT_REASONS
 from preproc.files.input_file import InputFile
-from preproc.files.quarantine import BadRow
+from preproc.files.quarantine import RejectedRow
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DayRows:
     starts: npt.NDArray[np.int64]
     first_lines: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
-    bad: tuple[BadRow, ...]
+    bad: tuple[RejectedRow, ...]
 
     @property
     def lines(self) -> int:

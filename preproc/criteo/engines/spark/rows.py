@@ -27,7 +27,7 @@ from preproc.criteo.rules import (
 )
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile
-from preproc.files.quarantine import EXAMPLES, BadRow, check_bad_rows
+from preproc.files.quarantine import EXAMPLES, RejectedRow, check_rejected_rows
 from preproc.files.workspace import read_record, settings_key, write_record
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import sql_text, uri, write_parquet
@@ -55,12 +55,12 @@ def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[RowGroup]:
     """Validates every row of every file that was not read before.
 
     Raises:
-        TooManyBadRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
         PreprocError: a file cannot be read in this mode, or no row is valid.
     """
     job, inputs = engine_job.job, engine_job.inputs
     for file in inputs:
-        if next(file.pieces(), b"").startswith(_BYTE_ORDER_MARK):
+        if next(file.blocks(), b"").startswith(_BYTE_ORDER_MARK):
             raise PreprocError(
                 f"{file.path}: begins with a UTF-8 byte order mark, which Spark's text reader "
                 "drops silently; remove it, or use `spark_mode` kernel or `engine` native"
@@ -120,7 +120,7 @@ def _read_group(
     if too_many(bad_rows, lines):
         before = [row for d in earlier for row in d.bad]
         examples = [*before, *(row for d in days for row in d.bad)]
-        check_bad_rows(len(before) + bad_rows, int(most_rows(lines)), limit, examples)
+        check_rejected_rows(len(before) + bad_rows, int(most_rows(lines)), limit, examples)
     write_record(folder / "rows.json", record)
     return RowGroup(key, rows, days)
 
@@ -133,7 +133,7 @@ def _day(file: InputFile, blocks: list[list[int]], bad: list[Any]) -> DayRows:
         first_lines=table[:, 1],
         positions=np.concatenate([[0], np.cumsum(table[:, 2])]),
         bad=tuple(
-            BadRow(file.path.name, offset, number, reason, row.encode("latin-1"))
+            RejectedRow(file.path.name, offset, number, reason, row.encode("latin-1"))
             for offset, number, reason, row in bad
         ),
     )

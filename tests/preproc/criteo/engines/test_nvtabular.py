@@ -19,7 +19,7 @@ from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
 from preproc.criteo.job import PRESETS, semantics_of
 from preproc.criteo.rules import CriteoSemantics
 from preproc.files import input_file
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
@@ -49,7 +49,7 @@ def one_process(shared, monkeypatch) -> Counter[str]:
 
 def small_parts(monkeypatch, size: int) -> None:
     monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", size)
-    monkeypatch.setattr(input_file, "_PIECE_BYTES", size)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", size)
 
 
 def assert_same(made: Manifest, expected: Manifest) -> None:
@@ -147,7 +147,7 @@ def test_too_many_bad_rows(tmp_path, one_process):
     days = write_days(tmp_path / "days", rows=100)
     with (days / "day_1").open("ab") as file:
         file.write(b"bad\n" * 9)
-    with pytest.raises(TooManyBadRowsError, match=r"day_1, line 114, byte \d+: columns: bad"):
+    with pytest.raises(TooManyRejectedRowsError, match=r"day_1, line 114, byte \d+: columns: bad"):
         run(days, tmp_path / "made", "nvtabular", max_bad_fraction=0.01)
     assert one_process["count"] == 0
     assert not (tmp_path / "made").exists()

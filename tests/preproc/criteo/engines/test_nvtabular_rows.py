@@ -16,7 +16,7 @@ from preproc.criteo.engines.reference import read_rows as read_reference_rows
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.rules import CriteoSemantics
 from preproc.files import input_file
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.workspace import Workspace
@@ -63,7 +63,7 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
     texts = [good + b"\n" + text for text in texts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvtabular_rows, "CHUNK_BYTES", chunk)
-        patch.setattr(input_file, "_PIECE_BYTES", chunk)
+        patch.setattr(input_file, "_BLOCK_BYTES", chunk)
         packer = gzip.compress if packed else bytes
         semantics = CriteoSemantics(category_modulus=modulus)
         rows = read(tmp_path, [packer(text) for text in texts], semantics=semantics)
@@ -106,9 +106,9 @@ def test_finished_files_are_not_read_again(tmp_path, monkeypatch):
 
 def test_too_many_bad_rows_stop_the_run_early(tmp_path, monkeypatch):
     monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(input_file, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 1000)
     text = good_text(20, seed=1) + b"bad\n" * 100 + good_text(200, seed=2)
-    with pytest.raises(TooManyBadRowsError, match=r"day_0, line 21, byte \d+: columns: bad"):
+    with pytest.raises(TooManyRejectedRowsError, match=r"day_0, line 21, byte \d+: columns: bad"):
         read(tmp_path, [text], max_bad_fraction=0.01)
     assert not list(tmp_path.glob("made.work/nvtabular_rows/*/000.json"))
 

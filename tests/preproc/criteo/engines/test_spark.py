@@ -16,7 +16,7 @@ from preproc.criteo.engines.spark.row_numbers import RowGroup
 from preproc.criteo.job import PRESETS, CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
 from preproc.criteo.rules import REJECT_REASONS
-from preproc.files.errors import PreprocError, TooManyBadRowsError
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.spark.settings import SPARK_MODES, SparkSettings
 from recsys.data.manifest import Manifest
 from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
@@ -153,7 +153,7 @@ def test_too_many_bad_rows_and_then_enough(tmp_path, mode):
     for line in range(20, 29):
         text[line] = b"bad row"
     (days / "day_0").write_bytes(b"\n".join(text))
-    with pytest.raises(TooManyBadRowsError, match=r"9 bad rows.*\n.*day_0, line 21, byte"):
+    with pytest.raises(TooManyRejectedRowsError, match=r"9 bad rows.*\n.*day_0, line 21, byte"):
         run(days, tmp_path / "made", "spark", max_bad_fraction=1e-3, **spark(mode))
     assert not (tmp_path / "made").exists()
     made = run(days, tmp_path / "made", "spark", max_bad_fraction=0.5, **spark(mode))
