@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM as `recsys.train.run` runs it: data, model, batches, step, evaluation and report."""
+"""Recipe of a DLRM run: data, model, training, evaluation and report."""
 
 import contextlib
 import dataclasses
@@ -40,20 +40,20 @@ logger = logging.getLogger(__name__)
 
 
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
-    """Joins the processes of a run; see `join_processes`."""
+    """Joins the processes of a run, see `join_processes`."""
     run = config.run
     return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DlrmRecipe(Generic[LookupsT]):
-    """A DLRM and its dataset; see `Recipe`.
+    """A DLRM and its dataset, implementing `recsys.train.recipe.Recipe`.
 
     Attributes:
-        config: settings, resolved.
-        machine: that this process computes on.
-        spec: of the dataset.
-        devices: the model on one device, or this rank's shards of it.
+        config: settings, with every default filled in.
+        machine: device, precision and processes of the run.
+        spec: features of the dataset.
+        devices: the model on one device, or this rank's shard of it.
     """
 
     config: DlrmConfig
@@ -66,10 +66,10 @@ class DlrmRecipe(Generic[LookupsT]):
 
     @classmethod
     def open(cls, config: DlrmConfig, machine: Machine) -> "DlrmRecipe[Any]":
-        """Fills in the settings, opens the dataset and builds the model.
+        """Resolves the settings, opens the dataset and builds the model.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
+            ValueError: a setting, the dataset or the checkpoint is invalid.
         """
         config, processes = take_model_from_checkpoint(config), machine.processes
         if config.data.dataset_type == "synthetic_disk":
@@ -82,7 +82,7 @@ class DlrmRecipe(Generic[LookupsT]):
         return cls(config=config, machine=machine, spec=spec, devices=devices)
 
     def check_dataset(self, path: Path) -> None:
-        """Refuses a checkpoint of other table sizes."""
+        """Refuses a checkpoint with other table sizes than the dataset."""
         data = self.config.data
         check_dataset(
             path,
@@ -92,21 +92,21 @@ class DlrmRecipe(Generic[LookupsT]):
         )
 
     def load_weights(self, path: Path) -> None:
-        """Puts the weights of a checkpoint into the model."""
+        """Loads the weights of a checkpoint into the model."""
         load_weights(path, self.devices.model)
 
     def training(self) -> "DlrmTraining[LookupsT]":
-        """Prepares the model for training."""
+        """Opens the training batches and builds the training step."""
         train_step = self.devices.train_step(self.machine.precision)
         batch_size = self.config.data.batch_size
         source = self.devices.batches(
-            SplitPass(split="train", batch_size=batch_size, train=True, whole=True)
+            SplitPass(split="train", batch_size=batch_size, train=True, drop_last=True)
         )
         _warn_of_endless_warmup(self.config, source.num_batches)
         return DlrmTraining(self, source, train_step, self.devices.replayed(train_step))
 
     def score(self, split: str | None = None) -> SplitScores:
-        """Scores a split; None takes that of --eval_split."""
+        """Evaluates the model on a split; None takes `eval_split`."""
         data = self.config.data
         wanted = SplitPass(split=split or data.eval_split, batch_size=data.test_batch_size)
         return score_split(
@@ -119,7 +119,7 @@ class DlrmRecipe(Generic[LookupsT]):
         )
 
     def test(self) -> Mapping[str, float]:
-        """Scores the evaluation split."""
+        """Evaluates the model; prints the metrics and returns them."""
         scores = self.score()
         metrics = scores.metrics
         self.machine.announce(
@@ -134,13 +134,13 @@ class DlrmRecipe(Generic[LookupsT]):
         }
 
     def inference_summary(self) -> Sequence[str]:
-        """Returns nothing: an inference is a forward pass up to the probabilities."""
+        """Returns no lines: an inference is a plain forward pass."""
         return ()
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that score batches of the evaluation split."""
+        """Returns calls that each predict a batch of the evaluation split."""
         self.devices.model.eval()
-        wanted = SplitPass(split=self.config.data.eval_split, batch_size=batch_size, whole=True)
+        wanted = SplitPass(split=self.config.data.eval_split, batch_size=batch_size, drop_last=True)
         batches = itertools.islice(self.devices.batches(wanted).batches(), DISTINCT_INPUTS)
         return [functools.partial(self._probabilities, batch) for batch in batches]
 
@@ -151,13 +151,13 @@ class DlrmRecipe(Generic[LookupsT]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DlrmTraining(Generic[LookupsT]):
-    """A DLRM in training; see `Training`.
+    """A DLRM in training, implementing `recsys.train.recipe.Training`.
 
     Attributes:
-        recipe: its model and data.
+        recipe: model, data and settings.
         source: training batches.
-        train_step: that trains on one; holds the states of the optimizers.
-        step: the same as the loop calls it, replayed from a CUDA graph or not.
+        train_step: the eager training step, which owns the optimizers.
+        step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
     """
 
     recipe: DlrmRecipe[LookupsT]
@@ -168,7 +168,7 @@ class DlrmTraining(Generic[LookupsT]):
 
     @property
     def schedule(self) -> Schedule:
-        """Learning rate of every step."""
+        """Learning rate of each step."""
         optim = self.recipe.config.optimizer
         return WarmupPolynomialDecay(
             base_lr=optim.lr,
@@ -182,7 +182,7 @@ class DlrmTraining(Generic[LookupsT]):
 
     @property
     def cadence(self) -> LoopConfig:
-        """When to print, evaluate, save and end."""
+        """Frequencies of printing, evaluating and saving, and the last step."""
         run = self.recipe.config.run
         return LoopConfig(
             epochs=run.epochs,
@@ -197,12 +197,12 @@ class DlrmTraining(Generic[LookupsT]):
 
     @property
     def layout(self) -> "NvidiaLayout | None":
-        """NVIDIA's layout of the checkpoints, where the settings ask for it."""
+        """Writer of NVIDIA's checkpoints; None for native ones."""
         is_native = self.recipe.config.run.checkpoint_format == "native"
         return None if is_native else NvidiaLayout(self.recipe)
 
     def summary(self) -> str:
-        """Returns the batches of an epoch and the tables."""
+        """Returns a line with batches per epoch, tables and device."""
         sizes, source = self.recipe.spec.table_sizes, self.source
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch, "
@@ -211,7 +211,7 @@ class DlrmTraining(Generic[LookupsT]):
         )
 
     def evaluate(self, epochs_done: int) -> Evaluation:
-        """Scores the evaluation split."""
+        """Evaluates the model on the evaluation split."""
         recipe = self.recipe
         scores = recipe.score()
         metrics = scores.metrics
@@ -223,12 +223,12 @@ class DlrmTraining(Generic[LookupsT]):
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
-        """Holds weights, optimizer states and the state of PyTorch's random generators."""
+        """Yields weights, optimizer states and random-generator states to save."""
         recipe = self.recipe
         yield saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Puts back what `saved` gave."""
+        """Restores the state of a checkpoint."""
         restore_state(checkpoint, self.recipe.devices.model, self.train_step)
 
     def report(
@@ -236,7 +236,7 @@ class DlrmTraining(Generic[LookupsT]):
         result: FitResult,
         folder: CheckpointFolder | None,  # noqa: ARG002  (nothing is tested after the training)
     ) -> Iterator[Mapping[str, float]]:
-        """Reports the training."""
+        """Prints the outcome and yields the final log record."""
         self.recipe.devices.model.embeddings.raise_bad_ids()
         state = result.state
         quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
@@ -255,16 +255,16 @@ class DlrmTraining(Generic[LookupsT]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvidiaLayout:
-    """Checkpoints as NVIDIA's DLRM reads them."""
+    """Writes checkpoints in the layout of NVIDIA's DLRM."""
 
     recipe: DlrmRecipe[Any]
 
     def check_destination(self, folder: Path) -> None:
-        """Refuses a folder that holds anything but such a checkpoint."""
+        """Refuses a folder with files of anything else."""
         nvidia_checkpoint.check_destination(folder)
 
     def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
-        """Saves the best checkpoint, for which alone the layout has room."""
+        """Saves the best checkpoint; the layout keeps only one."""
         if state.best_epoch and not is_best:
             return
         nvidia_checkpoint.save(

@@ -18,31 +18,31 @@ from recsys.data.parquet import ParquetReader
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPass:
-    """A pass over a split.
+    """A pass over the batches of a split.
 
     Attributes:
         split: `train`, `validation` or `test`.
-        batch_size: rows of a batch, of all processes together.
-        train: apply the flags that concern training alone (subset, order of batches).
-        whole: leave out the last, shorter batch.
+        batch_size: samples per batch, of all ranks together.
+        train: apply the settings for training: subset and order of batches.
+        drop_last: leave out the last, shorter batch.
     """
 
     split: str
     batch_size: int
     train: bool = False
-    whole: bool = False
+    drop_last: bool = False
 
 
 def open_split(
     config: DlrmConfig, spec: FeatureSpec, wanted: SplitPass, device: torch.device
 ) -> BatchSource[Tensor]:
-    """Opens the batches of a split, on one device.
+    """Opens the batches of a split on one device.
 
     Args:
-        config: of the run.
-        spec: the columns to read.
-        wanted: the split and its batches.
-        device: of the batches.
+        config: settings of the run.
+        spec: features to read.
+        wanted: split, batch size and order.
+        device: device of the batches.
 
     Raises:
         DatasetError: the split is missing or damaged.
@@ -56,7 +56,7 @@ def open_split(
             batch_size=wanted.batch_size,
             device=device,
             distribution=data.synthetic_distribution,
-            drop_last=wanted.whole,
+            drop_last=wanted.drop_last,
             seed=config.run.seed + int(not wanted.train),
         )
     check_ids = not config.model.hash_indices
@@ -66,7 +66,7 @@ def open_split(
             reader=ParquetReader(dataset_root(data), wanted.split, spec),
             batch_size=wanted.batch_size,
             device=device,
-            drop_last=wanted.whole,
+            drop_last=wanted.drop_last,
             subset=subset,
             read_ahead=data.read_ahead,
             check_ids=check_ids,
@@ -75,7 +75,7 @@ def open_split(
         source=open_rows(data, wanted.split, spec, check_ids=check_ids),
         batch_size=wanted.batch_size,
         device=device,
-        drop_last=wanted.whole,
+        drop_last=wanted.drop_last,
         shuffle=wanted.train and data.shuffle_batch_order,
         seed=config.run.seed,
         subset=subset,

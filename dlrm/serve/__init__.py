@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to a network with plain tensor inputs, and what answers requests with it."""
+"""Deployment of a DLRM: export from a checkpoint, serving, scoring."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM checkpoint, opened to be deployed. Letters: B rows, M and F features."""
+"""Exports a DLRM checkpoint for deployment."""
 
 import dataclasses
 import functools
@@ -33,13 +33,13 @@ _ROWS_PER_REQUEST = 256
 
 
 class DlrmExport(CheckpointExport):
-    """A trained DLRM.
+    """A trained DLRM, opened to be deployed.
 
     Args:
         path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
 
     Raises:
-        CheckpointError: it is missing, damaged or of another model.
+        CheckpointError: the checkpoint is missing, damaged or of another model.
         ValueError: the model has no numerical or no categorical feature.
     """
 
@@ -60,24 +60,24 @@ class DlrmExport(CheckpointExport):
 
     @functools.cached_property
     def model(self) -> Dlrm:
-        """The model as it was trained, in evaluation mode."""
+        """The trained model in evaluation mode, loaded on first use."""
         return self._stored.load()
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
-        """Returns what the network takes and gives."""
+        """Returns the network's inputs and outputs."""
         return dlrm_signature(
             self._stored.config.num_numerical_features, len(self._stored.table_sizes)
         )
 
     def model_values(self) -> dict[str, Any]:
-        """Returns the settings and table sizes."""
+        """Returns the model settings and table sizes for `deployment.json`."""
         return {
             "config": dataclasses.asdict(self._stored.config),
             "table_sizes": list(self._stored.table_sizes),
         }
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
-        """Returns one joint table and the parameters beside it."""
+        """Returns the joint table and the MLPs' parameters."""
         return weights_to_deploy(self.model, quantize)
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
@@ -91,24 +91,27 @@ class DlrmExport(CheckpointExport):
         *,
         fixed_shapes: bool,  # noqa: ARG002  (all are fixed)
     ) -> list[Arrays]:
-        """Draws rows with ids from the whole of each table."""
+        """Draws samples with random features and ids; at most 256 a request."""
         generator = np.random.default_rng(0)
         sizes = np.array(self._stored.table_sizes)
-        found: list[Arrays] = []
+        requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
             shape = (rows, self._stored.config.num_numerical_features)
-            found.append(
+            requests.append(
                 {
                     NUMERICAL: generator.normal(size=shape).astype(np.float32),
                     CATEGORICAL: generator.integers(0, sizes, (rows, len(sizes)), np.int64),
                 }
             )
-        return found
+        return requests
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
-        """Compares probabilities and logits with those of the model as it was trained."""
+        """Returns the largest difference from the trained model's probabilities and logits.
+
+        Differences of logits are relative where the logit is above 1 in magnitude.
+        """
         numerical, categorical, probability, logit = (
             torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
             for source, name in (
@@ -120,6 +123,6 @@ class DlrmExport(CheckpointExport):
         )
         true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)
         scale = true.abs().clamp(min=1)
-        of_logits = ((logit - true).abs() / scale).max()
-        of_probabilities = (probability - torch.sigmoid(true)).abs().max()
-        return float(torch.maximum(of_logits, of_probabilities))
+        logit_difference = ((logit - true).abs() / scale).max()
+        probability_difference = (probability - torch.sigmoid(true)).abs().max()
+        return float(torch.maximum(logit_difference, probability_difference))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM as a network of plain tensors: features in, click probability out.
-
-Letters: B rows, M numerical features, F categorical features.
-"""
+"""The deployed DLRM: feature tensors in, click probabilities out."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,12 +17,12 @@ TABLE, SCALE = "embeddings.table", "embeddings.scale"
 
 
 class ClickNetwork(nn.Module):
-    """A DLRM that never reads past a table.
+    """A DLRM that is safe against ids outside their tables.
 
     Args:
-        model: the network.
-        out_of_range: what a row with an id outside its table gets: `error`, NaN (nothing that runs
-            in a graph can refuse); `zero`, the answer for id 0, the unknown value.
+        model: the network; a model that hashes ids needs no further check.
+        out_of_range: result of a sample with an id outside its table. `error`: NaN, because an
+            exported graph cannot raise; `zero`: the id counts as 0, the unknown value.
     """
 
     def __init__(self, model: Dlrm, out_of_range: OutOfRange) -> None:
@@ -37,11 +34,11 @@ class ClickNetwork(nn.Module):
         self.register_buffer("_sizes", torch.tensor(model.embeddings.table_sizes))
 
     def forward(self, numerical: Tensor, categorical: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores rows.
+        """Predicts clicks.
 
         Args:
             numerical: [B, M] float32, transformed as in the dataset.
-            categorical: [B, F] int64.
+            categorical: [B, F] int64 ids.
 
         Returns:
             ([B, 1] probability, [B, 1] logit), float32.
@@ -59,13 +56,13 @@ class ClickNetwork(nn.Module):
 
 @torch.no_grad()
 def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
-    """Returns what inference reads: one joint table, and the parameters beside it.
+    """Returns the deployed tensors: one joint table and the MLPs' parameters.
 
     Args:
-        model: as it was trained, of any --embedding_type.
-        quantize: of the table.
+        model: trained, of any `embedding_type`.
+        quantize: `int8` stores the table in 8 bits with a scale per row.
     """
-    # The high halves of a planar table are all that a forward pass reads.
+    # Of a planar table the forward pass reads the high halves alone.
     stored = [table.values for table in model.embeddings.stored_tables()]
     table = stored[0] if len(stored) == 1 else torch.cat(stored)
     weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
@@ -84,15 +81,14 @@ def build_network(
     *,
     portable: bool,
 ) -> ClickNetwork:
-    """Puts deployed weights back together, around a table that is not copied.
+    """Builds the network from deployed weights, without copying the table.
 
     Args:
-        config: of the model.
+        config: settings of the model.
         table_sizes: rows of each table.
-        weights: of `weights_to_deploy`.
-        out_of_range: policy for ids outside their table.
-        portable: plain PyTorch alone, for exporters; otherwise this project's kernels where they
-            are built.
+        weights: tensors by name, from `weights_to_deploy`.
+        out_of_range: result of ids outside their table, see `ClickNetwork`.
+        portable: plain PyTorch for exporters, instead of this project's kernels.
     """
     table, scale = weights[TABLE], weights.get(SCALE)
     embeddings: Embeddings[Tensor]

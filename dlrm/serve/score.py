@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores a split with a deployed DLRM, on a server or not, beside its checkpoint."""
+"""Evaluates a deployed DLRM on a split, compared with its checkpoint."""
 
 import dataclasses
 import time
@@ -19,18 +19,19 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
 Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]
-"""Answers requests in their order."""
+"""Sends requests to the model and returns its replies in their order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedSplit:
-    """What the rows of a split got.
+    """Metrics of a deployed model and of its checkpoint on a split.
 
     Attributes:
-        served: quality of the server's answers.
-        offline: of the checkpoint's; None without one.
-        largest_difference: of a logit, relative to the checkpoint's where that is above 1.
-        rows_per_s: over the whole time, the checkpoint's share included.
+        served: metrics of the deployed model.
+        offline: metrics of the checkpoint; None without one.
+        largest_difference: between their logits, relative where the logit is above 1; None
+            without a checkpoint.
+        rows_per_s: samples per second, including the checkpoint's forward passes.
     """
 
     served: ClickMetrics
@@ -42,13 +43,13 @@ class ServedSplit:
 def read_requests(
     data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
 ) -> Iterator[tuple[Batch[Tensor], Arrays]]:
-    """Yields the batches of --eval_split and the requests that ask for them.
+    """Yields each batch of the evaluation split with its request.
 
     Args:
-        data: says where the dataset is.
-        signature: of the served model; its inputs are numerical and categorical features.
-        batch_size: rows of a request.
-        check_ids: refuse ids outside their tables, as a model that does not hash them must.
+        data: dataset and split.
+        signature: inputs of the served model: numerical and categorical features.
+        batch_size: samples of a request.
+        check_ids: refuse ids outside their tables; false for a model that hashes ids.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -79,15 +80,15 @@ def score_served_split(
     *,
     check_ids: bool = True,
 ) -> ServedSplit:
-    """Scores every row of --eval_split.
+    """Evaluates a deployed model on every sample of the evaluation split.
 
     Args:
-        data: says where the dataset is.
-        signature: of the served model.
-        answer: asks the server, or a deployed version.
-        batch_size: rows of a request.
-        model: of the checkpoint, on the CPU and in evaluation mode; None compares with nothing.
-        check_ids: as of `read_requests`.
+        data: dataset and split.
+        signature: inputs and outputs of the served model.
+        answer: sends requests to a server, or to a deployed version in this process.
+        batch_size: samples of a request.
+        model: the checkpoint's model to compare with, on the CPU in evaluation mode, or None.
+        check_ids: refuse ids outside their tables; false for a model that hashes ids.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -104,13 +105,13 @@ def score_served_split(
 
     logit = signature.outputs[1].name
     started = time.perf_counter()
-    answers = [torch.from_numpy(np.array(found[logit][:, 0])) for found in answer(requests())]
+    replies = [torch.from_numpy(np.array(reply[logit][:, 0])) for reply in answer(requests())]
     elapsed = time.perf_counter() - started
-    served, clicked = torch.cat(answers), torch.cat(labels)
-    metrics = click_metrics(served, clicked)
-    rows_per_s = len(clicked) / elapsed
+    served, all_labels = torch.cat(replies), torch.cat(labels)
+    metrics = click_metrics(served, all_labels)
+    rows_per_s = len(all_labels) / elapsed
     if model is None:
         return ServedSplit(metrics, None, None, rows_per_s)
     true = torch.cat(offline)
     largest = float(((served - true).abs() / true.abs().clamp(min=1)).max())
-    return ServedSplit(metrics, click_metrics(true, clicked), largest, rows_per_s)
+    return ServedSplit(metrics, click_metrics(true, all_labels), largest, rows_per_s)

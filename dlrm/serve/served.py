@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployed DLRM that answers requests. Letters: B rows, F categorical features."""
+"""Serves a deployed DLRM."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ KIND = "dlrm"
 
 
 class ServedDlrm(ServedModel):
-    """A DLRM, ready to answer.
+    """A deployed version of a DLRM, loaded and ready for requests.
 
     Args:
-        deployment: of the version.
-        run: the network.
-        device: of its inputs.
+        deployment: description of the version.
+        run: maps the input tensors to the output tensors.
+        device: device of the inputs.
     """
 
     def __init__(self, deployment: Deployment, run: Runner, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class ServedDlrm(ServedModel):
         self._run = run
         self._device = device
         self._ends = np.array(deployment.model["table_sizes"], np.int64)
-        self._refuses = (
+        self._refuses_bad_ids = (
             deployment.out_of_range == "error" and not model_config(deployment).hash_indices
         )
 
@@ -43,7 +43,7 @@ class ServedDlrm(ServedModel):
         """Loads a version folder.
 
         Raises:
-            DeploymentError: it is missing, damaged or of another kind.
+            DeploymentError: the version is missing, damaged or of another model.
         """
         deployment = Deployment.load(folder)
         if deployment.kind != KIND:
@@ -61,8 +61,8 @@ class ServedDlrm(ServedModel):
         return cls(deployment, open_artifact(folder, deployment, device, build), device)
 
     def check_values(self, request: Arrays) -> None:
-        """Refuses ids outside their table, unless they are to count as unknown."""
-        if self._refuses:
+        """Refuses ids outside their tables, where deployed with `out_of_range` error."""
+        if self._refuses_bad_ids:
             check_ids(CATEGORICAL, request[CATEGORICAL], self._ends)
 
     def warmup_request(self, rows: int) -> Arrays:
@@ -74,7 +74,7 @@ class ServedDlrm(ServedModel):
 
     @torch.inference_mode()
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
-        """Scores the rows of all requests together."""
+        """Runs the network once for all requests."""
         signature = self.deployment.signature
         inputs = [
             torch.from_numpy(_joined([request[tensor.name] for request in requests])).to(
@@ -82,15 +82,15 @@ class ServedDlrm(ServedModel):
             )
             for tensor in signature.inputs
         ]
-        outputs = [found.cpu().numpy() for found in self._run(inputs)]
+        outputs = [output.cpu().numpy() for output in self._run(inputs)]
         ends = np.cumsum([len(request[CATEGORICAL]) for request in requests])[:-1]
-        parts = [np.split(output, ends) for output in outputs]
+        by_output = [np.split(output, ends) for output in outputs]
         names = [tensor.name for tensor in signature.outputs]
-        return [dict(zip(names, answer, strict=True)) for answer in zip(*parts, strict=True)]
+        return [dict(zip(names, reply, strict=True)) for reply in zip(*by_output, strict=True)]
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    # What the server hands over is read-only shared memory, which torch warns of: copied once.
+    # The server passes read-only shared memory, of which torch warns: copy it once.
     return np.concatenate(arrays)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: training, testing, measuring inference."""
+"""Training and evaluation of a DLRM."""

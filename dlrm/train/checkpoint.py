@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DLRM checkpoint holds, and how it is put back.
+"""Saves and restores the training state of a DLRM.
 
-The weights are those of `dlrm.model.weights`; the optimizer state of a table is stored beside it.
+Groups of tensors are those of `dlrm.model.weights`, with each table's optimizer state beside it,
+one group for the dense optimizer and one for the random generators.
 """
 
 import torch
@@ -21,7 +22,7 @@ _MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
 def _training_state(
     model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
 ) -> dict[str, dict[str, Tensor]]:
-    """Returns the optimizers' tensors, in the groups of what they belong to."""
+    """Returns {group: {name: tensor}} of the optimizers' states."""
     groups: dict[str, dict[str, Tensor]] = {}
     if step.mlp_optimizer is not None:
         groups[_MLP_OPTIMIZER] = step.mlp_optimizer.state()
@@ -29,7 +30,7 @@ def _training_state(
         groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
         state = step.embedding_optimizer.state
         for name in state[0] if state else ():
-            tensors = [of_table[name] for of_table in state]
+            tensors = [table_state[name] for table_state in state]
             for i, shard in model.embeddings.shards().items():
                 groups.setdefault(table_group(i), {})[name] = shard.view(tensors)
     return groups
@@ -38,24 +39,24 @@ def _training_state(
 def saved_state(
     model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT], processes: Processes = ALONE
 ) -> SavedState:
-    """Returns everything that a resumed run needs, of what this process writes."""
+    """Returns the tensors of a resumable checkpoint that this process writes."""
     groups = weights_of(model)
     for group, tensors in _training_state(model, step).items():
         groups.setdefault(group, {}).update(tensors)
     groups[_RANDOM] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
-    of_tables = {
+    tables_saved_here = {
         table_group(i): shard.is_saved_here for i, shard in model.embeddings.shards().items()
     }
-    mine = {g: t for g, t in groups.items() if of_tables.get(g, processes.is_first)}
-    return SavedState(mine, row_parts(model))
+    own = {g: t for g, t in groups.items() if tables_saved_here.get(g, processes.is_first)}
+    return SavedState(own, row_parts(model))
 
 
 def restore_state(
     checkpoint: Checkpoint, model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
 ) -> None:
-    """Puts a run back where a checkpoint left it.
+    """Restores weights, optimizer states and random generators from a checkpoint.
 
     Raises:
         CheckpointError: the checkpoint is damaged or of another model.

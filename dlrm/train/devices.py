@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model, batches and gradients of a run on one device or several.
+"""Builds model, batches and training step for one device or several.
 
-Nothing else of the training knows on how many devices it runs.
+The rest of the training does not know the number of devices.
 """
 
 import dataclasses
@@ -29,29 +29,29 @@ from recsys.train.processes import Processes
 
 
 class Devices(Protocol[LookupsT]):
-    """The model of a run, and what has to fit it."""
+    """A model, with its batches and its training step."""
 
     @property
     def model(self) -> DlrmNetwork[LookupsT]:
-        """The network of this process."""
+        """The model of this process."""
         ...
 
     def batches(self, wanted: SplitPass) -> BatchSource[LookupsT]:
-        """Returns the batches of a split as the model takes them."""
+        """Opens the batches of a split for the model."""
         ...
 
     def train_step(self, precision: Precision) -> DlrmTrainStep[LookupsT]:
-        """Returns the step that trains the model."""
+        """Builds the training step of the model."""
         ...
 
     def replayed(self, step: DlrmTrainStep[LookupsT]) -> TrainStep[Batch[LookupsT]]:
-        """Returns the step for the loop, captured in a CUDA graph if set."""
+        """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OneDevice:
-    """A run of one process: the whole model on its device."""
+    """A run of one process with the whole model on one device."""
 
     config: DlrmConfig
     spec: FeatureSpec
@@ -60,16 +60,16 @@ class OneDevice:
 
     @classmethod
     def build(cls, config: DlrmConfig, spec: FeatureSpec, device: torch.device) -> "OneDevice":
-        """Makes the model, freshly drawn."""
+        """Builds the model with random weights."""
         with device:
             return cls(config, spec, device, Dlrm(config.model, spec.table_sizes))
 
     def batches(self, wanted: SplitPass) -> BatchSource[Tensor]:
-        """Returns the batches of a split."""
+        """Opens the batches of a split."""
         return open_split(self.config, self.spec, wanted, self.device)
 
     def train_step(self, precision: Precision) -> DlrmTrainStep[Tensor]:
-        """Returns the step that trains the model."""
+        """Builds the training step."""
         run = self.config.run
         return DlrmTrainStep(
             self.model,
@@ -80,13 +80,13 @@ class OneDevice:
         )
 
     def replayed(self, step: DlrmTrainStep[Tensor]) -> TrainStep[Batch[Tensor]]:
-        """Returns the step, captured in a CUDA graph with --cuda_graphs."""
+        """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
         return GraphedTrainStep(step) if self.config.run.cuda_graphs else step
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeveralDevices:
-    """A run of several processes: tables sharded over them, MLPs on each."""
+    """A run of several processes: tables sharded, MLPs data-parallel."""
 
     config: DlrmConfig
     spec: FeatureSpec
@@ -102,7 +102,7 @@ class SeveralDevices:
         processes: Processes,
         announce: Callable[[str], None],
     ) -> "SeveralDevices":
-        """Plans the placement of the tables and makes this rank's shards.
+        """Plans the placement of the tables and builds this rank's shards.
 
         Raises:
             PlacementError: the tables do not fit, or the file does not fit the run.
@@ -112,7 +112,7 @@ class SeveralDevices:
         return cls(config, spec, device, model)
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
-        """Returns this rank's samples of a split, and the lookups of all."""
+        """Opens this rank's batches of a split, with the exchanged lookups."""
         placement, rank = self.model.placed.placement, self.model.placed.rank
         columns = RankColumns.of(placement, rank)
         return ExchangedBatches(
@@ -124,7 +124,7 @@ class SeveralDevices:
         )
 
     def train_step(self, precision: Precision) -> DlrmTrainStep[ExchangedLookups]:
-        """Returns the step that trains the model together with the other ranks."""
+        """Builds the training step, which sums dense gradients over ranks."""
         run = self.config.run
         return DlrmTrainStep(
             self.model,
@@ -136,7 +136,7 @@ class SeveralDevices:
         )
 
     def replayed(self, step: DlrmTrainStep[ExchangedLookups]) -> TrainStep[Batch[ExchangedLookups]]:
-        """Returns the step as it is: exchanges between ranks are not captured."""
+        """Returns the step unchanged: CUDA graphs are for one device."""
         return step
 
 
@@ -147,9 +147,9 @@ def build_devices(
     processes: Processes,
     announce: Callable[[str], None],
 ) -> Devices[Any]:
-    """Makes the model on the devices of a run.
+    """Builds the model on the device or devices of a run.
 
-    Which lookups it takes is known at run time alone; callers are generic in them.
+    The type of its lookups is only known at run time; callers are generic in it.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.

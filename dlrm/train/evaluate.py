@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a split."""
+"""Evaluates a DLRM on a split."""
 
 import dataclasses
 import math
@@ -21,12 +21,12 @@ from recsys.train.timing import synchronize
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitScores:
-    """What an evaluation of a split found.
+    """Metrics and speed of an evaluation.
 
     Attributes:
-        metrics: quality of the predictions.
-        samples_per_s: rows over the whole time, reading included.
-        mean_latency_s: mean time of a batch, reading included.
+        metrics: quality of the predictions on all samples.
+        samples_per_s: samples of all ranks per second, reading included.
+        mean_latency_s: mean seconds per batch, reading included.
     """
 
     metrics: ClickMetrics
@@ -43,15 +43,15 @@ def score_split(
     metrics_device: torch.device,
     processes: Processes = ALONE,
 ) -> SplitScores:
-    """Scores every row of a split.
+    """Predicts every sample of a split and computes the metrics.
 
     Args:
-        model: put into evaluation mode here.
-        batches: of the split, on `device`; each process its part of them.
-        precision: of the forward pass.
-        device: of the model.
-        metrics_device: where scores are sorted.
-        processes: that score the split together; all of them get the same figures.
+        model: the network, put into evaluation mode here.
+        batches: this rank's batches of the split, on `device`.
+        precision: autocast of the forward pass.
+        device: device of the model.
+        metrics_device: device on which the metrics are computed.
+        processes: ranks that evaluate together; all get the same metrics.
     """
     model.eval()
     logits, labels = [], []
@@ -69,7 +69,7 @@ def score_split(
 
 
 def check_auc(metrics: ClickMetrics) -> None:
-    """Refuses an AUC that cannot be told from guessing, after an epoch of training.
+    """Refuses an AUC of a random model after an epoch of training.
 
     Raises:
         DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to tell.

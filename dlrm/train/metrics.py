@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of binary predictions, exact in int64 and float64."""
+"""Metrics of click predictions, computed exactly in int64 and float64."""
 
 import dataclasses
 
@@ -8,14 +8,16 @@ from torch import Tensor
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve: P(score of a positive > of a negative), ties counting half.
+    """Computes the exact area under the ROC curve.
+
+    That is P(score of a clicked sample > score of another one); ties count half.
 
     Args:
-        scores: [n] floating point, any monotone score (logits do not saturate, so prefer them).
-        labels: [n] bool.
+        scores: [B] floating point, any monotone score; prefer logits, which do not saturate.
+        labels: [B] bool.
 
     Returns:
-        The exact area; nan where one class is missing or a score is not a number.
+        The area in [0, 1]; nan if one class is missing or a score is nan.
     """
     if torch.isnan(scores).any():
         return float("nan")
@@ -44,10 +46,10 @@ class ClickMetrics:
         log_loss: mean binary cross-entropy, in nats.
         normalised_entropy: log_loss over that of always predicting the base rate; below 1 is
             better than knowing nothing. Source: He et al. 2014 (ADKDD), section 3.
-        calibration: mean prediction over the base rate; 1 is calibrated.
-        accuracy: share of rows whose prediction is on the right side of one half.
-        base_rate: share of clicks.
-        num_rows: rows they were computed on.
+        calibration: mean predicted probability over the base rate; 1 is calibrated.
+        accuracy: fraction of samples with the prediction on the right side of 0.5.
+        base_rate: fraction of samples with a click.
+        num_rows: number of samples.
     """
 
     auc: float
@@ -60,7 +62,7 @@ class ClickMetrics:
 
 
 def click_metrics(logits: Tensor, labels: Tensor) -> ClickMetrics:
-    """Returns the metrics of logits [n] (floating point) against labels [n] (bool)."""
+    """Computes all metrics of logits [B] (floating point) and labels [B] (bool)."""
     logits64, labels64 = logits.to(torch.float64), labels.to(torch.float64)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits64, labels64)
     rate = labels64.mean()

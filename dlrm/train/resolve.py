@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills in what a run leaves open, from the machine, the dataset and the checkpoint."""
+"""Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
 import logging
@@ -18,16 +18,16 @@ from recsys.train.recipe import adopt
 logger = logging.getLogger(__name__)
 
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
-"""Model settings that say how to compute, not what: a checkpoint does not bring them along."""
+"""Model settings that depend on the machine and are not taken from a checkpoint."""
 
 
 def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
-    """Returns the config with the model settings of the checkpoint that it loads.
+    """Takes the model settings of the checkpoint that a run loads.
 
-    Settings that the user gave stay as they are; each change is logged.
+    Settings that the user gave are kept; each change is logged.
 
     Raises:
-        CheckpointError: there is no checkpoint where --load_checkpoint_path points.
+        CheckpointError: `load_checkpoint_path` holds no checkpoint.
     """
     if config.run.load_checkpoint_path is None:
         return config
@@ -42,16 +42,16 @@ def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
 def resolve(
     config: DlrmConfig, device: torch.device, spec: FeatureSpec, world_size: int = 1
 ) -> DlrmConfig:
-    """Returns the config with every default fitted to the machine and the dataset.
+    """Adapts the defaults to the machine and the dataset; logs each change.
 
     Args:
-        config: as the user gave it.
-        device: of this process.
-        spec: of the dataset.
-        world_size: processes of the run.
+        config: settings as the user gave them.
+        device: device of this process.
+        spec: features of the dataset.
+        world_size: number of processes of the run.
 
     Raises:
-        ValueError: something was asked for explicitly that cannot be done.
+        ValueError: an explicit setting contradicts the machine or the dataset.
     """
     changes: dict[str, object] = {"base_device": device.type}
     num_numerical = len(spec.numerical)

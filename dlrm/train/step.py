@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One optimizer step of DLRM, eager or replayed from a CUDA graph."""
+"""The training step of DLRM, eager or replayed from a CUDA graph."""
 
 from typing import Generic, Protocol
 
@@ -17,58 +17,58 @@ from recsys.train.optimizers.rows import RowwiseOptimizer
 
 
 class Gradients(Protocol[LookupsT_contra]):
-    """The loss and dense gradients of a batch, over all processes."""
+    """Loss and dense gradients of a batch, over one or several ranks."""
 
     def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
-        """Returns this process's addend of the mean loss; backward starts from it."""
+        """Returns this rank's term of the mean loss, the root of backward."""
         ...
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Returns the mean loss of all processes; valid after `reduce`."""
+        """Sums the terms of all ranks; the result is valid after `reduce`."""
         ...
 
     def reduce(self) -> None:
-        """Completes the gradients of the dense parameters; once a step, after backward."""
+        """Sums dense gradients over ranks; once a step, after backward."""
         ...
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
-        """Returns whether the gradients of any process overflow, a scalar bool tensor."""
+        """Combines the ranks' overflow flags: a scalar bool tensor."""
         ...
 
 
 class LocalGradients:
-    """The gradients of one process, which are complete after backward."""
+    """Loss and gradients of a single process, complete after backward."""
 
     def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
-        """Returns the mean loss."""
+        """Returns the mean loss of the batch."""
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Returns the loss as it is."""
+        """Returns the loss unchanged."""
         return loss
 
     def reduce(self) -> None:
-        """Does nothing: no other process has gradients."""
+        """Does nothing: there are no other ranks."""
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
-        """Returns the flag as it is."""
+        """Returns the flag unchanged."""
         return overflow
 
 
 class DlrmTrainStep(Generic[LookupsT]):
-    """Forward, backward and update on one batch.
+    """Forward pass, backward pass and update on one batch.
 
     Args:
-        model: what to train.
-        config: optimizers and rates.
-        precision: of the forward pass; its loss scale covers MLPs and embeddings alike.
-        gradients: of the processes that train together; None for one.
-        freeze_mlps: leave the MLPs as they are.
-        freeze_embeddings: leave the tables as they are.
+        model: the network to train.
+        config: optimizers and learning rates.
+        precision: autocast of the forward pass, and the loss scale.
+        gradients: loss and gradients of all ranks; None for a single process.
+        freeze_mlps: do not update the MLPs.
+        freeze_embeddings: do not update the tables.
 
     Attributes:
-        mlp_optimizer: of all dense parameters; None where they are frozen.
-        embedding_optimizer: of the tables; None where they are frozen or there are none.
+        mlp_optimizer: optimizer of all dense parameters; None if they are frozen.
+        embedding_optimizer: optimizer of the tables; None without trainable tables.
     """
 
     def __init__(
@@ -118,46 +118,46 @@ class DlrmTrainStep(Generic[LookupsT]):
         """Trains on a batch.
 
         Args:
-            batch: on the model's device.
-            lr: rate of this step.
+            batch: samples on the model's device.
+            lr: learning rate of this step.
 
         Returns:
-            The loss before the update, a scalar float32 on the device.
+            Scalar float32 loss before the update, on the device.
         """
         self.set_lr(lr)
         return self.update(batch)
 
     def set_lr(self, lr: float) -> None:
-        """Puts the rate of the next update on the device."""
+        """Sets the learning rates of the next update, on the device."""
         self._lr.fill_(lr)
         self._embedding_lr.fill_(lr * self._embedding_lr_ratio)
 
     def update(self, batch: Batch[LookupsT]) -> Tensor:
-        """Trains on a batch at the set rate; everything stays on device."""
+        """Trains on a batch; never waits for the device."""
         loss = self._gradients.sum_loss(self._backward(batch))
         scale = self._precision.loss_scale
-        of_rows = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
+        row_gradients = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
         overflow: Tensor | None = None
         if scale != 1.0:
             self._gradients.reduce()
-            overflow = self._find_overflow([g.gradients for g in of_rows])
+            overflow = self._find_overflow([g.gradients for g in row_gradients])
         if self.embedding_optimizer is not None:
-            # Unless a flag has to be asked first, the sums of the MLPs travel meanwhile.
-            self.embedding_optimizer.step(of_rows, self._embedding_lr, overflow)
+            # Without a loss scale this overlaps with the all-reduce of the dense gradients.
+            self.embedding_optimizer.step(row_gradients, self._embedding_lr, overflow)
         if scale == 1.0:
             self._gradients.reduce()
         if self.mlp_optimizer is not None:
             self.mlp_optimizer.step(self._lr, scale, overflow)
         return loss
 
-    def _find_overflow(self, of_rows: list[Tensor]) -> Tensor | None:
+    def _find_overflow(self, row_gradients: list[Tensor]) -> Tensor | None:
         dense = [p.grad for p in self._mlp_parameters if p.grad is not None]
-        gradients = [g for g in dense + of_rows if g.numel()]
+        gradients = [g for g in dense + row_gradients if g.numel()]
         own = self._precision.find_overflow(gradients) if gradients else None
         return self._gradients.overflow_anywhere(own)
 
     def _backward(self, batch: Batch[LookupsT]) -> Tensor:
-        """Leaves the gradients of a batch; returns its loss."""
+        """Computes the gradients of a batch; returns this rank's loss."""
         self._model.train()
         for parameter in self._mlp_parameters:
             parameter.grad = None
@@ -170,13 +170,12 @@ class DlrmTrainStep(Generic[LookupsT]):
 
 
 class GraphedTrainStep:
-    """The same step, captured in a CUDA graph and replayed: one launch.
+    """A step captured in a CUDA graph, replayed in one launch.
 
-    Only steps whose kernels have fixed shapes can be captured, see `check_graphable`. All batches
-    must have the shape of the first one.
+    All batches must have the shape of the first one; see `check_graphable`.
 
     Args:
-        step: what to capture.
+        step: the step to capture, after three eager steps.
     """
 
     _WARMUP_STEPS = 3
@@ -189,7 +188,7 @@ class GraphedTrainStep:
         self._loss: Tensor | None = None
 
     def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
-        """Trains on a batch; returns its loss, a scalar on the device."""
+        """Trains on a batch; returns its scalar loss on the device."""
         self._step.set_lr(lr)
         if self._graph is None:
             self._seen += 1
@@ -214,10 +213,10 @@ class GraphedTrainStep:
 
 
 def check_graphable(embedding_type: str, device: torch.device) -> None:
-    """Refuses --cuda_graphs where the step cannot be captured.
+    """Refuses `cuda_graphs` where the step cannot be captured.
 
     Raises:
-        ValueError: not a CUDA device, or an update that needs the number of distinct ids.
+        ValueError: the device is not CUDA, or the update has shapes that depend on the ids.
     """
     if device.type != "cuda":
         raise ValueError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
@@ -227,7 +226,7 @@ def check_graphable(embedding_type: str, device: torch.device) -> None:
         )
     if library.path_of("cuda") != "compiled":
         raise ValueError(
-            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch ask "
-            "how many ids of a batch differ, which a captured graph cannot. "
+            "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
+            "the distinct ids of a batch, which a captured graph cannot do. "
             "`python -m cuda_ext` tells why they are missing"
         )

@@ -20,8 +20,6 @@ NOT_YET = (
     "bert4rec/scripts/",
     "bert4rec/serve/",
     "bert4rec/train/",
-    "dlrm/serve/",
-    "dlrm/train/",
     "preproc/criteo/",
     "preproc/nvtabular/",
     "preproc/ratings/engines/",
