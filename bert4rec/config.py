@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cuda_ext.row_rules import StatefulRowOptimizer
+from recsys.errors import UserError
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
 from recsys.train.optimizers.precision import AmpDtype
 
@@ -58,7 +59,7 @@ class ModelConfig:
         if self.ffn_dim is not None:
             require_positive(self, "ffn_dim")
         if self.emb_dim % self.nhead:
-            raise ValueError(
+            raise UserError(
                 f"`emb_dim` {self.emb_dim} cannot be divided among `nhead` {self.nhead} heads"
             )
         for name in ("dropout", "attention_dropout"):
@@ -98,7 +99,7 @@ class DataConfig:
             *("train_batch_size", "val_batch_size", "test_batch_size"),
         )
         if self.min_user_count < 3:
-            raise ValueError(
+            raise UserError(
                 f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
                 "each to train on, to validate and to test"
             )
@@ -137,7 +138,7 @@ class ObjectiveConfig:
             _require_share(self, name)
         _require_share(self, "gbce_calibration")
         if self.mask_replace + self.random_replace > 1 + 1e-9:
-            raise ValueError(
+            raise UserError(
                 f"`mask_replace` {self.mask_replace} and `random_replace` {self.random_replace} "
                 "must not add up to more than 1"
             )
@@ -177,7 +178,7 @@ class OptimizerConfig:
         require_positive(self, "decay_step", "accumulation_steps")
         for name in ("lr", "gamma", "weight_decay", "warmup_steps"):
             if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}")
+                raise UserError(f"`{name}` must not be negative, got {getattr(self, name)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +217,7 @@ class EvaluationConfig:
         """Refuses lists without a length."""
         require_positive(self, "num_eval_negatives")
         if not self.metric_ks or min(self.metric_ks) < 1:
-            raise ValueError(f"`metric_ks` must be positive, got {joined(self.metric_ks)!r}")
+            raise UserError(f"`metric_ks` must be positive, got {joined(self.metric_ks)!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,7 +281,7 @@ class RunConfig:
                 require_positive(self, name)
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
-            raise ValueError(
+            raise UserError(
                 f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
             )
 
@@ -301,17 +302,17 @@ class Bert4RecConfig:
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         if self.run.resume and not self.run.export_root:
-            raise ValueError("`resume` needs `export_root`, the folder of the run")
+            raise UserError("`resume` needs `export_root`, the folder of the run")
         if self.run.resume and self.run.load_checkpoint_path is not None:
-            raise ValueError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
+            raise UserError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
         objective = self.objective
         if objective.loss == "gbce" and objective.negative_sampler != "uniform":
-            raise ValueError(
+            raise UserError(
                 "`loss` gbce is calibrated for uniform negatives; use `negative_sampler` uniform, "
                 "or `loss` sampled, which corrects for the probability of each"
             )
         if self.updates_rows and objective.loss == "full" and self.model.head == "tied":
-            raise ValueError(
+            raise UserError(
                 "the full softmax of a tied head gives every row of the item table a gradient, "
                 "so `item_update` rows and `parallelism` dmp cannot have it: use `loss` sampled, "
                 "`loss` gbce or `head` untied"
@@ -321,14 +322,14 @@ class Bert4RecConfig:
 
     def _check_dmp(self) -> None:
         if self.optimizer.item_update == "dense":
-            raise ValueError("`parallelism` dmp moves rows of the item table: drop `item_update`")
+            raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
         if self.optimizer.clip_norm is not None:
-            raise ValueError(
+            raise UserError(
                 "`clip_norm` cannot be had under `parallelism` dmp: the item table is updated "
                 "during backward, before the norm is known. Use `parallelism` ddp"
             )
         if self.optimizer.accumulation_steps > 1:
-            raise ValueError(
+            raise UserError(
                 "`accumulation_steps` cannot be had under `parallelism` dmp: the item table is "
                 "updated in every backward. Use `parallelism` ddp"
             )
@@ -356,7 +357,7 @@ class Bert4RecConfig:
         """Builds a config from values under their flag names.
 
         Raises:
-            ValueError: an unknown name, or a value that is refused.
+            UserError: an unknown name, or a value that is refused.
         """
         return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
 
@@ -376,4 +377,4 @@ def _require_share(section: Any, name: str, *, below_one: bool = False) -> None:
     value = getattr(section, name)
     if not 0 <= value <= 1 or (below_one and value == 1):
         end = ")" if below_one else "]"
-        raise ValueError(f"`{name}` must lie in [0, 1{end}, got {value}")
+        raise UserError(f"`{name}` must lie in [0, 1{end}, got {value}")

@@ -39,6 +39,7 @@ from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
 from bert4rec.train.step import Bert4RecTrainStep, build_step
 from recsys.data.sequences import Sequences
+from recsys.errors import UserError
 from recsys.settings import resumable_settings
 from recsys.train.allocator import keep_few_primitives
 from recsys.train.checkpoint import Checkpoint, CheckpointFolder
@@ -89,7 +90,7 @@ class Bert4RecRecipe:
         """Fills in the settings, opens the sequences and builds the model.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
+            UserError: a setting, the dataset or the checkpoint is refused.
         """
         keep_few_primitives()
         config = take_filters_from_dataset(take_model_from_checkpoint(config))
@@ -326,7 +327,7 @@ def _draw_all_negatives(
             )
             for name in ("popular", "uniform")
         }
-    except ValueError as error:
+    except UserError as error:
         if "num_eval_negatives" in config.explicit or config.evaluation.choose_by != "full":
             raise
         announce(f"no sampled rankings: {error}")

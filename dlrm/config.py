@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cuda_ext.row_rules import RowOptimizer
+from recsys.errors import UserError
 from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
 from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
 from recsys.train.optimizers.precision import AmpDtype
@@ -78,34 +79,34 @@ class ModelConfig:
         """Refuses layer and table sizes that do not fit together."""
         require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
         if self.num_numerical_features < 0:
-            raise ValueError(
+            raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
             )
         for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
-                raise ValueError(f"`{name}` must be positive integers, got {joined(sizes)!r}")
+                raise UserError(f"`{name}` must be positive integers, got {joined(sizes)!r}")
         if self.bottom_mlp_sizes[-1] != self.embedding_dim:
-            raise ValueError(
+            raise UserError(
                 f"`bottom_mlp_sizes` must end with `embedding_dim` ({self.embedding_dim}), "
                 f"got {joined(self.bottom_mlp_sizes)}"
             )
         if self.top_mlp_sizes[-1] != 1:
-            raise ValueError(f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}")
+            raise UserError(f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}")
         if self.max_table_size is not None:
             require_positive(self, "max_table_size")
             if not self.hash_indices:
-                raise ValueError(
+                raise UserError(
                     "`max_table_size` cuts tables below their number of ids, so it needs "
                     "`hash_indices`"
                 )
         if self.embedding_storage != "float32" and self.embedding_type != "joint_fused":
-            raise ValueError(
+            raise UserError(
                 f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
                 f"not {self.embedding_type}"
             )
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must lie in [0, 1), got {self.dropout}")
+            raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,24 +174,24 @@ class DataConfig:
         """Refuses sizes out of range and loaders that cannot read the dataset."""
         require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
-            raise ValueError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
+            raise UserError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
         if self.read_ahead < 0:
-            raise ValueError(f"`read_ahead` must be 0 or more, got {self.read_ahead}")
+            raise UserError(f"`read_ahead` must be 0 or more, got {self.read_ahead}")
         for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
             sizes = getattr(self, name)
             if any(s < 1 for s in sizes):
-                raise ValueError(f"`{name}` must be positive, got {joined(sizes)}")
+                raise UserError(f"`{name}` must be positive, got {joined(sizes)}")
         if self.loader == "merlin" and self.dataset_type != "parquet":
-            raise ValueError(
+            raise UserError(
                 f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}"
             )
         if self.loader == "merlin" and self.shuffle_batch_order:
-            raise ValueError(
+            raise UserError(
                 "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
                 "while preparing the dataset, or use `loader` default"
             )
         if not self.is_synthetic and self.dataset is None:
-            raise ValueError(
+            raise UserError(
                 f"`dataset_type` {self.dataset_type} needs `dataset`, the folder of the data "
                 "(or use `dataset_type` synthetic_gpu, which needs none)"
             )
@@ -248,7 +249,7 @@ class OptimizerConfig:
             "mlp_weight_decay",
         ):
             if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}")
+                raise UserError(f"`{name}` must not be negative, got {getattr(self, name)}")
 
     @property
     def embedding_rule(self) -> RowOptimizer:
@@ -276,7 +277,7 @@ class PrecisionConfig:
     def __post_init__(self) -> None:
         """Refuses loss scales that are not positive."""
         if not self.loss_scale > 0:
-            raise ValueError(f"`loss_scale` must be positive, got {self.loss_scale}")
+            raise UserError(f"`loss_scale` must be positive, got {self.loss_scale}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -387,14 +388,14 @@ class RunConfig:
             if getattr(self, name) is not None:
                 require_positive(self, name)
         if self.test_after < 0 or self.benchmark_warmup_steps < 0:
-            raise ValueError("`test_after` and `benchmark_warmup_steps` must not be negative")
+            raise UserError("`test_after` and `benchmark_warmup_steps` must not be negative")
         if self.process_timeout < 0:
-            raise ValueError(f"`process_timeout` must be 0 or more, got {self.process_timeout}")
+            raise UserError(f"`process_timeout` must be 0 or more, got {self.process_timeout}")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
-            raise ValueError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
+            raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
-            raise ValueError(
+            raise UserError(
                 f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
             )
 
@@ -418,23 +419,23 @@ class DlrmConfig:
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
         if self.run.resume and self.checkpoint_folder is None:
-            raise ValueError("`resume` needs `save_checkpoint_path`, the folder of the run")
+            raise UserError("`resume` needs `save_checkpoint_path`, the folder of the run")
         if self.run.resume and self.run.load_checkpoint_path is not None:
-            raise ValueError(
+            raise UserError(
                 "`resume` continues from `save_checkpoint_path`; drop `load_checkpoint_path`"
             )
         if self.run.resume and self.run.checkpoint_format == "nvidia":
-            raise ValueError(
+            raise UserError(
                 "`resume` needs `checkpoint_format` native: NVIDIA's layout holds no optimizer, "
                 "schedule or loader state"
             )
         if self.run.checkpoint_format == "nvidia" and self.model.interaction_op == "dcnv2":
-            raise ValueError(
+            raise UserError(
                 "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` "
                 "dcnv2"
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
-            raise ValueError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
+            raise UserError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
 
     @property
     def checkpoint_folder(self) -> Path | None:
@@ -455,7 +456,7 @@ class DlrmConfig:
         """Builds a config from {flag name: value}.
 
         Raises:
-            ValueError: an unknown name, or a value that is refused.
+            UserError: an unknown name, or a value that is refused.
         """
         return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
 

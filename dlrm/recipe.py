@@ -69,7 +69,7 @@ class DlrmRecipe(Generic[LookupsT]):
         """Resolves the settings, opens the dataset and builds the model.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is invalid.
+            UserError: a setting, the dataset or the checkpoint is invalid.
         """
         config, processes = take_model_from_checkpoint(config), machine.processes
         if config.data.dataset_type == "synthetic_disk":

@@ -21,6 +21,11 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
+def announce(line: str) -> None:
+    """Prints a line of a run, with settings spelled as flags."""
+    say(as_flags(line))
+
+
 def fail(message: str) -> int:
     """Prints an error and returns the exit status of refused input."""
     print(f"error: {as_flags(message)}", file=sys.stderr, flush=True)
@@ -50,7 +55,7 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
     """Runs; turns refusals, divergence and Ctrl-C into exit statuses."""
     try:
         run(flag_values)
-    except (DivergenceError, ValueError, OSError) as error:
+    except (UserError, DivergenceError, OSError) as error:
         fail(str(error))
         sys.exit(getattr(error, "exit_code", INPUT_REFUSED))
     except KeyboardInterrupt:

@@ -155,7 +155,7 @@ def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
     """Builds a section from values under flag names, ignoring others.
 
     Raises:
-        ValueError: a value is refused.
+        UserError: a value is refused.
     """
     names = {field.name for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if name in names}
@@ -173,7 +173,7 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
         The built sections under the names of the config's attributes.
 
     Raises:
-        ValueError: an unknown name, or a value that is refused.
+        UserError: an unknown name, or a value that is refused.
     """
     remaining = dict(values)
     parts: dict[str, Any] = {}
@@ -182,5 +182,5 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
         for field in dataclasses.fields(section):
             remaining.pop(field.name, None)
     if remaining:
-        raise ValueError(f"unknown settings: {', '.join(sorted(remaining))}")
+        raise UserError(f"unknown settings: {', '.join(sorted(remaining))}")
     return parts

@@ -30,10 +30,10 @@ from dlrm.config import DataConfig
 from dlrm.model.weights import describe_model
 from dlrm.serve.score import read_requests, score_served_split
 from recsys.data.sequences import read_item_map
+from recsys.errors import UserError
 from recsys.program import INTERRUPTED, fail, say
 from recsys.serve.client.connection import (
     Endpoint,
-    EndpointError,
     predict_in_order,
     request_from_json,
 )
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ) as endpoint:
             modes = {"request": answer, "test": test, "load": load}
             return modes[options.mode](options, endpoint)
-    except (EndpointError, ValueError, OSError, ModuleNotFoundError) as error:
+    except (UserError, OSError) as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -96,14 +96,14 @@ def numbers(flag: str, text: str) -> list[int]:
     """Reads positive integers with commas between.
 
     Raises:
-        ValueError: names the flag.
+        UserError: names the flag.
     """
     try:
         values = [int(number) for number in text.split(",")]
     except ValueError as error:
-        raise ValueError(f"--{flag}: expected integers, got {text!r}") from error
+        raise UserError(f"--{flag}: expected integers, got {text!r}") from error
     if min(values) < 1:
-        raise ValueError(f"--{flag}: expected positive integers, got {text!r}")
+        raise UserError(f"--{flag}: expected positive integers, got {text!r}")
     return values
 
 
@@ -117,7 +117,7 @@ def data_config(options: argparse.Namespace) -> DataConfig:
 def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arrays]:
     """Yields the requests of a file."""
     if options.request is None:
-        raise ValueError("--request is missing: a file of requests, or - for standard input")
+        raise UserError("--request is missing: a file of requests, or - for standard input")
     with contextlib.ExitStack() as stack:
         file = sys.stdin
         if options.request != "-":
@@ -156,7 +156,7 @@ def raw_ids(options: argparse.Namespace, signature: Signature) -> ItemNames | No
 def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
     """Scores a split, beside the checkpoint where one is given."""
     if options.dataset is None:
-        raise ValueError("--mode test needs --dataset")
+        raise UserError("--mode test needs --dataset")
     (concurrency,) = numbers("concurrency", options.concurrency)
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
     if endpoint.signature.recommends:
@@ -270,19 +270,19 @@ def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
     if options.request is not None:
         requests = list(requests_of(options, endpoint))
         if not requests:
-            raise ValueError(f"--request {options.request}: holds no request")
+            raise UserError(f"--request {options.request}: holds no request")
         for concurrency in clients:
             say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
         return 0
     if options.dataset is None:
-        raise ValueError("--mode load needs --dataset, or --request")
+        raise UserError("--mode load needs --dataset, or --request")
     for size in numbers("batch_sizes", options.batch_sizes):
         whole = (
             request for rows, request in dataset_requests(options, endpoint, size) if rows == size
         )
         kept = list(itertools.islice(whole, _LOAD_REQUESTS))
         if not kept:
-            raise ValueError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
+            raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
         for concurrency in clients:
             say(measure_load(endpoint, kept, concurrency, options.seconds).table_row())
     return 0

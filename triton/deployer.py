@@ -149,6 +149,6 @@ if __name__ == "__main__":
     define_flags(flags.FLAGS)
     try:
         sys.argv[1:] = translate(sys.argv[1:])
-    except ValueError as error:
+    except UserError as error:
         sys.exit(program.fail(str(error)))
     program.start(run)

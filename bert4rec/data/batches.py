@@ -18,6 +18,7 @@ from bert4rec.data.split import Split, known_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.data.sequences import Sequences
+from recsys.errors import UserError
 from recsys.train.processes import ALONE, Processes
 
 
@@ -91,7 +92,7 @@ class TrainBatches:
         self._known = known_lengths(sequences, "train")
         count = len(self._windows(np.random.default_rng(0)))
         if not count:
-            raise ValueError("no user has an item to train on: three interactions each are needed")
+            raise UserError("no user has an item to train on: three interactions each are needed")
         self.num_batches = -(-count // (batch_size * world_size))
         self._count = count
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bert4rec.data.split import known_lengths
 from recsys.data.sequences import Sequences
+from recsys.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,11 +107,11 @@ def draw_negatives(
         [U, S] item numbers, no two of a user alike.
 
     Raises:
-        ValueError: a user has met so many items that fewer than S are left.
+        UserError: a user has met so many items that fewer than S are left.
     """
     left = sequences.num_items - int(_distinct_items(sequences).max())
     if left < count:
-        raise ValueError(
+        raise UserError(
             f"a user has met all but {left} of {sequences.num_items} items, yet "
             f"`num_eval_negatives` asks for {count} others"
         )

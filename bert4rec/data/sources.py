@@ -8,6 +8,7 @@ import numpy as np
 from bert4rec.config import DataConfig
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import MIN_LENGTH, Sequences, read_sequences
+from recsys.errors import UserError
 
 
 def dataset_root(config: DataConfig) -> Path | None:
@@ -34,7 +35,7 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
         seed: of the dataset `random`.
 
     Raises:
-        ValueError: the dataset is not there, damaged, or not prepared.
+        UserError: the dataset is not there, damaged, or not prepared.
     """
     root = dataset_root(config)
     if root is None:
@@ -47,7 +48,7 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
         )
     if not (root / "manifest.json").is_file():
         program = "amazon" if config.dataset_name == "amazon" else "movielens"
-        raise ValueError(
+        raise UserError(
             f"`dataset_path` {root}: no prepared dataset (no manifest.json). Make one from the raw "
             f"ratings with `python -m preproc.{program}`, then name its output folder"
         )
@@ -67,7 +68,7 @@ def random_sequences(
         seed: of the draws.
 
     Raises:
-        ValueError: no user is left.
+        UserError: no user is left.
     """
     generator = np.random.default_rng(seed)
     owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
@@ -76,7 +77,7 @@ def random_sequences(
     # Items are independent of their place: who gets how many is all that matters.
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
     if not len(kept):
-        raise ValueError(
+        raise UserError(
             f"`dataset_name` random: no user of {num_users} got `min_user_count` {min_user_count} "
             f"of {num_interactions} interactions; raise `random_size` or lower "
             "`random_user_count`"

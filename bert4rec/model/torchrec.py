@@ -19,6 +19,7 @@ from bert4rec.model.loss import LossNetwork, Question, loss_of
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES
+from recsys.errors import UserError
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
 _ASKED, _COMPARED = "asked", "compared"
@@ -28,7 +29,7 @@ def _require_torchrec() -> None:
     try:
         import torchrec  # noqa: F401  (optional, so imported where it is needed)
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             "`parallelism` dmp needs TorchRec and FBGEMM: install the extra torchrec, or on a "
             "CPU run `make peers` and use .venv-peers. `parallelism` ddp needs neither"
         ) from error
@@ -207,7 +208,7 @@ def shard_network(
     """Shards the item tables of a network over the process group.
 
     Raises:
-        ValueError: TorchRec is missing, or FBGEMM has no such optimizer on this device.
+        UserError: TorchRec is missing, or FBGEMM has no such optimizer on this device.
     """
     with _quiet():
         _require_torchrec()
@@ -258,7 +259,7 @@ def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
     if rule == "adam" and device.type == "cpu":
-        raise ValueError(
+        raise UserError(
             "`item_rule` adam: FBGEMM has no fused Adam on a CPU; use `item_rule` rowwise_adagrad "
             "or adagrad, or `parallelism` ddp"
         )

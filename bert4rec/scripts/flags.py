@@ -36,7 +36,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
     """Returns the settings that parsed flags, and the YAML file they name, say.
 
     Raises:
-        ValueError: a value is refused, or the file has a key that is no setting.
+        UserError: a value is refused, or the file has a key that is no setting.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     if flag_values["config"].value is not None:

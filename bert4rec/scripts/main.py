@@ -27,7 +27,7 @@ def run(flag_values: flags.FlagValues) -> None:
         _recommend(config)
         return
     joined = join_run(config)
-    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.say, joined)
+    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.announce, joined)
     if result is not None:
         program.say_how_to_continue(
             result.reason,

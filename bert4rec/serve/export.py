@@ -22,6 +22,7 @@ from bert4rec.serve.network import NextItemNetwork
 from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
+from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
@@ -49,7 +50,7 @@ class Bert4RecExport(CheckpointExport):
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model or dataset.
-        ValueError: the catalogue has fewer items than are asked for, or the dataset is damaged.
+        UserError: the catalogue has fewer items than are asked for, or the dataset is damaged.
     """
 
     kind: ClassVar[str] = KIND
@@ -61,7 +62,7 @@ class Bert4RecExport(CheckpointExport):
         self.path = self._stored.path
         self.step = self._stored.step
         if not 1 <= top_k <= self._stored.num_items:
-            raise ValueError(
+            raise UserError(
                 f"`top_k` {top_k} must lie in [1, {self._stored.num_items}], the items of the "
                 "catalogue"
             )
@@ -82,13 +83,13 @@ class Bert4RecExport(CheckpointExport):
     def _history_length(self) -> int:
         room = room_for_items(self._stored.config.max_len, self._stored.causal)
         if room < 1:
-            raise ValueError(f"{self.path}: `max_len` 1 leaves no place for a history")
+            raise UserError(f"{self.path}: `max_len` 1 leaves no place for a history")
         return room
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
         """Returns what the network takes and gives."""
         if fixed_shapes and self._names is not None:
-            raise ValueError(
+            raise UserError(
                 "`raw_ids` needs `backend` python `format` eager: no exported network reads strings"
             )
         length = self._history_length if fixed_shapes else -1
@@ -109,10 +110,10 @@ class Bert4RecExport(CheckpointExport):
         """Returns every parameter.
 
         Raises:
-            ValueError: 8 bits were asked for.
+            UserError: 8 bits were asked for.
         """
         if quantize != "none":
-            raise ValueError(
+            raise UserError(
                 f"`quantize` {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
                 "in every answer, so 8 bits would have to be turned back each time"
             )

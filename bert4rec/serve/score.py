@@ -21,6 +21,7 @@ from bert4rec.model.weights import StoredModel
 from bert4rec.train.metrics import ranking_metrics
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import Sequences, read_sequences
+from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
@@ -190,12 +191,12 @@ def score_served_split(
         causal: the model predicts from the last item, without a mask behind it.
 
     Raises:
-        ValueError: the served model answers with fewer items than the figures need.
+        UserError: the served model answers with fewer items than the figures need.
     """
     items, scores = signature.outputs
     (top_k,) = items.shape
     if top_k < LIST_LENGTH:
-        raise ValueError(
+        raise UserError(
             f"the served model answers with {top_k} items, HR@{LIST_LENGTH} needs {LIST_LENGTH}: "
             f"deploy it with `top_k` {LIST_LENGTH} or more"
         )

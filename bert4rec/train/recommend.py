@@ -28,6 +28,7 @@ from bert4rec.model.scoring import ask, pairs
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
+from recsys.errors import UserError
 from recsys.train.optimizers.precision import Precision
 from recsys.train.run import set_up_machine
 
@@ -63,10 +64,10 @@ class Recommender:
         """Loads the model and the ids of its items.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
+            UserError: a setting, the dataset or the checkpoint is refused.
         """
         if config.run.load_checkpoint_path is None:
-            raise ValueError("`mode` recommend needs `load_checkpoint_path`, a trained model")
+            raise UserError("`mode` recommend needs `load_checkpoint_path`, a trained model")
         path = Path(config.run.load_checkpoint_path)
         machine = set_up_machine(config, logger.info)
         config = take_model_from_checkpoint(config)
@@ -126,7 +127,7 @@ def recommend(
         write: takes a line of the answer, without its end.
 
     Raises:
-        ValueError: a setting, the dataset or the checkpoint is refused, a line is not UTF-8, or
+        UserError: a setting, the dataset or the checkpoint is refused, a line is not UTF-8, or
             not one of the lines could be answered.
     """
     recommender = Recommender.start(config)
@@ -148,7 +149,7 @@ def recommend(
         total += len(batch)
     logger.info("%d of %d histories answered", answered, total)
     if total and not answered:
-        raise ValueError(
+        raise UserError(
             f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
             "item ids of a history as the raw ratings have them, with white space between"
         )
@@ -162,7 +163,7 @@ def _read(
         try:
             words = line.decode().split()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{where}:{number}: not UTF-8 text: {error}") from error
+            raise UserError(f"{where}:{number}: not UTF-8 text: {error}") from error
         unknown = [word for word in words if word not in numbers]
         if unknown:
             shown = ", ".join(repr(word) for word in unknown[:_MOST_SHOWN])

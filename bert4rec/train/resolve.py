@@ -7,6 +7,7 @@ from pathlib import Path
 from bert4rec.config import Bert4RecConfig, ModelConfig
 from bert4rec.data.sources import dataset_root
 from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
 from recsys.train.recipe import adopt
 
@@ -38,14 +39,14 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     """Returns the config with the filters that the dataset was prepared with.
 
     Raises:
-        ValueError: a filter was given that the dataset does not have, or it is of another source.
+        UserError: a filter was given that the dataset does not have, or it is of another source.
     """
     root = dataset_root(config.data)
     if root is None or not (root / MANIFEST_FILE).is_file():
         return config
     manifest = Manifest.load(root)
     if manifest.kind != "sequences":
-        raise ValueError(
+        raise UserError(
             f"`dataset_path` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
             "as preproc.movielens and preproc.amazon make them"
         )
@@ -53,14 +54,14 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     source = recorded.get("source")
     is_amazon = config.data.dataset_name == "amazon"
     if "dataset_name" in config.explicit and is_amazon != (source == "amazon"):
-        raise ValueError(
+        raise UserError(
             f"`dataset_name` {config.data.dataset_name}: the dataset in {root} was made from "
             f"{source} ratings"
         )
     values = config.to_dict()
     for name in _FILTERS:
         if name in config.explicit and name in recorded and recorded[name] != values[name]:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` {values[name]}: the dataset in {root} was prepared with `{name}` "
                 f"{recorded[name]}; leave the flag out, or prepare the ratings again with "
                 f"`python -m preproc.{source} `{name}` {values[name]}`"

@@ -19,6 +19,7 @@ from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
+from recsys.errors import UserError
 from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
@@ -265,13 +266,13 @@ def build_sampler(
     """Returns what draws the negatives of a sampled loss; None with the full softmax.
 
     Raises:
-        ValueError: gBCE with as many negatives as there are items.
+        UserError: gBCE with as many negatives as there are items.
     """
     objective = config.objective
     if objective.loss == "full":
         return None
     if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
-        raise ValueError(
+        raise UserError(
             f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
             f"{sequences.num_items} items; ask for fewer, or use `loss` full"
         )
@@ -294,7 +295,7 @@ def build_step(
     """Returns the training step of a model.
 
     Raises:
-        ValueError: the settings ask for what the dataset or this machine does not have.
+        UserError: the settings ask for what the dataset or this machine does not have.
     """
     sampler = build_sampler(config, sequences, model.head.bias.device)
     return Bert4RecTrainStep(model, config, precision, sampler, processes)

@@ -17,6 +17,7 @@ from torch import Tensor
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.sources import RowSource, StreamedRows
 from recsys.data.click_columns import ClickColumns
+from recsys.errors import UserError
 
 T = TypeVar("T")
 
@@ -121,10 +122,10 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
     """Refuses an epoch without a batch.
 
     Raises:
-        ValueError: there is none.
+        UserError: there is none.
     """
     if num_batches == 0:
-        raise ValueError(
+        raise UserError(
             f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "
             f"rows{'' if subset is None else f' x `dataset_subset` {subset}'}; "
             "use a smaller one"

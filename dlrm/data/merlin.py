@@ -21,6 +21,7 @@ from recsys.data.click_columns import ClickColumns, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader
 from recsys.data.parquet_schema import column_names
+from recsys.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +63,7 @@ class MerlinLoader:
         """Yields the same batches where merlin-dataloader made them; all epochs are equal.
 
         Raises:
-            ValueError: merlin-dataloader is not installed.
+            UserError: merlin-dataloader is not installed.
             DatasetError: a part is damaged, a value is missing, a label is neither 0 nor 1, or an
                 id is outside its table.
         """
@@ -113,7 +114,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
     """Returns merlin-dataloader's loader over the parts of a split.
 
     Raises:
-        ValueError: it is not installed.
+        UserError: it is not installed.
     """
     try:
         with warnings.catch_warnings():
@@ -122,7 +123,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             from merlin.io import Dataset
             from merlin.schema import Schema
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
             "`make merlin` makes an environment with them, .venv-merlin. `loader` default reads "
             "the same batches without them"

@@ -15,6 +15,7 @@ from dlrm.config import EmbeddingStorage
 from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, wanted_columns
 from dlrm.distributed.placement import Placement
 from dlrm.nn.embedding import Embeddings, JointTable, Shard, build_embeddings
+from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, StoredTable
 
 _LOCAL, _REPLICATED = 0, 1
@@ -135,7 +136,7 @@ def _joint(
 ) -> JointTable:
     tables = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
     if not isinstance(tables, JointTable):
-        raise ValueError(
+        raise UserError(
             f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "
             "joint_sparse or joint"
         )

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from recsys.errors import UserError
+
 FORMAT = "recsys-recipes placement"
 FORMAT_VERSION = 1
 
@@ -20,7 +22,7 @@ PlacementKind = Literal["replicate", "whole", "rows"]
 KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
 
 
-class PlacementError(ValueError):
+class PlacementError(UserError):
     """A placement is impossible, or a file's does not fit the model."""
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.config import EmbeddingStorage
+from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
 LookupsT = TypeVar("LookupsT")
@@ -149,7 +150,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         On a CPU such ids are refused by the lookup itself.
 
         Raises:
-            ValueError: names the feature.
+            UserError: names the feature.
         """
 
 
@@ -212,7 +213,7 @@ class JointTable(Embeddings[Tensor]):
         position = int(self._bad_id)
         if position != _NONE_BAD:
             feature = position % len(self.table_sizes)
-            raise ValueError(
+            raise UserError(
                 f"categorical feature {feature}: a batch held an id outside [0, "
                 f"{self.table_sizes[feature]}), the rows of its table; the dataset and its feature "
                 "spec differ, or `hash_indices` is missing"

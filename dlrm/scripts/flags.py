@@ -53,7 +53,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     """Builds the config from parsed flags.
 
     Raises:
-        ValueError: a value is refused, or two flags contradict each other.
+        UserError: a value is refused, or two flags contradict each other.
     """
     values, explicit = values_from_flags(flag_values)
     return DlrmConfig.from_dict(values, frozenset(explicit))
@@ -66,7 +66,7 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
         ({setting: value}, names of the settings that the user or the preset gave).
 
     Raises:
-        ValueError: a list holds something that is no integer, or two flags contradict each other.
+        UserError: a list holds something that is no integer, or two flags contradict each other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     if flag_values["preset"].value is not None:

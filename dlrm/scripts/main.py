@@ -19,7 +19,7 @@ def run(flag_values: flags.FlagValues) -> None:
     """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
     joined = join_run(config)
-    result = execute(config.run.mode, DlrmRecipe.open, config, program.say, joined)
+    result = execute(config.run.mode, DlrmRecipe.open, config, program.announce, joined)
     if result is not None:
         program.say_how_to_continue(
             result.reason,

@@ -14,7 +14,7 @@ from dlrm.distributed.placement import PlacementError
 from dlrm.distributed.planner import PlannedPlacement, describe, plan
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.errors import as_flags
+from recsys.errors import UserError, as_flags
 
 CRITEO_LIMIT_15 = (
     *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),
@@ -83,7 +83,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
     """Builds the workload of a training step from the command line.
 
     Raises:
-        ValueError: a list of sizes holds something that is no integer.
+        UserError: a list of sizes holds something that is no integer.
     """
     if options.dataset is not None:
         sizes = FeatureSpec.load(options.dataset).table_sizes
@@ -121,7 +121,7 @@ def _integers(flag: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number.replace("_", "")) for number in text.split(","))
     except ValueError as error:
-        raise ValueError(f"{flag} must be whole numbers, comma-separated; got {text!r}") from error
+        raise UserError(f"{flag} must be whole numbers, comma-separated; got {text!r}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

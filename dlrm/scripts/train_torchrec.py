@@ -23,6 +23,7 @@ from dlrm.scripts import flags as dlrm_flags
 from dlrm.train.evaluate import SplitScores
 from recsys import flags as settings_flags
 from recsys import program
+from recsys.errors import UserError
 from recsys.settings import setting
 from recsys.train.processes import Processes
 from recsys.train.run import Run, set_up_machine
@@ -101,7 +102,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     """Builds the config from parsed flags, without --change_lr.
 
     Raises:
-        ValueError: a value is refused, or two flags contradict each other.
+        UserError: a value is refused, or two flags contradict each other.
     """
     values, explicit = dlrm_flags.values_from_flags(flag_values)
     theirs, given = settings_flags.values_from_flags(flag_values, SECTIONS)
@@ -112,7 +113,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     if theirs["num_embeddings"] is not None and not values["num_embeddings_per_feature"]:
         values["num_embeddings_per_feature"] = (theirs["num_embeddings"],) * NUM_CATEGORICAL
     if not 0 <= theirs["lr_change_point"] <= 1:
-        raise ValueError(f"--lr_change_point must lie in [0, 1], got {theirs['lr_change_point']}")
+        raise UserError(f"--lr_change_point must lie in [0, 1], got {theirs['lr_change_point']}")
     return DlrmConfig.from_dict(values, frozenset(explicit))
 
 
@@ -125,7 +126,7 @@ def _take(
         if given:
             explicit.add(name)
     elif given and values[name] != value:
-        raise ValueError(f"{flag} and --{name} are the same setting; give one of them")
+        raise UserError(f"{flag} and --{name} are the same setting; give one of them")
 
 
 def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:
@@ -211,18 +212,18 @@ def run(flag_values: flags.FlagValues) -> None:
     """Trains a DLRM, then scores the test split.
 
     Raises:
-        ValueError: a flag or the dataset is refused.
+        UserError: a flag or the dataset is refused.
     """
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
-        raise ValueError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+        raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
     with join_run(config) as processes:
         config = with_all_processes(config, processes)
         if flag_values.change_lr:
             config = with_rate_change(
                 config, flag_values.lr_change_point, flag_values.lr_after_change_point
             )
-        machine = set_up_machine(config, program.say, processes)
+        machine = set_up_machine(config, program.announce, processes)
         recipe = DlrmRecipe.open(config, machine)
         result = Run.of(recipe, machine, PrintedLog).fit()
         if processes.is_first:

@@ -16,6 +16,7 @@ from dlrm.model.weights import describe_model
 from dlrm.serve import triton_model
 from dlrm.serve.network import build_network, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
+from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
@@ -40,7 +41,7 @@ class DlrmExport(CheckpointExport):
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
-        ValueError: the model has no numerical or no categorical feature.
+        UserError: the model has no numerical or no categorical feature.
     """
 
     kind: ClassVar[str] = KIND
@@ -52,7 +53,7 @@ class DlrmExport(CheckpointExport):
         self.path = self._stored.path
         self.step = self._stored.step
         if not self._stored.table_sizes or not self._stored.config.num_numerical_features:
-            raise ValueError(
+            raise UserError(
                 f"{path}: a model with {self._stored.config.num_numerical_features} numerical and "
                 f"{len(self._stored.table_sizes)} categorical features cannot be deployed: Triton "
                 "has no empty tensors"

@@ -12,6 +12,7 @@ from dlrm.model.weights import model_settings
 from dlrm.nn.mlp import has_apex
 from dlrm.train.step import check_graphable
 from recsys.data.feature_spec import FeatureSpec
+from recsys.errors import UserError
 from recsys.train.optimizers.precision import resolve_device
 from recsys.train.recipe import adopt
 
@@ -51,20 +52,20 @@ def resolve(
         world_size: number of processes of the run.
 
     Raises:
-        ValueError: an explicit setting contradicts the machine or the dataset.
+        UserError: an explicit setting contradicts the machine or the dataset.
     """
     changes: dict[str, object] = {"base_device": device.type}
     num_numerical = len(spec.numerical)
     if num_numerical != config.model.num_numerical_features:
         if "num_numerical_features" in config.explicit:
-            raise ValueError(
+            raise UserError(
                 f"`num_numerical_features` {config.model.num_numerical_features}, but the feature "
                 f"spec of the dataset has {num_numerical}"
             )
         changes["num_numerical_features"] = num_numerical
     if config.model.optimized_mlp and not (device.type == "cuda" and has_apex()):
         if "optimized_mlp" in config.explicit:
-            raise ValueError(
+            raise UserError(
                 "`optimized_mlp` needs a CUDA device and NVIDIA's apex "
                 "(https://github.com/NVIDIA/apex; PyPI's apex is another project)"
             )
@@ -78,7 +79,7 @@ def resolve(
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
-        raise ValueError("`placement` is for several processes, see dlrm.scripts.dist_main")
+        raise UserError("`placement` is for several processes, see dlrm.scripts.dist_main")
     values = config.to_dict()
     for name, value in changes.items():
         if values[name] != value:
@@ -88,4 +89,4 @@ def resolve(
 
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.cuda_graphs:
-        raise ValueError("`cuda_graphs` captures the step of one device; drop it on several")
+        raise UserError("`cuda_graphs` captures the step of one device; drop it on several")

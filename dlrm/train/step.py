@@ -11,6 +11,7 @@ from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
+from recsys.errors import UserError
 from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
@@ -216,16 +217,16 @@ def check_graphable(embedding_type: str, device: torch.device) -> None:
     """Refuses `cuda_graphs` where the step cannot be captured.
 
     Raises:
-        ValueError: the device is not CUDA, or the update has shapes that depend on the ids.
+        UserError: the device is not CUDA, or the update has shapes that depend on the ids.
     """
     if device.type != "cuda":
-        raise ValueError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
+        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
     if embedding_type != "joint_fused":
-        raise ValueError(
+        raise UserError(
             "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
         )
     if library.path_of("cuda") != "compiled":
-        raise ValueError(
+        raise UserError(
             "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch count "
             "the distinct ids of a batch, which a captured graph cannot do. "
             "`python -m cuda_ext` tells why they are missing"

@@ -48,7 +48,7 @@ class CheckpointExport(abc.ABC):
         """Returns what the network reads.
 
         Raises:
-            ValueError: the model cannot be quantised so.
+            UserError: the model cannot be quantised so.
         """
 
     def write_files(self, folder: Path) -> None:  # noqa: B027  (most models have none)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.errors import UserError
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.signature import Signature, TensorSignature
@@ -31,7 +32,7 @@ _THREADS: dict[Backend, str] = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """Settings, or a config.pbtxt, that Triton would refuse."""
 
 

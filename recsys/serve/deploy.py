@@ -89,7 +89,7 @@ def deploy(
         measure: looks at the version before it is installed.
 
     Raises:
-        ValueError: the settings, the checkpoint or the repository are refused, or the exported
+        UserError: the settings, the checkpoint or the repository are refused, or the exported
             model differs from the checkpoint.
     """
     serving = settings.serving

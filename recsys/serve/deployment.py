@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.errors import UserError
 from recsys.serve.signature import Signature
 
 DEPLOYMENT_FILE = "deployment.json"
@@ -27,7 +28,7 @@ ARTIFACT_FILES: dict[ArtifactFormat, str] = {
 """The file that each format is served from."""
 
 
-class DeploymentError(ValueError):
+class DeploymentError(UserError):
     """A deployed version is missing, damaged or of another kind."""
 
 

@@ -6,6 +6,8 @@ What repeats the architecture of the model (after `--`) is not needed: the check
 
 from collections.abc import Callable, Iterator, Sequence
 
+from recsys.errors import UserError
+
 _SWITCHES: dict[str, list[str]] = {
     "ts-script": ["--backend=pytorch", "--format=torchscript", "--target=container"],
     "ts-trace": ["--backend=pytorch", "--format=torchscript", "--target=container"],
@@ -19,7 +21,7 @@ def _microseconds(milliseconds: str) -> str:
     try:
         return str(round(1000 * float(milliseconds)))
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"--triton-dyn-batching-delay must be milliseconds, got {milliseconds!r}"
         ) from error
 
@@ -51,7 +53,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             underscores.
 
     Raises:
-        ValueError: an option has no counterpart, or its value is missing or senseless.
+        UserError: an option has no counterpart, or its value is missing or senseless.
     """
     translated: list[str] = []
     remaining = iter(arguments)
@@ -67,7 +69,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             ours, convert = _VALUES[name]
             translated.append(f"--{ours}={convert(value if equals else _next(name, remaining))}")
         elif name in _GONE:
-            raise ValueError(f"--{name} of NVIDIA's deployer has no counterpart: {_GONE[name]}")
+            raise UserError(f"--{name} of NVIDIA's deployer has no counterpart: {_GONE[name]}")
         else:
             translated.append(f"--{name.replace('-', '_')}{equals}{value}")
     return translated
@@ -76,5 +78,5 @@ def translate(arguments: Sequence[str]) -> list[str]:
 def _next(name: str, remaining: Iterator[str]) -> str:
     value = next(remaining, None)
     if value is None:
-        raise ValueError(f"--{name} needs a value")
+        raise UserError(f"--{name} needs a value")
     return value

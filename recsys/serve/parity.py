@@ -3,12 +3,13 @@
 
 import dataclasses
 
+from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.deployment import Quantize
 from recsys.serve.served import ServedModel
 
 
-class ParityError(ValueError):
+class ParityError(UserError):
     """A version answers differently from its checkpoint; it was not deployed."""
 
 

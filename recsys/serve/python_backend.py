@@ -34,7 +34,7 @@ class PythonBackendModel:
         """Loads the version; called by the server.
 
         Raises:
-            ValueError: the version is damaged; the server prints the message.
+            UserError: the version is damaged; the server prints the message.
         """
         # Part of the server's process, importable nowhere else.
         self._server: Any = importlib.import_module("triton_python_backend_utils")

@@ -13,12 +13,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
 
 
-class RepositoryError(ValueError):
+class RepositoryError(UserError):
     """A repository cannot take a version and is left unchanged."""
 
 

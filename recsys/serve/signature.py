@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from recsys.errors import UserError
+
 Dtype = Literal["float32", "int64", "bool", "string"]
 
 _TRITON: dict[Dtype, str] = {
@@ -27,14 +29,12 @@ def dtype_of_wire(name: str) -> Dtype:
     """Returns the type that Triton's protocol calls `name`.
 
     Raises:
-        ValueError: no model of this project has tensors of that type.
+        UserError: no model of this project has tensors of that type.
     """
     for dtype, wire in _TRITON.items():
         if wire == name:
             return dtype
-    raise ValueError(
-        f"tensors of type {name} are not supported, only {', '.join(_TRITON.values())}"
-    )
+    raise UserError(f"tensors of type {name} are not supported, only {', '.join(_TRITON.values())}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

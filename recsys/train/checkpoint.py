@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from recsys.data.manifest import file_checksum
+from recsys.errors import UserError
 from recsys.train.processes import ALONE, Processes
 
 FORMAT = "recsys-recipes checkpoint"
@@ -35,7 +36,7 @@ POINTER_FILE = "latest.json"
 _STEP_FOLDER = re.compile(r"step_\d{9}")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint is missing, damaged, or does not fit the model."""
 
 
@@ -354,20 +355,20 @@ class CheckpointFolder:
         """Finds out before the training whether a checkpoint can be written.
 
         Raises:
-            ValueError: it cannot; names the flag.
+            UserError: it cannot; names the flag.
         """
         parent = next(p for p in (self.folder, *self.folder.parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise ValueError(f"{flag}: {self.folder} cannot be written ({parent})")
+            raise UserError(f"{flag}: {self.folder} cannot be written ({parent})")
 
     def check_unused(self, flag: str) -> None:
         """Refuses a folder that an earlier run saved in.
 
         Raises:
-            ValueError: there is such a run; names the flag and how to continue it.
+            UserError: there is such a run; names the flag and how to continue it.
         """
         if self.latest() is not None:
-            raise ValueError(
+            raise UserError(
                 f"{flag}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
                 "continue it, or name another folder"
             )

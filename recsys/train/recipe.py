@@ -121,7 +121,7 @@ def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
         why: reason, which is logged with each change.
 
     Raises:
-        ValueError: a value is refused.
+        UserError: a value is refused.
     """
     current = config.to_dict()
     changes = {
@@ -270,7 +270,7 @@ class Recipe(Protocol[BatchT]):
         """Prepares the model for training.
 
         Raises:
-            ValueError: a setting or the dataset is refused.
+            UserError: a setting or the dataset is refused.
         """
 
     def test(self) -> Mapping[str, float]:

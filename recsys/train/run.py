@@ -34,7 +34,7 @@ def set_up_machine(config: Config, announce: Announce, processes: Processes = AL
         processes: of the run; the first alone announces.
 
     Raises:
-        ValueError: this machine has not what the settings ask for.
+        UserError: this machine has not what the settings ask for.
     """
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
@@ -81,7 +81,7 @@ class Run(Generic[BatchT]):
             processes: of the run; the first prints and logs.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
+            UserError: a setting, the dataset or the checkpoint is refused.
         """
         machine = set_up_machine(config, announce, processes)
         return cls.of(open_recipe(config, machine), machine)
@@ -115,7 +115,7 @@ class Run(Generic[BatchT]):
         """Trains, evaluating and saving at the cadences of the settings.
 
         Raises:
-            ValueError: a setting, the dataset or the checkpoint is refused.
+            UserError: a setting, the dataset or the checkpoint is refused.
             DivergenceError: the model learns nothing.
         """
         config, machine = self.recipe.config, self.machine
@@ -242,7 +242,7 @@ def execute(
         How the training ended; None in the other modes.
 
     Raises:
-        ValueError: a setting, the dataset or the checkpoint is refused.
+        UserError: a setting, the dataset or the checkpoint is refused.
         DivergenceError: the model learns nothing.
     """
     if mode == "test" and config.run.load_checkpoint_path is None:

@@ -2,6 +2,7 @@
 """bert4rec.scripts.main end to end: modes, log, checkpoints."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,13 @@ from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import read_sequences
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from tests import harness
-from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, make_sequences, raw_id
+from tests.bert4rec.conftest import (
+    NUM_ITEMS,
+    NUM_USERS,
+    SMALL_MODEL,
+    make_sequences,
+    raw_id,
+)
 
 
 def final(records):
@@ -184,3 +191,11 @@ def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
         ["-m", "bert4rec.scripts.dist_main", "--parallelism=ddp", "--loss=full"],
     ):
         assert "rec/s" in harness.python(*program, *flags).stdout
+
+
+def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):
+    model = (flag for flag in SMALL_MODEL if "num_eval_negatives" not in flag)
+    flags = ("--mode=test", f"--dataset_path={dataset}", f"--log_path={tmp_path / 'log.json'}")
+    done = harness.python("-m", "bert4rec.scripts.main", *flags, *model)
+    assert "WARNING --mode test without --load_checkpoint_path tests a fresh model" in done.stderr
+    assert re.search("no sampled rankings: .*, yet --num_eval_negatives asks for 100", done.stdout)

@@ -15,13 +15,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
 from recsys.serve.signature import Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]
 
 
-class EndpointError(RuntimeError):
+class EndpointError(UserError):
     """A server is unreachable, lacks the model, or refuses a request.
 
     Attributes:
@@ -74,8 +75,8 @@ class Endpoint:
         max_batch_size: most rows of a request; None where the model sets no limit.
 
     Raises:
-        EndpointError: the server cannot be reached or has no such model.
-        ModuleNotFoundError: tritonclient is not installed; says how to.
+        EndpointError: the server cannot be reached or has no such model, or tritonclient is not
+            installed.
     """
 
     def __init__(
@@ -308,7 +309,7 @@ def _library(protocol: Protocol) -> Any:
     try:
         return importlib.import_module(f"tritonclient.{protocol}")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise EndpointError(
             f"{error.name} is not installed, which talking to a server over {protocol} needs: "
             "pip install 'recsys-recipes[triton]', or use .venv-triton of `make triton-env`"
         ) from error

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recsys.errors import UserError
 from recsys.serve.signature import Signature, TensorSignature
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
 
-class BadRequestError(ValueError):
+class BadRequestError(UserError):
     """A request with a wrong value, which the message names."""
 
 

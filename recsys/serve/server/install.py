@@ -15,12 +15,16 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from recsys.errors import UserError
+
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 
 
-class ServerError(RuntimeError):
+class ServerError(UserError):
     """A Triton server is missing, fails to start, or refuses."""
+
+    exit_code = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

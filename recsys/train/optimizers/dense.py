@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cuda_ext.row_rules import ADAGRAD, ADAM, RowOptimizer
+from recsys.errors import UserError
 
 DenseRule = Literal["sgd", "adagrad", "adam"]
 
@@ -19,13 +20,13 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     """Returns the optimizer of dense parameters that goes with a row optimizer.
 
     Raises:
-        ValueError: there is none of its kind.
+        UserError: there is none of its kind.
     """
     name = "adagrad" if rule == "rowwise_adagrad" else rule
     for dense_rule in get_args(DenseRule):
         if dense_rule == name:
             return cast("DenseRule", dense_rule)
-    raise ValueError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
+    raise UserError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
 
 
 class DenseOptimizer(Protocol):

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from recsys.errors import UserError
+
 logger = logging.getLogger(__name__)
 
 AmpDtype = Literal["float16", "bfloat16"]
@@ -80,12 +82,12 @@ def resolve_device(base_device: str) -> torch.device:
     """Returns the device of a run.
 
     Raises:
-        ValueError: CUDA was asked for and is not there.
+        UserError: CUDA was asked for and is not there.
     """
     if base_device == "auto":
         base_device = "cuda" if torch.cuda.is_available() else "cpu"
     if base_device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
+        raise UserError(
             "`base_device` cuda: this machine (or this build of torch) has no CUDA device; "
             "use `base_device` auto or cpu"
         )

@@ -5,6 +5,8 @@ import dataclasses
 import math
 from typing import Protocol
 
+from recsys.errors import UserError
+
 
 class Schedule(Protocol):
     """A learning rate for every step."""
@@ -41,7 +43,7 @@ class WarmupPolynomialDecay:
     def __post_init__(self) -> None:
         """Refuses a decay that starts before the warm-up ends."""
         if self.decay_start_step is not None and self.decay_start_step < self.warmup_steps:
-            raise ValueError(
+            raise UserError(
                 f"`decay_start_step` ({self.decay_start_step}) must not come before the end of "
                 f"the warm-up (`warmup_steps` {self.warmup_steps})"
             )
