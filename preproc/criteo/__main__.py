@@ -3,8 +3,8 @@
 
     python -m preproc.criteo --input DIR_OR_FILE --output DIR [--preset dlrm] ...
 
-Exit status: 0 done, 2 the input or a setting does not allow it, 3 too many bad rows, 130
-interrupted (the same command continues where it was).
+Exit status: 0 done, 2 the input or a setting does not allow it, 3 too many rejected rows, 130
+interrupted (the same command continues the run).
 """
 
 import dataclasses
@@ -29,12 +29,15 @@ from recsys.program import new_flags
 from recsys.settings import declared, section_from_dict
 
 _FROM_FLAGS = {
-    section: part for section, part in SECTIONS.items() if section is not CriteoSemantics
+    section: heading for section, heading in SECTIONS.items() if section is not CriteoSemantics
 }
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed; the transform defaults to the preset's."""
+    """Returns the flags of this command, unparsed.
+
+    Flags of the transform have no default here: without one, the preset's value holds.
+    """
     values = new_flags()
     defaults = {"progress": "auto"}
     define_settings(values, _FROM_FLAGS, defaults=defaults, check_choices=False)
@@ -48,7 +51,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def describe_presets(values: flags.FlagValues) -> None:
-    """Adds the values of every preset to the help of the flags; this reads all of their files."""
+    """Reads all presets and adds their values to the help texts."""
     presets = {name: semantics_of(name) for name in PRESETS.names()}
     for field in declared(CriteoSemantics):
         texts = (f"{name} {_spell(getattr(p, field.name))}" for name, p in presets.items())
@@ -66,11 +69,11 @@ def _parse_integer(text: str) -> int:
 
 
 def _parse_fractions(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    return tuple(float(number) for number in text.split(","))
 
 
 def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
-    """Returns the value of one setting of the semantics."""
+    """Returns the value of one setting of the transform."""
     kind = typing.get_type_hints(CriteoSemantics)[field.name]
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if types.NoneType in kinds and text.lower() == "none":
@@ -94,10 +97,10 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
 
 
 def job_from_flags(values: flags.FlagValues) -> CriteoJob:
-    """Returns the settings of a run.
+    """Returns the settings of a run from its parsed flags.
 
     Raises:
-        UserError: a flag has no meaning.
+        UserError: a flag has a value that is not allowed.
     """
     given = command.values_of(values, _FROM_FLAGS)
     names = PRESETS.names()

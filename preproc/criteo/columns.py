@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a staged dataset: their folders, and the one writer and reader of their rows."""
+"""Columns of a staged dataset: folders, writer and reader.
+
+A global row number counts the valid rows of the whole input, from 0.
+"""
 
 import contextlib
 import dataclasses
@@ -23,24 +26,24 @@ from recsys.data.positioned_io import write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 
 Bounds = dict[Split, tuple[int, int]]
-"""Global numbers of the first row and the end of each split."""
+"""First row and end of each split, as global row numbers."""
 
 _FLOAT32 = np.dtype("<f4")
 _FLOAT32_ROW_BYTES = _FLOAT32.itemsize * NUM_NUMERICAL
 
 
 class EncodeStage:
-    """Folders of one encoding, and the records of the units that are encoded.
+    """Folders of the encode stage, and the records of its finished units.
 
     Args:
-        folder: made for this encoding alone; exists.
-        formats: those that the dataset is to have.
+        folder: an existing folder for this stage alone.
+        formats: formats of the dataset.
 
     Attributes:
-        key: name of the folder.
+        key: name of the folder, a hash of all that its contents depend on.
         dataset: the staged dataset.
-        columns: split-binary columns, a folder per split.
-        float32: folder with a file per split, its numerical features as float32; None where no
+        columns: holds a folder of split-binary columns per split.
+        float32: holds a file of numerical features per split, [rows, 13] float32; None where no
             format needs them.
     """
 
@@ -54,11 +57,11 @@ class EncodeStage:
         self._records.mkdir(exist_ok=True)
 
     def record(self, unit: str) -> dict[str, Any] | None:
-        """Returns what was counted in a unit that is encoded, else None."""
+        """Returns the record of a unit, None before it is encoded."""
         return read_record(self._records / f"{unit}.json")
 
     def write_record(self, unit: str, clicks: dict[Split, int]) -> None:
-        """Marks a unit as encoded; `clicks` are its clicks in each split."""
+        """Marks a unit as encoded and stores its clicks in each split."""
         write_record(self._records / f"{unit}.json", {"positives": clicks})
 
     def clicks(self, units: Iterable[str]) -> dict[Split, int]:
@@ -67,20 +70,20 @@ class EncodeStage:
         return {split: sum(r["positives"][split] for r in records) for split in SPLITS}
 
     def encoded(self) -> EncodedColumns:
-        """Returns the columns for later stages, rows in input order."""
+        """Returns the columns, with rows in input order."""
         return EncodedColumns(self.columns, self.float32)
 
 
 def open_stage(engine_job: EngineJob, depends: Mapping[str, object], bounds: Bounds) -> EncodeStage:
-    """Returns the staging of one encoding; that of other settings is removed.
+    """Opens the folders of the encode stage; removes those of other settings.
 
-    It is emptied if the machine went down since it was used: units are written without waiting for
-    the disk, so a killed process loses nothing, but after a crash of the machine a unit marked as
-    done may lack bytes.
+    They are emptied if the machine was restarted since they were used: units are written without
+    waiting for the disk, so a killed process loses nothing, but after a crash of the machine a unit
+    that is marked as encoded may lack bytes.
 
     Args:
-        engine_job: its formats and the rule for numerical features count.
-        depends: all else that rows depend on.
+        engine_job: gives the formats and the transform of numerical features.
+        depends: everything else that the rows depend on; JSON values.
         bounds: rows of each split.
     """
     job, semantics = engine_job.job, engine_job.job.semantics
@@ -108,17 +111,17 @@ def open_stage(engine_job: EngineJob, depends: Mapping[str, object], bounds: Bou
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodeTarget:
-    """Rows [first_row, first_row + rows) of a text go to rows from `out_row` on of these files.
+    """A range of rows, and the files it is written to.
 
     Attributes:
-        first_row: counted over the valid rows of the text.
-        rows: how many.
-        out_row: row of the output files that takes the first one.
-        label_fd: bool, one byte each.
-        float16_fd: numerical features, row-major.
-        float32_fd: the same as float32, or -1.
-        categorical_fds: one file per column.
-        id_bytes: 1, 2 or 4 for each column.
+        first_row: first row of the range, counted over the valid rows of the text.
+        rows: number of rows.
+        out_row: row of the files that the first row is written to.
+        label_fd: file of labels, a byte each.
+        float16_fd: file of numerical features, [rows, 13] float16.
+        float32_fd: file of numerical features, [rows, 13] float32; -1 to leave them out.
+        categorical_fds: file of ids of each column.
+        id_bytes: width of each column's ids: 1, 2 or 4.
     """
 
     first_row: int
@@ -132,14 +135,14 @@ class EncodeTarget:
 
 
 class SplitColumnsWriter:
-    """Writes rows of all splits under their global numbers, from any number of threads.
+    """Writes rows of all splits by their global numbers; thread-safe.
 
-    May be sent to another process. Its files are open within `open` alone, once in a process
-    however often it is entered.
+    May be sent to another process. Files are open inside the context of `open` only; each process
+    opens them once, also when several threads enter the context.
 
     Args:
-        stage: where the columns are.
-        spec: the columns.
+        stage: folders of the columns.
+        spec: names and dtypes of the columns.
         bounds: rows of each split.
     """
 
@@ -152,12 +155,12 @@ class SplitColumnsWriter:
         self._users = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leaves the files behind when it is sent to another process."""
+        """Pickles the arguments without the open files."""
         return SplitColumnsWriter, (self._stage, self._spec, self._bounds)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Self]:
-        """Opens the files of all splits, in their full size."""
+        """Opens the files of all splits at their full size."""
         with self._lock:
             if self._users == 0:
                 self._open_files()
@@ -183,18 +186,18 @@ class SplitColumnsWriter:
             self._files = files.pop_all()
 
     def _ranges(self, first: int, last: int) -> Iterator[tuple[Split, int, int]]:
-        """Yields which of the global rows [first, last) are in each split, in row order."""
+        """Cuts the global rows [first, last) at the bounds of the splits."""
         for split, (begin, end) in sorted(self._bounds.items(), key=lambda item: item[1]):
             start, stop = max(first, begin), min(last, end)
             if start < stop:
                 yield split, start, stop
 
     def write(self, first_row: int, rows: ClickColumns) -> dict[Split, int]:
-        """Writes rows with float32 features; returns their clicks in each split.
+        """Writes consecutive rows; returns their clicks in each split.
 
         Args:
-            first_row: global number of the first.
-            rows: consecutive rows.
+            first_row: global number of the first row.
+            rows: labels, float32 numerical features and ids.
         """
         clicks = dict.fromkeys(SPLITS, 0)
         for split, start, stop in self._ranges(first_row, first_row + len(rows)):
@@ -208,7 +211,7 @@ class SplitColumnsWriter:
         return clicks
 
     def targets(self, first: int, last: int) -> list[tuple[Split, EncodeTarget]]:
-        """Returns the descriptors that take the global rows [first, last), in row order."""
+        """Returns the open files for the global rows [first, last)."""
         id_bytes = tuple(f.dtype.itemsize for f in self._spec.categorical)
         targets = []
         for split, start, stop in self._ranges(first, last):
@@ -230,16 +233,16 @@ class SplitColumnsWriter:
 def read_rows(
     columns: EncodedColumns, split: Split, spec: FeatureSpec, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, ClickColumns]]:
-    """Yields rows of a split with float32 features (mapped, not read).
+    """Yields memory-mapped rows of a split, with float32 features.
 
     Args:
-        columns: with float32 features.
-        split: which one.
-        spec: the columns.
-        ranges: first row and end of each block.
+        columns: columns with float32 features.
+        split: name of the split.
+        spec: names and dtypes of the columns.
+        ranges: first row and end of each chunk of rows, counted in the split.
 
     Yields:
-        The first row of a block, and its rows.
+        The first row of a chunk, and its rows.
     """
     assert columns.float32 is not None
     reader = SplitBinaryReader(columns.folder, split, spec, access="memmap")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dictionaries of a dataset: a file per column, its categories in id order."""
+"""Dictionary files: the categories of each column, in id order."""
 
 import dataclasses
 import os
@@ -18,18 +18,18 @@ DICTIONARY_DTYPE = np.dtype("<u4")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dictionaries:
-    """The dictionary files of all columns; each has its name only when it is complete.
+    """The dictionary files of all columns; a file that exists is complete.
 
     Attributes:
-        folder: with the files.
-        key: names everything they depend on, for stages that depend on them.
+        folder: holds a file per column.
+        key: hash of the input and settings they depend on; later stages depend on it.
     """
 
     folder: Path
     key: str = ""
 
     def path(self, column: int) -> Path:
-        """Returns the file of a column: uint32 categories, the first has id 1."""
+        """Returns the file of a column: categories as uint32, from id 1."""
         return self.folder / f"cat_{column}.bin"
 
     @property
@@ -40,7 +40,7 @@ class Dictionaries:
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """Rows of each embedding table: the categories, and id 0."""
+        """Rows of each embedding table: the categories kept, and id 0."""
         return tuple(k + 1 for k in self.kept)
 
     def missing(self) -> list[int]:
@@ -64,7 +64,7 @@ class Dictionaries:
 
 
 def dataset_dictionaries(dataset: Path) -> Dictionaries:
-    """Returns the dictionaries of a dataset, with their folder made."""
+    """Makes the folder for the dictionaries of a dataset."""
     folder = dataset / DICTIONARY_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return Dictionaries(folder)

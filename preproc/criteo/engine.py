@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every engine takes and gives; finishing the dataset is the same for all of them.
+"""Interface of the engines: `EngineJob` in, `EngineResult` out.
 
-An engine is a function of an `EngineJob`. It fills `dataset` with the split folders if they are
-asked for, dictionaries/cat_i.bin and, where rows were bad, quarantine.csv, and returns an
-`EngineResult`. Rows stand in input order; the shuffle and parquet/ follow from `columns`. It never
-touches the final output path.
+An engine is a function from an `EngineJob` to an `EngineResult`. It stages a dataset folder with
+dictionaries/cat_i.bin, quarantine.csv if rows were rejected, and the split folders if the format
+`split` is wanted. Rows are in input order. Later stages, the same for all engines, shuffle them,
+write parquet/ and publish the dataset; an engine never writes to the output path.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from preproc.files.workspace import Workspace
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineJob:
-    """Everything an engine needs."""
+    """Inputs of an engine: settings, raw files, work folder and progress."""
 
     job: CriteoJob
     inputs: tuple[InputFile, ...]
@@ -32,10 +32,10 @@ class EngineJob:
     reporter: ProgressReporter
 
     def for_engine(self) -> "EngineJob":
-        """Returns the job as its engine is to see it.
+        """Returns the job with the format that the engine has to write.
 
-        TorchRec's layout is made from columns that are no part of the dataset, with float32
-        features: those that any engine leaves for parquet.
+        TorchRec's layout is made later, from columns with float32 features outside of the dataset.
+        Engines write these columns where the format is parquet alone.
         """
         if self.job.layout == "nvidia":
             return self
@@ -44,7 +44,7 @@ class EngineJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FileRows:
-    """What one raw file held."""
+    """Valid rows, lines and rejected rows of a raw file."""
 
     rows: int
     lines: int
@@ -53,14 +53,14 @@ class FileRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedColumns:
-    """Columns that an engine leaves to the stages after it.
+    """Encoded columns on disk, the input of the stages after the engine.
 
     Attributes:
-        folder: where the split-binary columns are, a folder per split; the dataset itself if it is
-            to have them.
-        float32: folder with a file per split, its numerical features as [rows, 13] float32; None
-            where no format needs them.
-        is_shuffled: train has its final order; otherwise it is in input order.
+        folder: holds a folder of split-binary columns per split; the dataset folder itself where
+            the dataset has the format `split`.
+        float32: holds a file of numerical features per split, [rows, 13] float32; None where no
+            format needs them.
+        is_shuffled: the training split has its final order, not the input's.
     """
 
     folder: Path
@@ -70,16 +70,16 @@ class EncodedColumns:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EngineResult:
-    """What an engine made.
+    """A staged dataset and its counts.
 
     Attributes:
         dataset: the staged folder.
         engine: name and version, for the manifest.
-        files: per input file, in order.
+        files: counts of each input file, in input order.
         rows: rows of each split.
         positives: clicks of each split.
         cardinalities: rows of each embedding table (kept categories + 1).
-        columns: what the shuffle, parquet and other layouts are made from.
+        columns: input of the shuffle and of the other formats and layouts.
     """
 
     dataset: Path
@@ -92,7 +92,7 @@ class EngineResult:
 
 
 class Executor(Protocol):
-    """Works on the units of a stage: threads of this process, or the executors of a cluster."""
+    """Runs units in threads of this process or on a cluster."""
 
     def map(
         self,
@@ -104,19 +104,20 @@ class Executor(Protocol):
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Works on every unit and returns the counts of all.
+        """Calls `work` for every unit; returns the sum of the counts.
 
         Args:
-            work: does one unit within the memory that it is given; a module's function or a partial
-                of one, as it may be sent to another process.
-            units: in the order in which they are to be started.
-            least_bytes: memory that a unit cannot do without.
-            progress: advanced by the work.
-            prepare: called in each process before its free memory is divided.
-            watch: told the counts so far, now and then; may raise, which ends the rest.
+            work: called with a unit, its memory budget in bytes and `progress`. It may be sent to
+                another process, so it is a function of a module, or a partial of one.
+            units: in the order in which they are started.
+            least_bytes: smallest memory budget of a unit.
+            progress: counters that `work` advances.
+            prepare: called once in each process, before its free memory is divided.
+            watch: called with the counts so far, from time to time; an error that it raises ends
+                the stage.
 
         Raises:
-            PreprocError: a unit cannot be done, or not even one has enough memory.
+            PreprocError: a unit failed, or the memory does not suffice for one.
         """
 
 
@@ -124,6 +125,6 @@ Engine = Callable[[EngineJob], EngineResult]
 
 
 def load_engine(name: str) -> Engine:
-    """Returns an engine of the registry; what it alone needs is imported now."""
+    """Imports an engine of the registry."""
     engine: Engine = importlib.import_module(ENGINES[name]).run
     return engine

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last stages of every engine: shuffle, parquet, spec and manifest, then one rename."""
+"""Stages after the engine: shuffle, parquet, manifest, and publishing the dataset."""
 
 import dataclasses
 import shutil
@@ -17,10 +17,10 @@ TRAIN: Split = "train"
 
 
 def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
-    """Completes the staged dataset and gives it its final name.
+    """Completes the staged dataset and renames it to the output folder.
 
     Returns:
-        The dataset folder.
+        The output folder.
     """
     result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
@@ -31,9 +31,9 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
         files = Manifest.describe_files(dataset)
         done = total
     sources = [
-        {"name": source.path.name, "bytes": source.size, "rows": held.rows}
-        | {"rejected": sum(held.rejected.values())}
-        for source, held in zip(engine_job.inputs, result.files, strict=True)
+        {"name": source.path.name, "bytes": source.size, "rows": counts.rows}
+        | {"rejected": sum(counts.rejected.values())}
+        for source, counts in zip(engine_job.inputs, result.files, strict=True)
     ]
     Manifest(
         kind="criteo",
@@ -52,33 +52,31 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
 
 
 def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
-    """Does what engines leave to others: the shuffle, then formats made of rows in that order."""
+    """Shuffles the staged dataset and writes its further formats and layouts."""
     job = engine_job.job
     if job.semantics.shuffle_seed is not None and not result.columns.is_shuffled:
         result = shuffle_train(engine_job, result, job.semantics.shuffle_seed)
     if job.layout == "torchrec":
         result = separate_dataset(result)
     if "parquet" in job.format:
-        from preproc.criteo.layouts.parquet import (
-            write_splits,  # PyArrow, only for those who want parquet
-        )
+        from preproc.criteo.layouts import parquet  # imports PyArrow: 40 MiB, a third of a second
 
-        write_splits(engine_job, result)
+        parquet.write_splits(engine_job, result)
     if "split" in job.format and job.layout == "torchrec":
         write_wide(engine_job, result)
     return result
 
 
 def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> EngineResult:
-    """Returns the same dataset with the training split in the order of its shuffle keys.
+    """Stages a copy of the dataset with a shuffled training split.
 
-    What the engine staged stays as it is, for a resumed run: the shuffled dataset is a second
-    folder, where the other splits are links to the engine's files.
+    The engine's folder is not changed, so that a run can be resumed. In the copy, the files of the
+    other splits are hard links to the engine's.
 
     Args:
-        engine_job: what to do.
-        result: of the engine, every split in input order.
-        seed: of the keys.
+        engine_job: gives memory limit, threads and progress.
+        result: the engine's, with every split in input order.
+        seed: in [0, 2**64), for `shuffle_keys`.
 
     Raises:
         PreprocError: the memory limit is too small.
@@ -117,10 +115,10 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
 
 
 def _work_folder(parent: Path, seed: int, sources: list[Path]) -> Path:
-    """Returns the folder of a shuffle of the very files that the engine made.
+    """Makes the work folder of a shuffle; removes those of earlier shuffles.
 
-    Another seed, files written anew, or a restart of the machine (before which what was written
-    may not have reached the disk) leave work of no use behind, which is removed.
+    Work is continued only for the same seed and unchanged files, and not after a restart of the
+    machine, before which files may not have reached the disk.
     """
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     key = settings_key({"seed": seed, "files": stats, "boot": boot_id() or time.time_ns()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The raw files of a run: which they are, and where their lines begin."""
+"""Finds the raw files of a run, and line starts in them."""
 
 import os
 import re
@@ -13,14 +13,14 @@ _DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
 
 
 def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
-    """Returns the raw files of a folder or a single one, in row order.
+    """Returns the raw files of a run, in row order.
 
     Args:
-        path: folder with day_0 ... day_N, or a file.
-        by_days: splits are made by days, so there must be several.
+        path: folder with day_0 ... day_N, or one file.
+        by_days: the last day becomes validation and test, so two days are the minimum.
 
     Raises:
-        PreprocError: nothing suitable is there.
+        PreprocError: there is no suitable file.
     """
     if not path.exists():
         raise PreprocError(
@@ -84,7 +84,12 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
 
 
 def align_to_line(fd: int, offset: int, size: int) -> int:
-    """Returns the first byte at or after `offset` that begins a line (or `size`).
+    """Returns the offset of the first line start at or after `offset`.
+
+    Args:
+        fd: plain text file.
+        offset: byte of the file.
+        size: bytes of the file; returned where no line starts after `offset`.
 
     Raises:
         PreprocError: a line is longer than any Criteo row.
@@ -93,20 +98,25 @@ def align_to_line(fd: int, offset: int, size: int) -> int:
         return max(0, min(offset, size))
     at = offset - 1
     while at < size:
-        piece = os.pread(fd, _PROBE_BYTES, at)
-        if not piece:
+        text = os.pread(fd, _PROBE_BYTES, at)
+        if not text:
             break
-        newline = piece.find(b"\n")
+        newline = text.find(b"\n")
         if newline >= 0:
             return at + newline + 1
-        at += len(piece)
+        at += len(text)
         if at - offset > MAX_LINE_BYTES:
             raise PreprocError(long_line_message(None, offset))
     return size
 
 
 def long_line_message(path: Path | None, offset: int) -> str:
-    """Returns what to say about a line without an end."""
+    """Returns the error message for a line that is too long.
+
+    Args:
+        path: the file, if it is known.
+        offset: first byte of the line in its text.
+    """
     return (
         f"{path or 'input'}: the line at byte {offset} is longer than 1 MiB; this is not a Criteo "
         "log (40 tab-separated fields per line)"

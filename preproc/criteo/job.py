@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one preprocessing run is asked to do, validated."""
+"""Settings of a preprocessing run, and the presets."""
 
 import dataclasses
 import math
@@ -23,17 +23,17 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 PRESETS = PresetFolder(Path(__file__).with_name("presets"), {CriteoSemantics: "transform"})
-"""The known sets of rules; the values of `dlrm` are the defaults of `CriteoSemantics`."""
+"""Known settings of the transform; those of `dlrm` are the defaults of `CriteoSemantics`."""
 
 
 def semantics_of(preset: str) -> CriteoSemantics:
-    """Reads the rules of a preset.
+    """Reads the transform settings of a preset.
 
     Args:
-        preset: its name, or a YAML file.
+        preset: name of a preset, or path of a YAML file.
 
     Raises:
-        UserError: there is no such preset, or its file is refused.
+        UserError: there is no such preset, or its file is not valid.
     """
     return CriteoSemantics(**PRESETS.read(preset).values)
 
@@ -79,7 +79,7 @@ class CriteoJob:
     spark: SparkSettings = dataclasses.field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses values that are not allowed."""
         require_choices(self, {"engine": ENGINES})
         unknown = [f for f in self.format if f not in FORMATS]
         if unknown or not self.format or len(set(self.format)) < len(self.format):
@@ -95,4 +95,4 @@ class CriteoJob:
 
 
 SECTIONS: dict[type, str] = {CriteoJob: "run", CriteoSemantics: "transform", SparkSettings: "spark"}
-"""Sections of the flags, and their headings."""
+"""Sections of settings, each with its heading in `--help`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One preprocessing run: look before working, let the engine work, finish the dataset."""
+"""Runs preprocessing: checks the input, calls the engine, finishes the dataset."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
     """Makes a dataset from raw logs.
 
     Args:
-        job: what to do.
-        engine: does the work; None takes the one that the job names.
+        job: settings of the run.
+        engine: called instead of the engine that the job names.
 
     Returns:
         The dataset folder.
 
     Raises:
-        PreprocError: input, settings or machine do not allow it.
+        PreprocError: the input, the settings or the machine do not allow it.
     """
     inputs = criteo_preflight.check(job)
     reporter = ProgressReporter(job.progress)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks before any work: what would fail after hours fails here, with a remedy."""
+"""Checks files, their format and disk space before a run starts."""
 
 import shutil
 from collections import Counter
@@ -17,20 +17,20 @@ from recsys.sizes import format_bytes
 SAMPLE_ROWS = 100
 
 _SPLIT_ROW_BYTES = 89  # the full Criteo log at frequency limit 15
-_PARQUET_ROW_BYTES = 60 + 52  # the parts, and float32 columns until they are written
+_PARQUET_ROW_BYTES = 60 + 52  # the part files, and float32 columns until they are written
 _RUNS_ROW_BYTES = 50  # sorted runs, at 64 MiB of text per unit
 _FLOAT32_ROW_BYTES = 52
 _WIDE_ROW_BYTES = 160
-_NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and what one group becomes
+_NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
 
 def check(job: CriteoJob) -> tuple[InputFile, ...]:
-    """Returns the input files if the run can start.
+    """Checks that the run can start; returns its input files.
 
     Raises:
-        PreprocError: it cannot; the message names the file, what was found and what to do.
+        PreprocError: it cannot; the message names the file, the reason and the remedy.
     """
     check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
     inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
@@ -44,19 +44,19 @@ def check(job: CriteoJob) -> tuple[InputFile, ...]:
 
 
 def _sample(file: InputFile) -> list[bytes]:
-    """Returns the first whole rows of a file."""
+    """Returns up to `SAMPLE_ROWS` rows from the start of a file."""
     text = next(file.blocks(), b"")
     lines = text.split(b"\n", SAMPLE_ROWS)
     if len(lines) > 1 or len(text) > 2**19 - 1:
-        lines.pop()  # what follows the last row wanted, or a row cut in the middle
+        lines.pop()  # the text after the last row of the sample, or a row cut in the middle
     return [line.removesuffix(b"\r") for line in lines]
 
 
 def check_sample(file: InputFile, rows: list[bytes]) -> None:
-    """Refuses a file whose first rows show that it is something else.
+    """Refuses a file whose first rows are no Criteo log.
 
     Raises:
-        PreprocError: no row is good, or the first is a header line.
+        PreprocError: no row is valid, or the first is a header line.
     """
     reasons = [reject_reason(row) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
@@ -73,7 +73,7 @@ def check_sample(file: InputFile, rows: list[bytes]) -> None:
         )
     separator, count = max(
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
-        key=lambda found: (found[1], found[0] == "tab"),
+        key=lambda counted: (counted[1], counted[0] == "tab"),
     )
     if separator == "tab" and count == NUM_COLUMNS - 1:
         guess = "looks like Kaggle test.txt, which has no label; use train.txt"
@@ -97,7 +97,7 @@ def _usual_count(rows: list[bytes], separator: bytes) -> int:
 
 
 def _is_header(row: bytes) -> bool:
-    """Returns whether label and integer columns hold names."""
+    """Returns True if label and integer columns hold names."""
     fields = row.split(b"\t")
     names = [f for f in fields[: 1 + NUM_NUMERICAL] if f.strip() and f.strip()[:1].isalpha()]
     return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
@@ -111,8 +111,12 @@ def _excerpt(row: bytes) -> str:
 def check_disk(job: CriteoJob, rows: float) -> None:
     """Refuses a run that would fill the disk.
 
+    Args:
+        job: settings of the run.
+        rows: estimated rows of the input.
+
     Raises:
-        PreprocError: the estimate exceeds what is free.
+        PreprocError: the estimated need exceeds the free space.
     """
     workspace = Workspace(job.output, job.work_dir)
     output_bytes = rows * _SPLIT_ROW_BYTES
@@ -130,8 +134,8 @@ def check_disk(job: CriteoJob, rows: float) -> None:
     by_device: dict[int, list[tuple[Path, float]]] = {}
     for folder, need in needs:
         by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
-    for parts in by_device.values():
-        folder, need = parts[0][0], sum(need for _, need in parts)
+    for on_device in by_device.values():
+        folder, need = on_device[0][0], sum(need for _, need in on_device)
         free = shutil.disk_usage(folder).free + workspace.used_bytes()
         if need > free:
             raise PreprocError(

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one definition of what Criteo preprocessing means; every engine implements exactly this.
+"""Rules of Criteo preprocessing, from raw rows to numbers and ids.
 
-A raw row is bytes up to LF (one CR before it is dropped) and must match `row_grammar`. A category
-is the unsigned 32-bit number behind its hex digits. Kept categories get ids 1..K by count
-descending, then value ascending; id 0 is missing, rare and unseen together.
+Every engine implements exactly these rules. A raw row is the bytes up to LF (one CR before it is
+dropped) and must match `row_grammar`. A category is the unsigned 32-bit number that its hex digits
+spell. Categories that are kept get the ids 1, 2, ... by count descending, then value ascending;
+missing, rare and unseen categories all get id 0.
 
-Two anchors disagree on the details (docs/dataset_format.md lists them), so each known set of
-rules is a preset in presets/, and every field of it can be overridden.
+Published recipes disagree on the details (docs/dataset_format.md lists them), so each known recipe
+is a preset in presets/, and every setting of it can be overridden.
 """
 
 import dataclasses
@@ -27,16 +28,16 @@ NUM_COLUMNS = 1 + NUM_NUMERICAL + NUM_CATEGORICAL
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 SHORTEST_ROW_BYTES = 41
-"""A label, 39 tabs and a line feed: bounds how many rows unread text can hold."""
+"""A label, 39 tabs and a line feed; gives an upper bound of the rows in unread text."""
 
 REMEDIES = ", or keep fewer categories (`frequency_limit`, `category_modulus`)"
-"""What the user may change where categories do not fit the memory limit."""
+"""Further remedies where categories do not fit the memory limit, for error messages."""
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 RejectReason = Literal["columns", "label", "integer", "hex", "encoding"]
-"""Why a row is refused; when several apply, the first in this order of checks is reported.
+"""Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
 `columns`: not 40 tab-separated fields. Then, field by field from the left: `encoding`: a byte
 outside printable ASCII; `label`: not `0` or `1`; `integer`: not `-?[0-9]{1,10}` or outside int32;
@@ -46,9 +47,9 @@ REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
 def row_grammar() -> re.Pattern[bytes]:
-    """Returns the pattern a raw row (without its line end) must match in full.
+    """Returns the pattern of a valid row, without its line end.
 
-    Integers must fit int32 besides, which a pattern cannot say.
+    Integers must also fit int32, which a pattern cannot express.
     """
     return re.compile(
         rb"[01](?:\t(?:-?[0-9]{1,10})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}"
@@ -60,7 +61,7 @@ _GRAMMAR = row_grammar()
 
 
 def reject_reason(row: bytes) -> RejectReason | None:
-    """Returns why a row (without its line end) is refused, None if it is good."""
+    """Checks a row without its line end; None if valid."""
     fields = row.split(b"\t")
     if len(fields) != NUM_COLUMNS:
         return "columns"
@@ -71,7 +72,7 @@ def reject_reason(row: bytes) -> RejectReason | None:
     for index, field in enumerate(fields):
         if any(not 0x20 <= byte <= 0x7E for byte in field):
             return "encoding"
-        # The field in the company of good ones: the grammar then judges it alone.
+        # The other fields are valid, so the grammar checks this one alone.
         alone = [b"0", *[b""] * (NUM_COLUMNS - 1)]
         alone[index] = field
         fits = _GRAMMAR.fullmatch(b"\t".join(alone)) is not None
@@ -88,7 +89,7 @@ def reject_reason(row: bytes) -> RejectReason | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoSemantics:
-    """Rules of the transform: the meaning of a dataset's numbers and ids."""
+    """Settings of the transform from raw rows to numbers and ids."""
 
     numerical_offset: int = setting(2, "Added to a numerical value before the natural logarithm.")
     numerical_min: int = setting(-1, "Smaller raw values are raised to this one first.")
@@ -122,7 +123,7 @@ class CriteoSemantics:
     )
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses values that are not allowed."""
         if self.numerical_min + self.numerical_offset < 1:
             raise UserError(
                 f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
@@ -152,13 +153,13 @@ def transform_numerical(
     """Transforms raw integers: f32(ln_f64(max(x, min) + offset)), rounded to nearest even.
 
     Args:
-        values: raw integers, any shape; what stands where `missing` holds is ignored.
+        values: raw integers, any shape; ignored where `missing` is True.
         missing: same shape, True where the field was empty.
-        semantics: offset, minimum and the rule for missing fields.
+        semantics: gives offset, minimum and the value of missing fields.
 
     Returns:
-        float32 of the same shape. Split binary stores float16 of this float32: both roundings are
-        part of the contract, since float64 to float16 directly differs for 1021 integers < 2**24.
+        float32 of the same shape. Split binary stores it rounded to float16. Both roundings belong
+        to the format: rounding float64 directly to float16 differs for 1021 integers below 2**24.
     """
     raw = np.where(missing, 0, values).astype(np.int64)
     shifted = np.maximum(raw, semantics.numerical_min) + semantics.numerical_offset
@@ -171,15 +172,15 @@ def transform_numerical(
 def order_dictionary(
     values: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint64], frequency_limit: int
 ) -> npt.NDArray[np.uint32]:
-    """Returns the kept values in id order: the value at position i has id i + 1.
+    """Returns the categories that are kept, in id order from 1.
 
     Args:
-        values: [K'] distinct categories.
-        counts: [K'] how often each was seen.
-        frequency_limit: values seen fewer times are left out.
+        values: [n] distinct categories.
+        counts: [n] occurrences of each category.
+        frequency_limit: categories with fewer occurrences are left out.
 
     Returns:
-        [K] uint32, by count descending, then value ascending.
+        uint32 categories by count descending, then value ascending.
     """
     kept = counts >= max(frequency_limit, 1)
     values, counts = values[kept], counts[kept]
@@ -190,11 +191,14 @@ def order_dictionary(
 def split_bounds(
     rows_per_day: list[int], semantics: CriteoSemantics
 ) -> dict[Split, tuple[int, int]]:
-    """Returns the half-open range of global (valid) row numbers of each split.
+    """Returns the first row and the end of each split.
 
     Args:
         rows_per_day: valid rows of each input file, in input order.
-        semantics: how to split.
+        semantics: gives the fractions, or the order and rounding of the last day's halves.
+
+    Returns:
+        Half-open ranges of global row numbers, which count valid rows from 0.
     """
     total = sum(rows_per_day)
     if semantics.split_fractions is not None:
@@ -216,7 +220,7 @@ _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns the keys that order a shuffled training split, ascending: SplitMix64 of each row.
+    """Returns the sort keys of the shuffle: SplitMix64 of each row.
 
     The key of row r is output number r, counted from 0, of the SplitMix64 generator with `seed` as
     its initial state, modulo 2**64 throughout:
@@ -226,7 +230,7 @@ def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB
         key = z ^ (z >> 31)
 
-    Every step can be undone, so no two rows have the same key and the order has no ties. Source:
+    Every step is invertible, so no two rows have the same key and the order has no ties. Source:
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 
     Args:
@@ -234,7 +238,7 @@ def shuffle_keys(seed: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
         rows: [n] global numbers of valid rows, in input order.
 
     Returns:
-        [n] uint64.
+        [n] uint64; rows are written in ascending order of their keys.
     """
     z = (rows + np.uint64(1)) * _GOLDEN_RATIO
     z += np.uint64(seed)

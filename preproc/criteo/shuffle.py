@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the rows of column files into the order of their shuffle keys, out of core.
+"""Shuffles column files on disk: a bucket sort by shuffle keys.
 
-buckets  a unit of rows after the other: all columns of a row side by side as one record, the
-         records ordered by the top bits of their keys, to a file of the unit's own
-shuffle  a bucket (a range of keys: a piece of every such file) after the other: sorted in memory,
-         taken apart and written to its place in the final columns
+A record is a row's key and its values of all columns, side by side. A bucket is the set of rows
+whose keys have the same top bits. There are two passes:
 
-The disk is read and written in long pieces throughout, and memory is bounded by one unit or bucket
-per thread. A unit's file and a bucket's record exist whole or not at all, so an interrupted shuffle
-continues. Keys follow from row numbers alone: where a row goes depends neither on the sizes of
-units and buckets nor on threads.
+buckets  for each unit of rows: makes the records, orders them by bucket, writes them to a file
+shuffle  for each bucket: reads its records from all files, sorts them by key in memory, and writes
+         the values to the bucket's rows of the new columns
+
+Reads and writes are long throughout, and memory is bounded by one unit or bucket per thread. A
+unit's file and a bucket's record on disk are complete if they exist, so an interrupted shuffle
+continues. Keys follow from row numbers alone: the new order depends neither on the sizes of units
+and buckets nor on threads.
 """
 
 import contextlib
@@ -32,19 +34,19 @@ from preproc.files.workspace import write_record
 from recsys.data.positioned_io import read_array, write_at
 
 LEAST_UNIT_ROWS = 1 << 18
-"""Rows of a unit, and at most of an average bucket, unless the input is very large."""
+"""Rows of a unit, and the most of an average bucket, unless the input is very large."""
 
-_PIECE_ROWS = 1024
-"""What a bucket should find in each unit's file: 80 kB, so that seeks do not dominate."""
+_READ_ROWS = 1024
+"""Least rows of a bucket in a unit's file, on average: 80 kB, so that seeks do not dominate."""
 
-_BLOCK_ROWS = 1 << 13
-"""Rows put together or taken apart at once: 650 kB of records, for the cache."""
+_CHUNK_ROWS = 1 << 13
+"""Rows converted to or from records at once: 650 kB of records, for the cache."""
 
 _WORK_ROW_BYTES = 40
-"""Memory per row of a unit or bucket beside its record: keys, order, and what sorting takes."""
+"""Memory per row of a unit or bucket in addition to its record: key, order, temporary arrays."""
 
 _THREAD_BYTES = 8 * 2**20
-"""Memory of a thread for blocks, and for buckets larger than the average one."""
+"""Memory of a thread for chunks, and for buckets larger than the average one."""
 
 _MAX_BUCKETS_LOG2 = 16  # NumPy sorts 16-bit numbers by radix
 _COUNT = np.dtype("<u8")
@@ -53,7 +55,7 @@ _WORD = np.dtype("<u8")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnFile:
-    """A file with one value of fixed width per row, and where the values go in their new order."""
+    """A file of fixed-width values, one per row, and its shuffled copy."""
 
     source: Path
     target: Path
@@ -73,11 +75,10 @@ def shuffle_columns(
     Args:
         columns: files of `num_rows` values each.
         num_rows: at least 1; rows are numbered from 0.
-        seed: of the keys.
-        folder: for the work state. It must belong to these files and this seed alone; the work
-            found there is continued.
+        seed: in [0, 2**64), for `shuffle_keys`.
+        folder: holds the work state of these files and this seed alone, which is continued.
         memory_limit: bytes of anonymous memory of the whole process.
-        threads: at most.
+        threads: the most threads to use.
         reporter: shows the two passes.
 
     Raises:
@@ -95,10 +96,13 @@ def shuffle_columns(
 
 
 def record_dtype(row_bytes: Sequence[int]) -> np.dtype[np.void]:
-    """Returns a row of columns of these widths: field `key`, then fields `0`, `1`, ... .
+    """Returns the dtype of a record: fields `key`, `0`, `1`, ... .
 
-    Every field lies on its natural boundary, with no gaps between, and the whole is a number of
-    8-byte words: so NumPy copies it fastest.
+    Every field is aligned, without gaps, and the size is a multiple of 8 bytes, which NumPy copies
+    fastest.
+
+    Args:
+        row_bytes: bytes of a value of each column.
     """
     coarsest_first = sorted(range(len(row_bytes)), key=lambda i: -(row_bytes[i] & -row_bytes[i]))
     fields = [("key", "<u8"), *((str(i), _value_type(row_bytes[i])) for i in coarsest_first)]
@@ -110,9 +114,15 @@ def _value_type(row_bytes: int) -> str:
 
 
 def choose_unit_rows(num_rows: int, record_bytes: int, free_bytes: int) -> int:
-    """Returns the rows of a unit: few large ones for the disk, as far as memory allows."""
+    """Chooses the rows of a unit: long reads, bounded memory.
+
+    Args:
+        num_rows: rows of the columns.
+        record_bytes: bytes of a record.
+        free_bytes: memory for one thread.
+    """
     rows = LEAST_UNIT_ROWS
-    while rows * rows < num_rows * _PIECE_ROWS:
+    while rows * rows < num_rows * _READ_ROWS:
         rows *= 2
     while (
         unit_memory(rows, record_bytes) > free_bytes and rows // 2 > num_rows >> _MAX_BUCKETS_LOG2
@@ -122,13 +132,13 @@ def choose_unit_rows(num_rows: int, record_bytes: int, free_bytes: int) -> int:
 
 
 def unit_memory(unit_rows: int, record_bytes: int) -> int:
-    """Returns the bytes that a thread takes for a unit or bucket."""
+    """Returns the memory in bytes for one unit or bucket."""
     return unit_rows * (record_bytes + _WORK_ROW_BYTES) + _THREAD_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one shuffle is cut into units and buckets, and where its work state is."""
+    """Units, buckets and work files of one shuffle."""
 
     columns: tuple[ColumnFile, ...]
     record: np.dtype[np.void]
@@ -164,7 +174,7 @@ class _Plan:
 
 
 def _run(plan: _Plan, memory_limit: int, threads: int, reporter: ProgressReporter) -> None:
-    """Does what is left to do of both passes."""
+    """Runs both passes over the units and buckets that are missing."""
     buckets = [b for b in range(plan.buckets) if not plan.bucket_path(b).exists()]
     if not buckets:
         return
@@ -194,7 +204,7 @@ def _run(plan: _Plan, memory_limit: int, threads: int, reporter: ProgressReporte
 
 
 class _UnitWriter(contextlib.ExitStack):
-    """Writes the file of a unit: rows of each bucket, then records in the order of buckets."""
+    """Writes a unit's file: rows of each bucket, then records by bucket."""
 
     def __init__(self, plan: _Plan) -> None:
         super().__init__()
@@ -210,19 +220,19 @@ class _UnitWriter(contextlib.ExitStack):
         records = np.empty(len(rows), plan.record)
         records["key"] = keys
         del keys, buckets
-        for block in _blocks(len(rows), progress):
-            self._fill(records[block], rows.start + block.start)
+        for chunk in _chunks(len(rows), progress):
+            self._fill(records[chunk], rows.start + chunk.start)
         words = _as_words(records)
         path = plan.unit_path(unit)
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             file.write(counts.data)
-            for block in _blocks(len(rows), progress):
-                file.write(words.take(order[block], axis=0).data)
+            for chunk in _chunks(len(rows), progress):
+                file.write(words.take(order[chunk], axis=0).data)
         temporary.replace(path)
 
     def _fill(self, records: npt.NDArray[np.void], first_row: int) -> None:
-        """Puts the columns of rows from `first_row` on side by side."""
+        """Reads the values of the rows from `first_row` into their records."""
         for i, (column, fd) in enumerate(zip(self._plan.columns, self._sources, strict=True)):
             values = records[str(i)]
             offset = first_row * values.itemsize
@@ -230,7 +240,7 @@ class _UnitWriter(contextlib.ExitStack):
 
 
 class _BucketWriter(contextlib.ExitStack):
-    """Writes a bucket to its rows of the final columns.
+    """Writes a bucket to its rows of the new columns.
 
     Attributes:
         bucket_rows: rows of each bucket.
@@ -242,7 +252,7 @@ class _BucketWriter(contextlib.ExitStack):
         counts, self._units = [], []
         for unit in range(plan.units):
             path = plan.unit_path(unit)
-            # Mapped, so that thousands of files take no descriptors.
+            # Mapped, so that thousands of files use no descriptors.
             counts.append(np.memmap(path, _COUNT, "r", shape=(plan.buckets,)))
             shape = (len(plan.rows_of_unit(unit)), plan.record.itemsize // _WORD.itemsize)
             header = plan.buckets * _COUNT.itemsize
@@ -259,33 +269,33 @@ class _BucketWriter(contextlib.ExitStack):
             self._targets.append(fd)
 
     def write(self, bucket: int, progress: Progress) -> None:
-        pieces = zip(self._units, self._starts[:, bucket], self._ends[:, bucket], strict=True)
-        words = np.concatenate([unit[start:end] for unit, start, end in pieces])
+        ranges = zip(self._units, self._starts[:, bucket], self._ends[:, bucket], strict=True)
+        words = np.concatenate([unit[start:end] for unit, start, end in ranges])
         order = np.argsort(words[:, 0])  # the keys; no two are equal
-        for block in _blocks(len(words), progress):
-            taken = words.take(order[block], axis=0)
+        for chunk in _chunks(len(words), progress):
+            taken = words.take(order[chunk], axis=0)
             records = taken.reshape(-1).view(self._plan.record)
-            row = self._first_rows[bucket] + block.start
+            row = self._first_rows[bucket] + chunk.start
             for i, fd in enumerate(self._targets):
                 write_at(fd, records[str(i)], row * self._plan.row_bytes(i))
         write_record(self._plan.bucket_path(bucket), {"rows": len(words)})
 
 
 def _bucket_of(keys: npt.NDArray[np.uint64], buckets_log2: int) -> npt.NDArray[np.uint16]:
-    """Returns the top bits of keys."""
+    """Returns the bucket of each key: its top `buckets_log2` bits."""
     if buckets_log2 == 0:
         return np.zeros(len(keys), np.uint16)  # a shift by all 64 bits is not defined
     return (keys >> np.uint64(64 - buckets_log2)).astype(np.uint16)
 
 
 def _as_words(records: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-    """Returns records as rows of words: NumPy moves those whole, not field by field."""
+    """Returns records as rows of 8-byte words, which NumPy copies faster."""
     return records.view(_WORD).reshape(len(records), -1)
 
 
-def _blocks(rows: int, progress: Progress) -> Iterator[slice]:
-    """Yields the blocks of so many rows, until the run is cancelled."""
-    for start in range(0, rows, _BLOCK_ROWS):
+def _chunks(rows: int, progress: Progress) -> Iterator[slice]:
+    """Cuts a number of rows into chunks, until the run is cancelled."""
+    for start in range(0, rows, _CHUNK_ROWS):
         if progress.stop:
             raise CancelledError("the shuffle was cancelled")
-        yield slice(start, min(start + _BLOCK_ROWS, rows))
+        yield slice(start, min(start + _CHUNK_ROWS, rows))

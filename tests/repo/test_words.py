@@ -20,7 +20,7 @@ NOT_YET = (
     "bert4rec/scripts/",
     "bert4rec/serve/",
     "bert4rec/train/",
-    "preproc/criteo/",
+    "preproc/criteo/engines/",
     "preproc/nvtabular/",
     "preproc/ratings/engines/",
     "preproc/spark/",

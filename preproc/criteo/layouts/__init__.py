@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further layouts of a click dataset: parquet and TorchRec's arrays."""
+"""Writers of the further layouts: parquet and TorchRec's arrays."""

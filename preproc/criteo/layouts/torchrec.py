@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--layout torchrec`: datasets as TorchRec with NVTabular has them, from any engine's columns.
+"""Writes split binary in the layout of TorchRec with NVTabular.
 
-Split binary in the wide flavour (float32 labels and features, int32 ids: 160 bytes a Criteo row)
-and TorchRec's names of the columns.
+It is the wide flavour of split binary: float32 labels and features, int32 ids, 160 bytes per Criteo
+row, with TorchRec's names of the columns.
 """
 
 import contextlib
@@ -21,24 +21,27 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 
 UNIT_ROWS = 1 << 20
-_BLOCK_ROWS = 1 << 15
-_BLOCK_BYTES = 32 * 2**20
-"""Memory of a thread: a block of rows in both flavours, with what converting takes."""
+_CHUNK_ROWS = 1 << 15
+_CHUNK_BYTES = 32 * 2**20
+"""Memory of a thread: a chunk of rows in both flavours, and temporary arrays."""
 
 ROW_BYTES = 4 * NUM_COLUMNS
 
 
 def dataset_spec(layout: Layout, cardinalities: Sequence[int]) -> FeatureSpec:
-    """Returns the columns of a dataset: TorchRec calls the numerical ones int_0, int_1, ... ."""
+    """Returns names and dtypes of the columns of a layout.
+
+    TorchRec's numerical features are float32 with the names int_0, int_1, ... .
+    """
     if layout == "torchrec":
         return FeatureSpec.criteo(cardinalities, numerical_dtype="float32", numerical_prefix="int_")
     return FeatureSpec.criteo(cardinalities)
 
 
 def separate_dataset(result: EngineResult) -> EngineResult:
-    """Returns a result with a dataset folder of its own, where nothing is of another layout yet.
+    """Stages a second dataset folder without splits and parquet.
 
-    The engine's folder may hold parquet that an interrupted run in NVIDIA's layout left.
+    The engine's folder may have those of NVIDIA's layout, from an interrupted run.
     """
     dataset = result.dataset.parent / "torchrec" / "dataset"
     link_files(result.dataset, dataset, but={*SPLITS, "parquet"})
@@ -46,10 +49,10 @@ def separate_dataset(result: EngineResult) -> EngineResult:
 
 
 def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
-    """Writes the splits of a staged dataset in the wide flavour; finished units are kept.
+    """Writes the splits in the wide flavour, except units already written.
 
     Args:
-        engine_job: says how much memory and how many threads to use.
+        engine_job: gives memory limit, threads and progress.
         result: the dataset, its rows, and columns with float32 features.
     """
     job, rows = engine_job.job, result.rows
@@ -67,15 +70,15 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
     def work(unit: tuple[Split, int], writer: SplitBinaryWriter) -> None:
         split, first = unit
         last = stop_of(unit)
-        ranges = ((r, min(r + _BLOCK_ROWS, last)) for r in range(first, last, _BLOCK_ROWS))
-        for start, block in read_rows(result.columns, split, spec, ranges):
+        ranges = ((r, min(r + _CHUNK_ROWS, last)) for r in range(first, last, _CHUNK_ROWS))
+        for start, chunk in read_rows(result.columns, split, spec, ranges):
             if progress.stop:
                 raise CancelledError("writing the wide flavour was cancelled")
-            writer.write(start, block)
+            writer.write(start, chunk)
         write_record(paths[unit], {"rows": last - first})
 
     progress.rows = sum(rows.values()) - sum(stop_of(unit) - unit[1] for unit in missing)
-    threads, _ = share_budget(job.memory_limit, job.threads, _BLOCK_BYTES)
+    threads, _ = share_budget(job.memory_limit, job.threads, _CHUNK_BYTES)
     total = sum(rows.values()) * ROW_BYTES
     with (
         engine_job.reporter.stage(

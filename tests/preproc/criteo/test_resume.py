@@ -33,7 +33,7 @@ from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.rules import CriteoSemantics
 from preproc.criteo.engines.native.units import NativeSettings
 from tests.preproc.criteo.rows import run
-shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._PIECE_ROWS = 512, 1
+shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._READ_ROWS = 512, 1
 SMALL = NativeSettings(unit_bytes=40_000)
 SHUFFLED = CriteoSemantics(shuffle_seed=3)
 BOTH = ("split", "parquet")

@@ -54,8 +54,8 @@ def seeded(seed: int | None, **fields: object) -> CriteoSemantics:
 def small_units(monkeypatch) -> None:
     """Several units and buckets even of few rows."""
     monkeypatch.setattr(shuffle_columns, "LEAST_UNIT_ROWS", 128)
-    monkeypatch.setattr(shuffle_columns, "_PIECE_ROWS", 1)
-    monkeypatch.setattr(shuffle_columns, "_BLOCK_ROWS", 50)
+    monkeypatch.setattr(shuffle_columns, "_READ_ROWS", 1)
+    monkeypatch.setattr(shuffle_columns, "_CHUNK_ROWS", 50)
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +180,8 @@ def test_files_of_any_width_and_number_of_units(
     write_columns(folder / "in", names, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shuffle_columns, "LEAST_UNIT_ROWS", unit_rows)
-        patch.setattr(shuffle_columns, "_PIECE_ROWS", 1)
-        patch.setattr(shuffle_columns, "_BLOCK_ROWS", 37)
+        patch.setattr(shuffle_columns, "_READ_ROWS", 1)
+        patch.setattr(shuffle_columns, "_CHUNK_ROWS", 37)
         shuffle(folder / "in", folder / "out", rows, seed, threads=threads)
     order = shuffled_order(seed, rows)
     for name, width in names.items():
@@ -291,7 +291,7 @@ from tests.preproc.criteo.test_shuffle import shuffle
 source, target = map(Path, sys.argv[1:3])
 rows, unit_rows, limit = map(int, sys.argv[3:])
 if unit_rows:
-    shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._PIECE_ROWS = unit_rows, 1
+    shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._READ_ROWS = unit_rows, 1
 shuffle(source, target, rows, 99, memory_limit=limit)
 """
 
