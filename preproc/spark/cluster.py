@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a cluster gives no executor: Spark itself waits for ever and says nothing.
+"""Explanations for a cluster that starts no executor.
 
-A standalone master is asked for its workers through the driver's own connection, with the message
-that its web page uses. YARN and Kubernetes have their own tools, which the message names.
+Spark itself waits forever and logs nothing. A standalone master reports its workers over the
+driver's RPC connection, as to its web page; for YARN and Kubernetes the message names their tools.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
-    """What one worker of a standalone cluster has, and what is free of it (bytes)."""
+    """Cores and memory (bytes) of a standalone cluster's worker, total and free."""
 
     cores: int
     memory: int
@@ -26,16 +26,12 @@ class Worker:
 
 
 def explain(context: Any) -> str:
-    """Returns why no executor works, as far as it can be found out.
-
-    Args:
-        context: the SparkContext, connected.
-    """
+    """Explains why a connected SparkContext has no executor, as far as known."""
     master = context.master
     conf = context.getConf()
     memory = conf.get("spark.executor.memory", _DEFAULT_EXECUTOR_MEMORY)
-    asked_memory = parse_spark_size("spark.executor.memory", memory)
-    asked_cores = int(conf.get("spark.executor.cores", "1"))
+    memory_bytes = parse_spark_size("spark.executor.memory", memory)
+    cores = int(conf.get("spark.executor.cores", "1"))
     if master.startswith("yarn"):
         return (
             "YARN gave no container; see `yarn application -status "
@@ -49,34 +45,34 @@ def explain(context: Any) -> str:
         workers = standalone_workers(context, master)
     except Exception as error:  # noqa: BLE001  (Spark's inner interface; the report must not fail)
         return f"the workers of {master} could not be asked ({type(error).__name__})"
-    return explain_workers(workers, asked_cores, asked_memory)
+    return explain_workers(workers, cores, memory_bytes)
 
 
 def explain_workers(workers: list[Worker], cores: int, memory: int) -> str:
-    """Returns why none of some workers takes an executor of `cores` and `memory` bytes."""
-    asked = f"an executor needs {cores} core(s) and {format_bytes(memory)}"
+    """Explains why no worker starts an executor of `cores` and `memory` bytes."""
+    need = f"an executor needs {cores} core(s) and {format_bytes(memory)}"
     if not workers:
-        return f"{asked}; no worker is registered. Start workers, or check `master`"
+        return f"{need}; no worker is registered. Start workers, or check `master`"
     large = max(workers, key=lambda w: (w.memory, w.cores))
     if all(w.memory < memory or w.cores < cores for w in workers):
         return (
-            f"{asked}; the largest of {len(workers)} worker(s) has {large.cores} core(s) and "
+            f"{need}; the largest of {len(workers)} worker(s) has {large.cores} core(s) and "
             f"{format_bytes(large.memory)}. Lower `executor_memory` or `executor_cores`, or give "
             "the workers more"
         )
     if all(w.free_memory < memory or w.free_cores < cores for w in workers):
         return (
-            f"{asked}; the workers have it, but other applications use it. Wait for them, or ask "
+            f"{need}; the workers have it, but other applications use it. Wait for them, or ask "
             "for less"
         )
     return (
-        f"{asked}, and a worker has it free, but no executor stays alive; see the logs of the "
+        f"{need}, and a worker has it free, but no executor stays alive; see the logs of the "
         "workers (can they reach the driver? spark.driver.host)"
     )
 
 
 def standalone_workers(context: Any, master: str) -> list[Worker]:
-    """Asks a standalone master which workers are alive."""
+    """Requests the live workers of a standalone master."""
     jvm = context._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()
 

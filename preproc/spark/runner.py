@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on the executors of a connected Spark: started, watched, counted, and stopped by Ctrl-C.
+"""Runs tasks and queries on Spark, with progress, Ctrl-C and readable errors.
 
-What a task did comes back through one accumulator, so progress is exact and nothing is polled on
-the storage. What the user has to mend (a damaged file, a full disk) comes back the same way: as an
-exception it would be tried again four times and end in a page of Java.
+Tasks return their counts through an accumulator, so progress is exact without polling the storage.
+Errors that the user can mend (a damaged file, a full disk) come back the same way: Spark would
+retry an exception four times and then print a page of Java.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _STORAGE_ERRORS = (FileNotFoundError, PermissionError, NotADirectoryError)
 
 
 class _TallySum:
-    """How Spark adds tallies up (its AccumulatorParam)."""
+    """Spark's AccumulatorParam for tallies."""
 
     def zero(self, _value: Tally) -> Tally:
         return Tally()
@@ -40,8 +40,7 @@ class _TallySum:
 
 
 Task = Callable[[list[Item]], Tally]
-"""Does some items on an executor; looked up there by its name, so it is a module's function or a
-partial of one."""
+"""Does items on an executor; pickled by name, so a module's function or a partial of one."""
 
 
 class _Accumulator(Protocol):
@@ -52,16 +51,17 @@ class _Accumulator(Protocol):
 
 
 class SparkRunner:
-    """Runs work on executors and waits for it.
+    """Runs work on the executors of a SparkSession.
 
     Args:
-        session: the SparkSession.
-        start_timeout: seconds without any executor after which the run ends.
+        session: connected.
+        start_timeout: seconds without an executor after which a run fails.
 
     Attributes:
         session: the SparkSession.
-        start_timeout: seconds without any executor after which the run ends.
-        task_cpus: cores of a task; so many items are given to each.
+        start_timeout: seconds without an executor after which a run fails.
+        task_cpus: cores of a task, and so the items that each is given.
+        version: Spark's version.
     """
 
     def __init__(self, session: Any, start_timeout: float) -> None:
@@ -69,9 +69,8 @@ class SparkRunner:
         self._context = session.sparkContext
         self.task_cpus = int(self._context.getConf().get("spark.task.cpus", "1"))
         self.start_timeout = start_timeout
-        self.version = str(self._context.version)
-        """Spark's version; read at once, for a stopped session no longer tells it."""
-        self._without_executor: float | None = None
+        self.version = str(self._context.version)  # a stopped session no longer tells it
+        self._last_executor_at: float | None = None
 
     @property
     def is_local(self) -> bool:
@@ -79,13 +78,13 @@ class SparkRunner:
         return str(self._context.master).startswith("local[") or self._context.master == "local"
 
     def for_sql(self, conf: Iterable[tuple[str, str]]) -> "SparkRunner":
-        """Returns a runner with views and settings of its own, once an executor works.
+        """Starts a session for SQL, once an executor works.
 
         Args:
-            conf: keys and values; those that only a new Spark could take are left out.
+            conf: keys and values for it; those fixed at Spark's start are ignored.
 
         Raises:
-            PreprocError: no executor works in time.
+            PreprocError: no executor runs a task in time.
         """
         runner = SparkRunner(self.session.newSession(), self.start_timeout)
         runner.first_job(lambda: runner.session.range(1).count())
@@ -100,15 +99,15 @@ class SparkRunner:
         task: Task[Item],
         on_progress: Callable[[Tally], None] = lambda _tally: None,
     ) -> Tally:
-        """Does every item on some executor.
+        """Runs `task` on the items, one for each core of a task.
 
         Args:
-            items: in the order in which they are to be started.
-            task: does as many as a task has cores.
-            on_progress: told now and then what is done; may raise, which ends the rest.
+            items: in the order in which they are started.
+            task: returns the counts of the items given.
+            on_progress: called every 0.1 s with the counts so far; may raise to stop the run.
 
         Raises:
-            PreprocError: an item cannot be done, or Spark gave up.
+            PreprocError: an item or a Spark job failed.
         """
         if not items:
             return Tally()
@@ -128,10 +127,10 @@ class SparkRunner:
         return tally.value
 
     def first_job(self, action: Callable[[], Result]) -> Result:
-        """Returns what an action gives, which needs an executor; Spark would wait for ever.
+        """Runs the first action that needs an executor, within `start_timeout`.
 
         Raises:
-            PreprocError: no executor works in time.
+            PreprocError: no executor runs a task in time.
         """
         deadline = time.monotonic() + self.start_timeout
 
@@ -144,17 +143,17 @@ class SparkRunner:
                 )
 
         result = self.wait(action, watch)
-        self._without_executor = time.monotonic()  # from now on it can be lost
+        self._last_executor_at = time.monotonic()  # from now on it can be lost
         return result
 
-    def everywhere(self, look: Callable[[int], Result]) -> list[Result]:
-        """Calls `look` in as many tasks as there are cores: most executors get one."""
+    def everywhere(self, probe: Callable[[int], Result]) -> list[Result]:
+        """Runs `probe` in as many tasks as cores, which reaches most executors."""
         count = max(int(self._context.defaultParallelism), 2)
-        found: list[Result] = self._context.parallelize(range(count), count).map(look).collect()
-        return found
+        results: list[Result] = self._context.parallelize(range(count), count).map(probe).collect()
+        return results
 
     def query(self, action: Callable[[], Result], on_fraction: Callable[[float], None]) -> Result:
-        """Returns what an action of Spark SQL gives; tells now and then how far its tasks are."""
+        """Runs a query; `on_fraction` gets the finished fraction of its tasks."""
         group = _new_group()
         tracker = self._context.statusTracker()
         seen: dict[int, Any] = {}
@@ -176,15 +175,15 @@ class SparkRunner:
         watch: Callable[[], None] = lambda: None,
         group: str | None = None,
     ) -> Result:
-        """Returns what an action of Spark gives; meanwhile the main thread stays awake.
+        """Runs an action in a thread while this one handles Ctrl-C.
 
         Args:
             action: starts jobs and waits for them.
-            watch: called now and then; may raise, which cancels the jobs, as Ctrl-C does.
-            group: name of the jobs; None makes one.
+            watch: called every 0.1 s; may raise to cancel the jobs, as Ctrl-C does.
+            group: name of the jobs; None makes a unique one.
 
         Raises:
-            PreprocError: Spark gave up, or every executor is lost.
+            PreprocError: a job failed, or every executor is lost.
         """
         group = group or _new_group()
         results: list[Result] = []
@@ -197,7 +196,7 @@ class SparkRunner:
             except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
                 errors.append(error)
 
-        # A daemon: where the cluster hangs, the process must still be able to end.
+        # A daemon: if the cluster hangs, the process must still be able to end.
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
         try:
@@ -216,15 +215,15 @@ class SparkRunner:
         return results[0]
 
     def _watch_executors(self) -> None:
-        """Ends the run when all executors are lost and no other comes."""
+        """Fails if there has been no executor for `start_timeout` seconds."""
         if self.is_local:
             return
         alive = self._context._jsc.sc().getExecutorMemoryStatus().size() - 1
         now = time.monotonic()
         if alive > 0:
-            self._without_executor = now
+            self._last_executor_at = now
         elif (
-            self._without_executor is not None and now - self._without_executor > self.start_timeout
+            self._last_executor_at is not None and now - self._last_executor_at > self.start_timeout
         ):
             raise PreprocError(
                 f"Spark at {self._context.master} has had no executor for "
@@ -234,10 +233,10 @@ class SparkRunner:
 
 
 def within(action: Callable[[], object], seconds: float) -> bool:
-    """Returns whether an action was done in time; it goes on by itself where not.
+    """Runs an action in a thread; returns whether it ended in time.
 
-    In a thread of its own, so on a connection to Java of its own: Ctrl-C may have hit this thread
-    in the middle of a call, and the next call would read the answer to that one, or wait for ever.
+    The thread has its own connection to Java: Ctrl-C may have interrupted a call of this thread,
+    whose next call would read the answer to that one, or wait forever.
     """
 
     def call() -> None:
@@ -255,7 +254,7 @@ def _new_group() -> str:
 
 
 def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
-    """Does the items of one task; what the user has to mend is counted, not raised."""
+    """Runs a task; errors for the user go into the tally."""
     try:
         tally.add(task(batch))
     except (PreprocError, KernelError) as error:
@@ -269,14 +268,13 @@ def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
 
 
 def cause(text: str) -> str:
-    """Returns what a page of Java says: the last line of Python's traceback, else the cause."""
+    """Extracts the last line of Python's traceback, else Java's last cause."""
     python = re.search(
         r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\tat |\Z)", text, re.S
     )
     if python is not None:
-        found = python[1].strip().splitlines()[-1]
-    else:
-        lines = [line.strip() for line in text.splitlines() if not line.startswith("\tat ")]
-        causes = [line for line in lines if line.startswith("Caused by: ")]
-        found = causes[-1] if causes else " ".join(line for line in lines[:3] if line)
-    return found[:_SHOWN_CHARACTERS]
+        return python[1].strip().splitlines()[-1][:_SHOWN_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if not line.startswith("\tat ")]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    last = causes[-1] if causes else " ".join(line for line in lines[:3] if line)
+    return last[:_SHOWN_CHARACTERS]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports Spark: finds Java, starts a session or takes the one that is there."""
+"""Starts Spark, or uses the session that this process already has.
+
+Only this module imports PySpark's session; it also looks for Java.
+"""
 
 import contextlib
 import logging
@@ -32,10 +35,10 @@ _DEFAULTS = {
 
 @contextlib.contextmanager
 def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
-    """Connects to Spark; a session that this process has already is used and left as it is.
+    """Connects to Spark, and stops the session afterwards if it started it.
 
     Raises:
-        PreprocError: Spark or Java is not installed, or the cluster cannot be reached in time.
+        PreprocError: Spark or Java is not installed, or the cluster does not answer in time.
     """
     pyspark = _import_pyspark()
     if pyspark.SparkContext._active_spark_context is not None:
@@ -54,12 +57,12 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Drops the traceback that py4j logs where Ctrl-C hits the main thread in a call to Java."""
+    """Filters the traceback that py4j logs if Ctrl-C interrupts a call."""
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 def _stop(pyspark: Any, session: Any) -> None:
-    """Stops a session; where that hangs (a lost cluster, Ctrl-C in a call), ends Java itself."""
+    """Stops a session; kills Java if that hangs."""
     if not within(session.stop, _STOP_S):
         _kill_gateway(pyspark)
 
@@ -77,7 +80,7 @@ def _import_pyspark() -> Any:
 
 
 def _start(pyspark: Any, settings: SparkSettings) -> Any:
-    """Starts a session; Spark itself would wait for ever for a cluster that does not answer."""
+    """Starts a session within `spark_start_timeout`; Spark itself would wait forever."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
     if submitted and settings.master is not None:
         raise PreprocError("`master`: spark-submit has chosen it already; leave the flag out")
@@ -96,7 +99,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
         except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
             errors.append(error)
 
-    # Not in the main thread: Spark would take over Ctrl-C there, and could not be given up.
+    # Not in the main thread: Spark would handle Ctrl-C there, and its start could not be abandoned.
     thread = threading.Thread(target=create, daemon=True)
     thread.start()
     try:
@@ -104,15 +107,14 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     except BaseException:
         _kill_gateway(pyspark)
         raise
-    where = settings.master or "the configured master"
+    master = settings.master or "the configured master"
     if errors:
-        raise PreprocError(f"Spark at {where} did not start: {cause(str(errors[0]))}") from errors[
-            0
-        ]
+        reason = cause(str(errors[0]))
+        raise PreprocError(f"Spark at {master} did not start: {reason}") from errors[0]
     if not sessions:
         _kill_gateway(pyspark)
         raise PreprocError(
-            f"Spark at {where} did not answer within `spark_start_timeout` "
+            f"Spark at {master} did not answer within `spark_start_timeout` "
             f"{settings.spark_start_timeout:g} s; check the address, and whether the cluster has "
             "room for another application"
         )
@@ -120,7 +122,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
 
 
 def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:
-    """Waits for a session to start; seconds count once Java runs and talks to the cluster."""
+    """Waits for the session's thread, at most `seconds` after Java's start."""
     deadline = None
     while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
         thread.join(0.1)
@@ -129,7 +131,7 @@ def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:
 
 
 def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
-    """Returns what to set: our defaults where nobody else chose, then what the flags say."""
+    """Returns Spark's configuration: defaults, overridden by spark-submit, overridden by flags."""
     defaults = dict(_DEFAULTS)
     defaults["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
     defaults["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_LOGGING}"
@@ -145,17 +147,17 @@ def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> 
         pyspark.SparkContext._ensure_initialized()
         chosen = pyspark.SparkConf()
         defaults = {k: v for k, v in defaults.items() if not chosen.contains(k)}
-    asked = {
+    flags = {
         "spark.master": settings.master,
         "spark.executor.cores": settings.executor_cores,
         "spark.executor.memory": settings.executor_memory,
     }
-    flags = {key: str(value) for key, value in asked.items() if value is not None}
-    return defaults | flags | dict(settings.spark_conf)
+    given = {key: str(value) for key, value in flags.items() if value is not None}
+    return defaults | given | dict(settings.spark_conf)
 
 
 def _set_environment() -> None:
-    """Makes workers on this machine use this interpreter and these modules."""
+    """Makes Spark's Python workers use this interpreter and repository."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -164,24 +166,24 @@ def _set_environment() -> None:
 
 
 def find_java() -> None:
-    """Makes sure that Spark will find a Java that is new enough.
+    """Checks that JAVA_HOME or PATH has a Java that is new enough.
 
     Raises:
         PreprocError: there is none.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    found = java_version(java) if java else None
-    if found is None or found < LEAST_JAVA:
-        what = f"{java} is Java {found}" if found else "none works here"
+    version = java_version(java) if java else None
+    if version is None or version < LEAST_JAVA:
+        present = f"{java} is Java {version}" if version else "none works here"
         raise PreprocError(
-            f"Spark needs Java {LEAST_JAVA} or later, but {what}; install one (Debian: "
+            f"Spark needs Java {LEAST_JAVA} or later, but {present}; install one (Debian: "
             "openjdk-17-jre-headless) and set JAVA_HOME"
         )
 
 
 def java_version(java: str) -> int | None:
-    """Returns the main version of a Java, None where it does not run."""
+    """Returns the major version of a Java, None if it fails."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -191,7 +193,7 @@ def java_version(java: str) -> int | None:
 
 
 def _kill_gateway(pyspark: Any) -> None:
-    """Ends the Java that this process has started; executors and their Pythons end with it."""
+    """Ends the Java that this process has started, and so its executors."""
     process = getattr(pyspark.SparkContext._gateway, "proc", None)
     if process is None:  # spark-submit's
         return

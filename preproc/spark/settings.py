@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on Spark is asked to do, validated; knows no Spark."""
+"""Settings of a run on Spark; works without PySpark."""
 
 import dataclasses
 import re
@@ -17,27 +17,29 @@ _NEXT_KEY = re.compile(r",(?=[A-Za-z][\w.-]*=)")
 
 
 def parse_spark_conf(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    """Returns keys and values of `k=v,k=v`; a comma within a value is one no key follows.
+    """Returns the keys and values of texts such as `k=v,k=v`.
+
+    A comma separates pairs only if a key follows it; others belong to the value.
 
     Raises:
-        PreprocError: something is not of the form key=value.
+        PreprocError: a text is not of the form key=value.
     """
     pairs = []
-    for part in (p for text in texts for p in _NEXT_KEY.split(text) if p):
-        key, equals, value = part.partition("=")
+    for pair in (p for text in texts for p in _NEXT_KEY.split(text) if p):
+        key, equals, value = pair.partition("=")
         if not equals or not key.startswith("spark."):
             raise PreprocError(
-                f"`spark_conf` must be spark.KEY=VALUE, several separated by commas; got {part!r}"
+                f"`spark_conf` must be spark.KEY=VALUE, several separated by commas; got {pair!r}"
             )
         pairs.append((key.strip(), value.strip()))
     return tuple(pairs)
 
 
 def parse_spark_size(name: str, text: str) -> int:
-    """Returns the bytes of a size as Spark spells it: `512m`, `4g`, `67108864`.
+    """Parses a size in bytes as Spark does: `512m`, `4g`, `67108864`.
 
     Raises:
-        PreprocError: the spelling is none of these.
+        PreprocError: the text is no such size; the message calls it `name`.
     """
     size = parse_size(text, JVM_UNITS, fractions=False)
     if size is None:
@@ -47,7 +49,7 @@ def parse_spark_size(name: str, text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SparkSettings:
-    """How to reach Spark and what to ask of it."""
+    """Settings of the connection to Spark and of its executors."""
 
     master: str | None = setting(
         None,
@@ -85,7 +87,7 @@ class SparkSettings:
             )
 
     def unit_bytes(self) -> int | None:
-        """Returns the text of one task, where the configuration says it."""
+        """Returns the bytes of text of a task, None if not configured."""
         text = dict(self.spark_conf).get("spark.sql.files.maxPartitionBytes")
         if text is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of Spark SQL on the shared storage, and how names and texts are spelled for it."""
+"""Spark SQL: parquet output, file URIs, string literals."""
 
 import re
 import shutil
@@ -17,28 +17,28 @@ def write_parquet(
     on_fraction: Callable[[float], None],
     by: str | None = None,
 ) -> None:
-    """Writes a table as parquet; the folder has its name only when it is complete.
+    """Writes a DataFrame as parquet files, renaming the folder when complete.
 
     Args:
         runner: runs the query.
         table: a DataFrame.
-        folder: to make.
-        on_fraction: told now and then how far it is.
-        by: column whose values become folders.
+        folder: replaced if it exists.
+        on_fraction: gets the finished fraction, in [0, 1].
+        by: column to partition by, each value a folder.
     """
     temporary = folder.with_name(folder.name + ".tmp")
-    for left in (temporary, folder):
-        shutil.rmtree(left, ignore_errors=True)
+    for old in (temporary, folder):
+        shutil.rmtree(old, ignore_errors=True)
     runner.query(lambda: table.write.parquet(f"file://{temporary}", partitionBy=by), on_fraction)
     temporary.rename(folder)
 
 
 def uri(path: Path) -> str:
-    """Returns how to name a file or folder to read; Spark would take some names as patterns."""
+    """Returns the URI of a path, with Spark's glob characters escaped."""
     return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
 def sql_text(text: str) -> str:
-    """Returns a string literal of Spark SQL."""
+    """Quotes a text as a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -23,7 +23,6 @@ NOT_YET = (
     "preproc/criteo/engines/",
     "preproc/nvtabular/",
     "preproc/ratings/engines/",
-    "preproc/spark/",
 )
 """Where words are still to be changed; this list only gets shorter."""
 
