@@ -10,7 +10,7 @@ from preproc.criteo.engines import ENGINES
 from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
-from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
+from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
 from recsys.presets import PresetFolder
 from recsys.settings import REQUIRED, default_threads, require_choices, require_positive, setting

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVTabular in its own environment: settings, process, worker."""
+"""NVTabular in a process with its own environment."""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each value of a column occurs, counted by NVTabular in groups of parquet parts."""
+"""Counts the values of columns with NVTabular, and writes vocabularies for it.
+
+Rows are in parquet parts. A request takes a group of them, since NVTabular holds the distinct
+values of a request in memory.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,56 +22,69 @@ from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 
 MAX_GROUP_PARTS = 16
-"""Parts of a request, at most."""
 
 _PART_BYTES = 160 * 2**20
-"""Memory of NVTabular while it counts a part of Criteo rows whose categories are all distinct."""
+"""Memory that NVTabular needs to count a part of Criteo rows with only distinct categories."""
 
 _MERGE_ENTRY_BYTES = 64
-"""Of a (value, count) of one group while a column is merged, measured with 64-bit values."""
+"""Memory of a (value, count) of a group in `merge_counts`, measured with 64-bit values."""
 
 
 @dataclasses.dataclass(slots=True)
 class GroupProgress:
-    """How far a stage of groups is, in bytes of their parts and in rows."""
+    """Progress of a stage that works on groups of parts.
+
+    Attributes:
+        bytes: file sizes of the finished groups.
+        rows: rows of the finished groups.
+        group_bytes: file sizes of the current group.
+        fraction: finished fraction of the current group, in [0, 1].
+    """
 
     bytes: int = 0
     rows: int = 0
     group_bytes: int = 0
-    share: float = 0.0
+    fraction: float = 0.0
 
     def counters(self) -> tuple[int, int]:
         """Returns (bytes, rows) for the reporter."""
-        return self.bytes + int(self.share * self.group_bytes), self.rows
+        return self.bytes + int(self.fraction * self.group_bytes), self.rows
 
     def run(
         self, process: NvtabularProcess, request: dict[str, Any], group: Sequence[RowFile]
     ) -> None:
-        """Sends a request about a group, following its progress."""
+        """Sends a request about a group and follows its progress."""
         self.group_bytes = total_bytes(group)
 
-        def on_progress(share: float) -> None:
-            self.share = share
+        def on_progress(fraction: float) -> None:
+            self.fraction = fraction
 
         process.call(request | {"parts": [str(p.path) for p in group]}, on_progress)
         self.skip(group)
 
     def skip(self, group: Sequence[RowFile]) -> None:
-        """Takes a group as done."""
-        self.share = 0.0
+        """Counts a group as finished."""
+        self.fraction = 0.0
         self.bytes += total_bytes(group)
         self.rows += sum(p.rows for p in group)
 
 
 def group_parts(memory_limit: int) -> int:
-    """Returns the parts of a request, whose distinct values NVTabular holds in memory."""
+    """Returns the parts of a request that fit the memory limit (bytes)."""
     return max(1, min((memory_limit - PARENT_BYTES) // _PART_BYTES, MAX_GROUP_PARTS))
 
 
 def groups_of(parts: Sequence[RowFile], size: int) -> Iterator[list[RowFile]]:
-    """Yields the parts of each request, in order."""
+    """Yields groups of `size` consecutive parts; the last may be smaller."""
     for first in range(0, len(parts), size):
         yield list(parts[first : first + size])
+
+
+def write_vocabulary(folder: Path, column: str, values: Any) -> str:
+    """Writes a column's values in id order; returns the file's name."""
+    path = folder / f"vocabulary.{column}.parquet"
+    pq.write_table(pa.table({column: values}), path)
+    return str(path)
 
 
 def count_columns(
@@ -81,13 +98,13 @@ def count_columns(
     """Counts the values of columns, group by group.
 
     Args:
-        process: does the work.
-        parts: the rows.
-        columns: those to count, without missing values.
-        folder: for the counts; groups that were counted there before are not counted again, so it
-            must belong to these parts, columns and size alone.
+        process: started.
+        parts: parquet files with the rows.
+        columns: names; these columns have no missing values.
+        folder: keeps the counts of finished groups for a later run, which must have the same parts,
+            columns and group size.
         group_size: parts of a group.
-        reporter: shows the stage.
+        reporter: shows the stage `count`.
 
     Returns:
         The folder of each group, for `merge_counts`.
@@ -110,13 +127,13 @@ def count_columns(
 def merge_counts(
     folders: Sequence[Path], column: str, memory_limit: int | None = None, remedy: str = ""
 ) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Returns the distinct values of a column and how often each occurs, in no special order.
+    """Returns the distinct values of a column with their counts, unordered.
 
     Args:
         folders: at least one, from `count_columns`.
-        column: one of those counted.
-        memory_limit: bytes of anonymous memory of all processes; None: any.
-        remedy: what else the user may do where the limit is too small, for the message.
+        column: name of a counted column.
+        memory_limit: bytes of anonymous memory of all processes; None: no limit.
+        remedy: alternatives to a higher limit, for the error message.
 
     Raises:
         PreprocError: the counts do not fit the memory limit.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process in which NVTabular works, with a Python and packages of its own."""
+"""The process that runs NVTabular in its own environment."""
 
 import contextlib
 import json
@@ -8,22 +8,22 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, Literal, get_args
 
 from preproc.files.errors import PreprocError
 from recsys.sizes import format_bytes
+
+NvtabularDevice = Literal["auto", "cpu", "gpu"]
+NVTABULAR_DEVICES: tuple[NvtabularDevice, ...] = get_args(NvtabularDevice)
 
 DEFAULT_PYTHON = Path(__file__).parents[2] / ".venv-nvtabular" / "bin" / "python"
 """Made by `make nvtabular`."""
 
 PARENT_BYTES = 640 * 2**20
-"""Of the memory limit, what this process takes (one part of text, its columns, output rows)."""
+"""Memory of this process within the limit (a chunk of text, its columns, output rows)."""
 
 LEAST_WORKER_BYTES = 2**30
-"""NVTabular and its imports take 400 MiB before any row; one group of parts the rest."""
+"""Memory of the worker: NVTabular's imports take 400 MiB, a group of parts the rest."""
 
 FIRST_ID = 3
 """NVTabular's id of the first value of a vocabulary; 0 is padding, 1 null, 2 unknown."""
@@ -33,26 +33,19 @@ _LOG_LINES = 12
 _NATIVE = "`engine` native makes the same dataset without NVTabular"
 
 
-def write_vocabulary(folder: Path, column: str, values: Any) -> str:
-    """Writes the values of a column in id order for `prepare` requests; returns the file."""
-    path = folder / f"vocabulary.{column}.parquet"
-    pq.write_table(pa.table({column: values}), path)
-    return str(path)
-
-
 class NvtabularProcess:
-    """A worker process; as a context manager it ends with the block.
+    """A context manager that starts a worker and ends it.
 
     Args:
         python: interpreter that has NVTabular; None takes the one of `make nvtabular`.
-        device: `auto` (a GPU with cuDF where there is one), `cpu` or `gpu`.
-        memory_limit: bytes of anonymous memory for both processes together; None: any.
-        threads: for the libraries in the worker.
-        log: file for what NVTabular prints.
+        device: `auto` (a GPU if cuDF finds one), `cpu` or `gpu`.
+        memory_limit: bytes of anonymous memory of both processes together; None: no limit.
+        threads: threads of the libraries in the worker.
+        log: file for the output of NVTabular.
 
     Attributes:
-        version: of NVTabular.
-        device: where it works, `cpu` or `gpu`.
+        version: NVTabular's version.
+        device: the device in use, `cpu` or `gpu`.
     """
 
     def __init__(
@@ -67,11 +60,11 @@ class NvtabularProcess:
         self.version = self.device = ""
 
     def __enter__(self) -> "NvtabularProcess":
-        """Starts the process and waits until NVTabular is imported.
+        """Starts the worker and waits until it has imported NVTabular.
 
         Raises:
-            PreprocError: there is no such interpreter, it lacks NVTabular, the device is not
-                there, or the memory limit is too small to begin.
+            PreprocError: interpreter, NVTabular or device are missing, or the memory limit is too
+                small.
         """
         if not os.access(self._python, os.X_OK):
             raise PreprocError(
@@ -116,13 +109,13 @@ class NvtabularProcess:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ends the process, whatever it does."""
+        """Kills the worker."""
         self._stop()
 
     def _stop(self) -> None:
         process = self._process
         assert process is not None
-        process.kill()  # what it was writing has a temporary name
+        process.kill()  # an unfinished file has a temporary name
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             with contextlib.suppress(OSError):  # a request that was never read
@@ -130,14 +123,14 @@ class NvtabularProcess:
         process.wait()
 
     def call(self, request: dict[str, Any], on_progress: Callable[[float], None]) -> None:
-        """Sends a request and waits for its end.
+        """Sends a request and waits until it is done.
 
         Args:
-            request: see worker.py.
-            on_progress: gets the share of the work that is done.
+            request: `do` and the keys of that method in worker.py.
+            on_progress: gets the finished fraction, in [0, 1].
 
         Raises:
-            PreprocError: NVTabular failed, or its process ended.
+            PreprocError: NVTabular failed, or the worker ended.
         """
         assert self._process is not None
         assert self._process.stdin is not None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVTabular's side of the NVTabular engines: a program for the Python that has NVTabular.
+"""Program that runs NVTabular's operators for the NVTabular engines.
 
     python -P preproc/nvtabular/worker.py MEMORY_BYTES|-1 auto|cpu|gpu
 
-It imports nothing of this repository, whose packages need a newer NumPy. Requests arrive on
-standard input, a JSON object per line; each is answered on standard output by any number of
-`{"progress": ...}` lines and one `{"done": ...}` or `{"error": ...}`. Whatever else is printed goes
-to standard error. It ends when standard input does, so it never outlives its parent.
+It runs in NVTabular's environment and imports nothing of this repository, whose packages need a
+newer NumPy. Requests arrive on standard input, a JSON object per line; each is answered on standard
+output by any number of `{"progress": ...}` lines and one `{"done": ...}` or `{"error": ...}`. All
+other output goes to standard error. It ends with standard input, so it never outlives its parent.
 """
 
 import json
@@ -27,7 +27,7 @@ Request = dict[str, Any]
 
 
 class _Answers:
-    """Lines to the parent, on a descriptor that no library can print to."""
+    """Writer of answers to the parent, on a descriptor of its own."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -38,14 +38,14 @@ class _Answers:
         self._stream.write(json.dumps(answer) + "\n")
         self._stream.flush()
 
-    def progress(self, share: float) -> None:
+    def progress(self, fraction: float) -> None:
         if time.monotonic() >= self._next:
-            self.send(progress=share)
+            self.send(progress=fraction)
             self._next = time.monotonic() + _PROGRESS_PERIOD_S
 
 
 def _requests() -> "queue.Queue[str]":
-    """Returns the queue of request lines; the end of standard input ends this process at once."""
+    """Reads request lines in a thread; their end ends the process."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -58,22 +58,22 @@ def _requests() -> "queue.Queue[str]":
 
 
 def _choose_device(wanted: str) -> bool:
-    """Returns whether to work on the CPU.
+    """Chooses CPU (True) or GPU (False).
 
     Raises:
-        RuntimeError: a GPU is wanted, and NVTabular does not find cuDF or a device.
+        RuntimeError: a GPU is wanted, but cuDF or the device is missing.
     """
     from merlin.core.compat import HAS_GPU, cudf
 
-    found = bool(HAS_GPU) and cudf is not None
-    if wanted == "gpu" and not found:
+    has_gpu = bool(HAS_GPU) and cudf is not None
+    if wanted == "gpu" and not has_gpu:
         missing = "no CUDA device" if not HAS_GPU else "no cuDF"
         raise RuntimeError(f"there is {missing} for NVTabular here")
-    return wanted == "cpu" or not found
+    return wanted == "cpu" or not has_gpu
 
 
 class _Worker:
-    """What the requests do; each is a method of its name."""
+    """The requests, a method each."""
 
     def __init__(self, cpu: bool, answers: _Answers) -> None:
         self._cpu = cpu
@@ -81,7 +81,7 @@ class _Worker:
         self._encoding: Any = None
 
     def _dataset(self, parts: list[str]) -> Any:
-        """Returns a dataset with a partition for each part, in their order."""
+        """Opens parquet files as a dataset with a partition for each."""
         import nvtabular as nvt
 
         dataset = nvt.Dataset(parts, engine="parquet", cpu=self._cpu)
@@ -91,7 +91,7 @@ class _Worker:
         return dataset
 
     def _progress(self) -> Any:
-        """Returns a context that reports the share of Dask's tasks that are done."""
+        """Returns a context that reports the finished fraction of Dask's tasks."""
         from dask.callbacks import Callback
 
         state = {"tasks": 1, "done": 0}
@@ -106,7 +106,7 @@ class _Worker:
         return Callback(start_state=start, posttask=finished)
 
     def count(self, request: Request) -> None:
-        """Counts the values of columns: Categorify's unique.COLUMN.parquet files, with sizes.
+        """Counts the values of columns into Categorify's unique.COLUMN.parquet files.
 
         Request: `parts` (parquet files), `columns`, `folder` (made anew; gets `categories/`).
         """
@@ -118,11 +118,11 @@ class _Worker:
             nvt.Workflow(counted).fit(self._dataset(request["parts"]))
 
     def prepare(self, request: Request) -> None:
-        """Makes the workflow of later `encode` requests.
+        """Fits the workflow of later `encode` requests.
 
-        Request: `parts` (one is enough, to learn types), `folder` (made anew; keeps vocabularies),
-        `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with it
-        alone; the value at position i gets id 3 + i, any other 2), and for Criteo `numerical`
+        Request: `parts` (one is enough, for the dtypes), `folder` (made anew; keeps vocabularies),
+        `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with that
+        column; row i has the value of id 3 + i, other values get id 2), and for Criteo `numerical`
         (columns), `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`:
         it becomes 0 after the logarithm).
         """
@@ -145,18 +145,18 @@ class _Worker:
         self._encoding = workflow.fit(self._dataset(request["parts"]))
 
     def encode(self, request: Request) -> None:
-        """Encodes parts by the prepared workflow; each becomes `folder`/NAME, its rows in order.
+        """Encodes each part into a file of its name, rows in order.
 
         Request: `parts` (parquet files), `folder` (made anew).
         """
         self._write(self._encoding.transform(self._dataset(request["parts"])), request)
 
     def filter(self, request: Request) -> None:
-        """Drops rows of parts; each becomes `folder`/NAME, the other rows in their order.
+        """Filters the rows of each part into a file of its name.
 
         Request: `parts` (parquet files), `folder` (made anew), `kept` (columns to pass on),
-        `column` (of the condition), and `minimum` (of its value) or `among` (parquet file with
-        `column` alone: its values are kept).
+        `column` (its value decides), and `minimum` (smallest value to keep) or `among` (parquet
+        file whose `column` holds the values to keep).
         """
         import nvtabular as nvt
         import pandas as pd
@@ -173,10 +173,10 @@ class _Worker:
         self._write(workflow.fit(dataset).transform(dataset), request)
 
     def _write(self, dataset: Any, request: Request) -> None:
-        """Writes a partition per part, under the part's name."""
+        """Writes each partition to a file with the name of its part."""
         folder = _new_folder(request["folder"])
-        # Not preserve_files: there it fails where a file is a single partition.
-        files = {Path(part).name: [i] for i, part in enumerate(request["parts"])}
+        # Not preserve_files, which fails if a file is a single partition.
+        files = {Path(path).name: [i] for i, path in enumerate(request["parts"])}
         with self._progress():
             dataset.to_parquet(str(folder), output_files=files, suffix="", shuffle=None)
 
@@ -226,7 +226,7 @@ def main() -> None:
         request = json.loads(requests.get())
         try:
             getattr(worker, request["do"])(request)
-        except Exception as error:  # noqa: BLE001  (whatever went wrong, the parent reports it)
+        except Exception as error:  # noqa: BLE001  (the parent reports every error)
             traceback.print_exc()
             out_of_memory = "MemoryError" in traceback.format_exc()
             answers.send(error=f"{type(error).__name__}: {error}", out_of_memory=out_of_memory)

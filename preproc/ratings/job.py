@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.files.quarantine import QUARANTINE_FILE
-from preproc.nvtabular.settings import NVTABULAR_DEVICES, NvtabularDevice
+from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,

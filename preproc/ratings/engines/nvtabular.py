@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ratings through NVTabular: filters, counts and ids are its work, the definition is that of all.
+"""The NVTabular engine of ratings.
 
-Rows are judged by the grammar and go to parquet parts; then NVTabular drops low ratings (`Filter`),
-numbers the raw ids (`Categorify`), counts and drops for the k-core, and gives the rows their dense
-ids. Numbering and order follow the one rule (`ratings.ids`), since NVTabular breaks ties at random.
-Memory holds the distinct ids, and about 28 bytes for each row that the filters leave.
+Rows that match the grammar go to parquet parts. NVTabular drops low ratings (`Filter`), numbers the
+raw ids (`Categorify`), counts and filters for the k-core, and encodes rows in dense ids. The order
+of dense ids follows `ratings.ids`, since NVTabular breaks ties at random. Memory holds the distinct
+ids, and about 28 bytes for each row that passes the filters.
 """
 
 import dataclasses
@@ -27,8 +27,9 @@ from preproc.nvtabular.counts import (
     count_columns,
     groups_of,
     merge_counts,
+    write_vocabulary,
 )
-from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
+from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
 from preproc.ratings.ids import order_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left, time_keys
@@ -46,16 +47,16 @@ def run(
     """Makes the histories of a ratings file with NVTabular.
 
     Args:
-        job: with both minimum counts.
+        job: resolved, with both minimum counts.
         read: reads the file into a sink.
-        folder: for what comes between; exists, and is removed by the caller.
+        folder: for temporary files; exists, and is removed by the caller.
         reporter: shows the stages.
 
     Returns:
-        What was read, what the filters left of it, and the engine for the manifest.
+        The rows as read, those that pass the filters, and the engine for the manifest.
 
     Raises:
-        PreprocError: NVTabular is not there or failed, or no row is left.
+        PreprocError: NVTabular is missing or failed, or no row is left.
     """
     process = NvtabularProcess(
         job.nvtabular_python, job.nvtabular_device, None, default_threads(), folder / "log"
@@ -68,25 +69,22 @@ def run(
     if dense is None:
         raise nothing_left(job, raw.num_rows)
     order = np.argsort(time_keys(dense.user_ids, dense.timestamps), kind="stable")
-    figures = FilterFigures(dense.below_min_rating, dense.dropped_by_kcore, dense.passes)
-    filtered = collect(dense.item_ids[order], dense.users, dense.items, figures, reporter)
+    filtered = collect(dense.item_ids[order], dense.users, dense.items, dense.figures, reporter)
     engine = {"name": "nvtabular", "version": process.version, "device": process.device}
     return raw, filtered, engine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _DenseRows:
-    """The rows that the filters left, in file order, and the figures of the filters.
+    """The rows that pass the filters, in file order.
 
     Attributes:
-        user_ids: [n] from 0.
-        item_ids: [n] from 1.
-        timestamps: [n], None where the format has none.
-        users: what the user ids stand for.
-        items: what the item ids stand for.
-        below_min_rating: rows dropped by their rating.
-        dropped_by_kcore: rows dropped by the k-core.
-        passes: of the k-core that dropped something.
+        user_ids: [rows] from 0.
+        item_ids: [rows] from 1.
+        timestamps: [rows], None if the format has none.
+        users: raw user ids and their counts, in id order.
+        items: raw item ids and their counts, in id order.
+        figures: rows dropped by the filters.
     """
 
     user_ids: npt.NDArray[np.int32]
@@ -94,16 +92,14 @@ class _DenseRows:
     timestamps: npt.NDArray[np.int64] | None
     users: RawIds
     items: RawIds
-    below_min_rating: int
-    dropped_by_kcore: int
-    passes: int
+    figures: FilterFigures
 
 
 class RatingsSteps:
-    """The rows as they are after the steps so far.
+    """Steps of NVTabular on rows in parquet parts.
 
     Attributes:
-        num_rows: of all parts.
+        num_rows: rows after the last step.
     """
 
     def __init__(
@@ -117,17 +113,17 @@ class RatingsSteps:
         self._folder = folder
         self._reporter = reporter
         self._parts = list(parts)
-        self._made = 0
+        self._steps = 0
         self.num_rows = sum(p.rows for p in parts)
 
     def _new_folder(self) -> Path:
-        self._made += 1
-        folder = self._folder / f"step_{self._made:05d}"
+        self._steps += 1
+        folder = self._folder / f"step_{self._steps:05d}"
         folder.mkdir(parents=True)
         return folder
 
     def count(self, *columns: str) -> dict[str, tuple[pa.Array, npt.NDArray[np.int64]]]:
-        """Returns the distinct values of columns, and how often each occurs."""
+        """Returns the distinct values of columns with their counts."""
         folder = self._new_folder()
         folders = count_columns(
             self._process, self._parts, columns, folder, MAX_GROUP_PARTS, self._reporter
@@ -137,7 +133,7 @@ class RatingsSteps:
         return counts
 
     def filter(self, column: str, condition: dict[str, Any]) -> None:
-        """Drops rows by a column; ratings are of no use later."""
+        """Keeps rows by a condition on a column, and drops ratings."""
         folder = self._new_folder()
         kept = [c for c in pq.read_schema(self._parts[0].path).names if c != RATING]
         if "among" in condition:
@@ -146,7 +142,7 @@ class RatingsSteps:
         self._replace("filter", request | condition, folder)
 
     def encode(self, vocabularies: dict[str, pa.Array]) -> None:
-        """Replaces values by their places in the vocabularies, counted from `FIRST_ID`."""
+        """Replaces values by their index in the vocabularies plus `FIRST_ID`."""
         folder = self._new_folder()
         names = pq.read_schema(self._parts[0].path).names
         request = {
@@ -163,42 +159,42 @@ class RatingsSteps:
         self._replace("encode", {"do": "encode"}, folder)
 
     def _replace(self, stage: str, request: dict[str, Any], folder: Path) -> None:
-        """Sends a request about every group; its results become the parts."""
-        made: list[RowFile] = []
+        """Sends a request about every group; results replace the parts."""
+        written: list[RowFile] = []
         progress = GroupProgress()
         with self._reporter.stage(stage, total_bytes(self._parts), progress.counters):
             for index, group in enumerate(groups_of(self._parts, MAX_GROUP_PARTS)):
                 group_folder = folder / f"{index:05d}"
                 progress.run(self._process, request | {"folder": str(group_folder)}, group)
-                paths = [group_folder / part.path.name for part in group]
-                made += [RowFile(p, pq.read_metadata(p).num_rows) for p in paths]
-        for part in self._parts:
-            part.path.unlink()
-        self._parts = [part for part in made if part.rows]  # Categorify fails on an empty one
+                paths = [group_folder / old.path.name for old in group]
+                written += [RowFile(p, pq.read_metadata(p).num_rows) for p in paths]
+        for old in self._parts:
+            old.path.unlink()
+        self._parts = [new for new in written if new.rows]  # Categorify fails on an empty file
         self.num_rows = sum(p.rows for p in self._parts)
 
     def load(self, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Returns columns of all rows.
+        """Reads columns of all rows.
 
         Raises:
             PreprocError: the rows are not in file order.
         """
-        found: dict[str, list[npt.NDArray[Any]]] = {column: [] for column in columns}
+        chunks: dict[str, list[npt.NDArray[Any]]] = {column: [] for column in columns}
         last = -1
-        for part in self._parts:
-            table = pq.read_table(part.path, columns=[*columns, ROW])
+        for file in self._parts:
+            table = pq.read_table(file.path, columns=[*columns, ROW])
             rows = table[ROW].to_numpy()
             missing = any(c.null_count for c in table.columns)
             if missing or rows[0] <= last or (np.diff(rows) <= 0).any():
                 raise PreprocError(
-                    f"{part.path}: NVTabular did not give back the rows in their order and without "
+                    f"{file.path}: NVTabular did not give back the rows in their order and without "
                     "missing values. Please report this error of the engine; `engine` pyarrow "
                     "makes the same dataset"
                 )
             last = int(rows[-1])
             for column in columns:
-                found[column].append(table[column].to_numpy())
-        return {column: np.concatenate(pieces) for column, pieces in found.items()}
+                chunks[column].append(table[column].to_numpy())
+        return {column: np.concatenate(arrays) for column, arrays in chunks.items()}
 
 
 def _make_dense(
@@ -208,13 +204,13 @@ def _make_dense(
     folder: Path,
     reporter: ProgressReporter,
 ) -> _DenseRows | None:
-    """Filters the rows and gives them dense ids; None if no row is left.
+    """Filters the rows and encodes them in dense ids, None without rows.
 
     Args:
-        job: with both minimum counts.
-        process: does the work.
-        raw: the rows; their files are removed.
-        folder: for what comes between.
+        job: resolved, with both minimum counts.
+        process: started.
+        raw: the rows as read; their files are removed.
+        folder: for temporary files.
         reporter: shows the stages.
     """
     steps = RatingsSteps(process, folder, reporter, raw.parts)
@@ -224,7 +220,7 @@ def _make_dense(
     rated = steps.num_rows
     if not rated:
         return None
-    # Numbers for the raw ids first: comparing them is much cheaper than comparing strings.
+    # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
     counts = steps.count(USER, ITEM)
     raw_ids = {column: values for column, (values, _) in counts.items()}
     steps.encode(raw_ids)
@@ -232,14 +228,14 @@ def _make_dense(
     if not steps.num_rows:
         return None
     orders: dict[str, Callable[[pa.Array, npt.NDArray[np.int64]], npt.NDArray[np.int64]]] = {
-        USER: lambda found, _: order_raw_ids(found),
+        USER: lambda ids, _: order_raw_ids(ids),
         ITEM: order_items,
     }
     maps, vocabularies = {}, {}
     for column, (codes, occurrences) in steps.count(USER, ITEM).items():
-        found = raw_ids[column].take(pa.array(codes.to_numpy() - FIRST_ID))
-        order = orders[column](found, occurrences)
-        maps[column] = RawIds(found.take(pa.array(order)), occurrences[order])
+        ids = raw_ids[column].take(pa.array(codes.to_numpy() - FIRST_ID))
+        order = orders[column](ids, occurrences)
+        maps[column] = RawIds(ids.take(pa.array(order)), occurrences[order])
         vocabularies[column] = codes.take(pa.array(order))
     steps.encode(vocabularies)
     columns = steps.load([USER, ITEM, *([TIMESTAMP] if has_timestamps else [])])
@@ -249,14 +245,12 @@ def _make_dense(
         timestamps=columns.get(TIMESTAMP),
         users=maps[USER],
         items=maps[ITEM],
-        below_min_rating=raw.num_rows - rated,
-        dropped_by_kcore=rated - steps.num_rows,
-        passes=passes,
+        figures=FilterFigures(raw.num_rows - rated, rated - steps.num_rows, passes),
     )
 
 
 def _kcore(job: RatingsJob, steps: RatingsSteps) -> int:
-    """Drops what `ids.kcore` drops; returns the number of passes that dropped something."""
+    """Filters as `ids.kcore`; returns the passes that dropped rows."""
     assert job.min_user_count is not None
     assert job.min_item_count is not None
     passes = 0

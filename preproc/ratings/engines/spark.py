@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ratings through Spark SQL: filters, counts and order are its work, the definition is that of all.
+"""The Spark SQL engine of ratings.
 
-The driver judges the rows by the grammar while it reads the file, and writes them as parquet parts
-to the storage that executors see. Spark drops low ratings, drops for the k-core, joins the rows
-with the dense ids and sorts them. Ids follow the one rule (`ratings.ids`), in the driver, which
-holds the distinct raw ids and 4 bytes for each row that the filters leave.
+The driver reads the file, and writes the rows that match the grammar as parquet parts to storage
+that executors see. Spark drops low ratings, filters for the k-core, joins the rows with the dense
+ids and sorts them. The driver orders the ids (`ratings.ids`); it holds the distinct raw ids and 4
+bytes for each row that passes the filters.
 """
 
 import dataclasses
@@ -40,17 +40,17 @@ def run(
     """Makes the histories of a ratings file with Spark.
 
     Args:
-        job: with both minimum counts.
+        job: resolved, with both minimum counts.
         read: reads the file into a sink.
-        folder: for what comes between, on storage that executors see; exists, and is removed by
-            the caller.
+        folder: for temporary files, on storage that executors see; exists, and is removed by the
+            caller.
         reporter: shows the stages.
 
     Returns:
-        What was read, what the filters left of it, and the engine for the manifest.
+        The rows as read, those that pass the filters, and the engine for the manifest.
 
     Raises:
-        PreprocError: Spark is not there or gave up, or no row is left.
+        PreprocError: Spark is missing or failed, or no row is left.
     """
     with spark_session.connect(job.spark) as connected:
         runner = connected.for_sql(job.spark.spark_conf)
@@ -65,7 +65,7 @@ def run(
         passes = _kcore(job, rows)
         if not rows.num_rows:
             raise nothing_left(job, raw.num_rows)
-        users = rows.number(USER, lambda found, _: order_raw_ids(found), first_id=0)
+        users = rows.number(USER, lambda ids, _: order_raw_ids(ids), first_id=0)
         items = rows.number(ITEM, order_items, first_id=1)
         dropped = rated - rows.num_rows
         rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
@@ -76,36 +76,36 @@ def run(
 
 @dataclasses.dataclass(slots=True)
 class _Rows:
-    """The rows as they are after the steps so far, and the vocabularies made of them.
+    """The rows after the last step, and the vocabularies of their columns.
 
     Attributes:
         runner: runs the queries.
         reporter: shows the stages.
-        folder: parquet of the rows; what is made of them stands beside it.
-        num_rows: how many there are.
+        folder: parquet files of the rows; vocabularies are beside it.
+        num_rows: rows after the last step.
     """
 
     runner: SparkRunner
     reporter: ProgressReporter
     folder: Path
     num_rows: int
-    _made: int = 0
+    _steps: int = 0
 
     def table(self) -> Any:
         """Returns the rows as a DataFrame."""
         return self.runner.session.read.parquet(uri(self.folder))
 
     def vocabulary(self, column: str) -> Any:
-        """Returns a DataFrame of the column's values and their ids, named after it."""
+        """Returns a DataFrame with `column` and `column`_id."""
         return self.runner.session.read.parquet(uri(self._vocabulary(column)))
 
     def _vocabulary(self, column: str) -> Path:
         return self.folder.with_name(f"ids_{column}.parquet")
 
     def write(self, stage: str, table: Any) -> Path:
-        """Writes a table beside the rows, and shows how far it is."""
-        self._made += 1
-        made = self.folder.with_name(f"{self._made:03d}_{stage}")
+        """Writes a DataFrame beside the rows, showing progress; returns its folder."""
+        self._steps += 1
+        target = self.folder.with_name(f"{self._steps:03d}_{stage}")
         total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
         done = [0]
 
@@ -113,16 +113,16 @@ class _Rows:
             done[0] = int(fraction * total)
 
         with self.reporter.stage(stage, total, lambda: (done[0], 0)):
-            write_parquet(self.runner, table, made, on_fraction)
+            write_parquet(self.runner, table, target, on_fraction)
             done[0] = total
-        return made
+        return target
 
     def replace(self, stage: str, table: Any) -> None:
-        """Makes a table the rows."""
-        made = self.write(stage, table)
+        """Replaces the rows by a DataFrame."""
+        written = self.write(stage, table)
         shutil.rmtree(self.folder)
-        self.folder = made
-        self.num_rows = sum(pq.read_metadata(p).num_rows for p in made.glob("*.parquet"))
+        self.folder = written
+        self.num_rows = sum(pq.read_metadata(p).num_rows for p in written.glob("*.parquet"))
 
     def number(
         self,
@@ -130,28 +130,28 @@ class _Rows:
         order: Callable[[pa.Array, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
         first_id: int,
     ) -> RawIds:
-        """Counts the values of a column and numbers them; `vocabulary` gives them from then on.
+        """Counts and numbers the values of a column, and writes its vocabulary.
 
         Args:
-            column: of raw ids.
-            order: gives the places of values in id order, from values and counts.
-            first_id: of the first value.
+            column: name of a column of raw ids.
+            order: returns the order of the values by id, from values and counts.
+            first_id: id of the first value in that order.
         """
-        made = self.write("count", self.table().groupBy(column).count())
-        counted = pq.read_table(made)
+        written = self.write("count", self.table().groupBy(column).count())
+        counted = pq.read_table(written)
         raw = counted[column].combine_chunks()
         counts = counted["count"].to_numpy()
-        places = order(raw, counts)
-        ids = RawIds(raw.take(pa.array(places)), counts[places])
+        by_id = order(raw, counts)
+        ids = RawIds(raw.take(pa.array(by_id)), counts[by_id])
         numbers = np.arange(first_id, first_id + len(ids), dtype=np.int32)
         table = pa.table({column: ids.raw, f"{column}_id": numbers})
         pq.write_table(table, self._vocabulary(column))
-        shutil.rmtree(made)
+        shutil.rmtree(written)
         return ids
 
 
 def _kcore(job: RatingsJob, rows: _Rows) -> int:
-    """Drops what `ids.kcore` drops; returns the number of passes that dropped something."""
+    """Filters as `ids.kcore`; returns the passes that dropped rows."""
     assert job.min_user_count is not None
     assert job.min_item_count is not None
     passes = 0
@@ -159,8 +159,8 @@ def _kcore(job: RatingsJob, rows: _Rows) -> int:
         before, table = rows.num_rows, rows.table().drop(RATING)
         for column, minimum in ((ITEM, job.min_item_count), (USER, job.min_user_count)):
             if minimum > 1:
-                often = table.groupBy(column).count().where(f"`count` >= {minimum}").select(column)
-                table = table.join(often, column, "left_semi")
+                enough = table.groupBy(column).count().where(f"`count` >= {minimum}").select(column)
+                table = table.join(enough, column, "left_semi")
         rows.replace("kcore", table)
         if rows.num_rows == before:
             break
@@ -171,7 +171,7 @@ def _kcore(job: RatingsJob, rows: _Rows) -> int:
 
 
 def _ordered(rows: _Rows, times: list[str]) -> Any:
-    """Returns the rows in dense ids, users one after the other, each in the order of its times."""
+    """Returns the rows in dense ids, ordered by user and time."""
     table = rows.table()
     for column in (USER, ITEM):
         table = table.join(rows.vocabulary(column), column)
@@ -181,20 +181,20 @@ def _ordered(rows: _Rows, times: list[str]) -> Any:
 
 
 def _load_items(rows: _Rows, users: RawIds) -> npt.NDArray[np.int32]:
-    """Returns the items of all rows, which must be ordered by user."""
+    """Reads the item ids [rows]; the rows must be ordered by user."""
     items = np.empty(rows.num_rows, np.int32)
     counts = np.zeros(len(users), np.int64)
-    place, last = 0, 0
-    for part in sorted(rows.folder.glob("*.parquet")):
-        with pq.ParquetFile(part) as file:
+    row, last = 0, 0
+    for path in sorted(rows.folder.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[f"{USER}_id", f"{ITEM}_id"]):
                 ids = batch[f"{USER}_id"].to_numpy()
                 if ids[0] < last or (np.diff(ids) < 0).any():
-                    raise AssertionError(f"{part}: users are not in the order of their ids")
+                    raise AssertionError(f"{path}: users are not in the order of their ids")
                 last = int(ids[-1])
                 counts += np.bincount(ids, minlength=len(counts))
-                items[place : place + len(ids)] = batch[f"{ITEM}_id"].to_numpy()
-                place += len(ids)
+                items[row : row + len(ids)] = batch[f"{ITEM}_id"].to_numpy()
+                row += len(ids)
     if not np.array_equal(counts, users.counts):
         raise AssertionError(f"{rows.folder}: users have other rows than were counted")
     return items

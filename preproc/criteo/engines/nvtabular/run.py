@@ -34,8 +34,8 @@ from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
 from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.row_files import RowFile, total_bytes
-from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of
-from preproc.nvtabular.process import FIRST_ID, NvtabularProcess, write_vocabulary
+from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of, write_vocabulary
+from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 
