@@ -25,10 +25,9 @@ class UserError(ValueError):
     exit_code = INPUT_REFUSED
 
     @property
-    def setting(self) -> str | None:
-        """The setting that the message names first; None where it names none."""
-        named = _SETTING.search(str(self))
-        return named[1] if named else None
+    def settings(self) -> list[str]:
+        """The settings that the message names, in its order."""
+        return _SETTING.findall(str(self))
 
 
 class DivergenceError(RuntimeError):

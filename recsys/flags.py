@@ -2,7 +2,6 @@
 """Makes flags from settings, and settings from flags."""
 
 import dataclasses
-import types
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from absl import flags
 
 from recsys.errors import UserError
-from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes
+from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes, without_none
 
 
 def define_flags(
@@ -42,7 +41,7 @@ def define_flags(
                 continue
             _define(
                 field,
-                _without_none(hints[field.name]),
+                without_none(hints[field.name]),
                 _plain(defaults.get(field.name, field.default), field),
                 help_texts.get(field.name, field.metadata["help"]),
                 check_choices=check_choices,
@@ -66,12 +65,6 @@ def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
     if field.metadata["unit"] == "bytes":
         return spell_bytes(default)
     return default
-
-
-def _without_none(hint: Any) -> Any:
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return next(a for a in typing.get_args(hint) if a is not types.NoneType)
-    return hint
 
 
 def _define(
@@ -124,7 +117,7 @@ def values_from_flags(
                 continue
             value = flag_values[name].value
             if value is not None:
-                value = _value(field, _without_none(hints[name]), value)
+                value = _value(field, without_none(hints[name]), value)
             values[name] = value
             if flag_values[name].present:
                 explicit.add(name)

@@ -6,15 +6,16 @@ Each key is a setting, each value of its type.
 A file is read when it is named, or when all are listed, and nothing else needs it to be right.
 """
 
+import contextlib
 import dataclasses
 import difflib
-import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
-from recsys.settings import Sections, declared
+from recsys.settings import Sections, declared, without_none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,24 @@ class Preset:
 
     values: dict[str, Any]
     lines: dict[str, str]
+
+    @contextlib.contextmanager
+    def located(self) -> Iterator[None]:
+        """Puts file and line before errors about settings of this file.
+
+        Raises:
+            UserError: as it was raised within; spells the settings of the file as the file does.
+        """
+        try:
+            yield
+        except UserError as error:
+            names = [name for name in error.settings if name in self.lines]
+            if not names:
+                raise
+            message = f"{self.lines[names[0]]}: {error}"
+            for name in names:
+                message = message.replace(f"`{name}`", name)
+            raise type(error)(message) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +67,27 @@ class PresetFolder:
         """Returns the names of the files; reads none."""
         return sorted(path.stem for path in self.folder.glob("*.yaml"))
 
+    def fill(self, name: str | None, values: dict[str, Any], explicit: set[str]) -> Preset:
+        """Fills settings that the user has not given from a preset.
+
+        Args:
+            name: see `read`; None fills nothing.
+            values: every setting, changed in place.
+            explicit: names of those that the user gave; those of the preset are added.
+
+        Returns:
+            The settings that were taken.
+
+        Raises:
+            UserError: see `read`.
+        """
+        preset = Preset({}, {}) if name is None else self.read(name)
+        for setting in explicit & preset.values.keys():
+            del preset.values[setting], preset.lines[setting]
+        values |= preset.values
+        explicit.update(preset.values)
+        return preset
+
     def read(self, name: str) -> Preset:
         """Reads a preset.
 
@@ -62,7 +102,9 @@ class PresetFolder:
 
         path = Path(name) if Path(name).suffix else self.folder / f"{name}.yaml"
         try:
-            root = yaml.compose(path.read_text())
+            text = path.read_text()
+            yaml.safe_load(text)  # refuses tags, and mappings as keys
+            root = yaml.compose(text)
         except FileNotFoundError as error:
             raise UserError(
                 f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}"
@@ -102,10 +144,10 @@ def _advice(key: str, hints: dict[str, Any]) -> str:
 
 def _checked(what: str, hint: Any, value: Any) -> Any:
     """Returns a value as the type of its setting has it."""
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        hint = next(a for a in typing.get_args(hint) if a is not type(None))
+    required = without_none(hint)
+    if value is None and required is not hint:
+        return None
+    hint = required
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         expected, fits = f"one of {', '.join(arguments)}", value in arguments

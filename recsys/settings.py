@@ -7,6 +7,7 @@ keys and keys of the log, so they differ between sections. `recsys.flags` makes 
 
 import dataclasses
 import os
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
@@ -59,6 +60,13 @@ def setting(
 def declared(section: type) -> list["dataclasses.Field[Any]"]:
     """Returns the fields of a section that `setting` declares."""
     return [field for field in dataclasses.fields(section) if "help" in field.metadata]
+
+
+def without_none(hint: Any) -> Any:
+    """Returns the type of a setting that may also be None."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(a for a in typing.get_args(hint) if a is not types.NoneType)
+    return hint
 
 
 def resumable_settings(sections: Sections) -> frozenset[str]:

@@ -39,14 +39,11 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
         UserError: a value is refused, or the file has a key that is no setting.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-    if flag_values["config"].value is not None:
-        from_file = PRESETS.read(flag_values["config"].value).values
-        values |= {name: value for name, value in from_file.items() if name not in explicit}
-        explicit |= set(from_file)
-    if values["mode"] in ("ddp", "dmp"):
-        if "parallelism" in explicit and values["parallelism"] != values["mode"]:
-            raise UserError(
-                f"--mode {values['mode']} contradicts --parallelism {values['parallelism']}"
-            )
-        values["parallelism"], values["mode"] = values["mode"], "train"
-    return Bert4RecConfig.from_dict(values, frozenset(explicit))
+    with PRESETS.fill(flag_values["config"].value, values, explicit).located():
+        if values["mode"] in ("ddp", "dmp"):
+            if "parallelism" in explicit and values["parallelism"] != values["mode"]:
+                raise UserError(
+                    f"`mode` {values['mode']} contradicts `parallelism` {values['parallelism']}"
+                )
+            values["parallelism"], values["mode"] = values["mode"], "train"
+        return Bert4RecConfig.from_dict(values, frozenset(explicit))

@@ -9,7 +9,7 @@ from absl import flags
 from dlrm.config import SECTIONS, DlrmConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
-from recsys.presets import PresetFolder
+from recsys.presets import Preset, PresetFolder
 
 PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
 
@@ -55,28 +55,28 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     Raises:
         UserError: a value is refused, or two flags contradict each other.
     """
-    values, explicit = values_from_flags(flag_values)
-    return DlrmConfig.from_dict(values, frozenset(explicit))
+    values, explicit, preset = values_from_flags(flag_values)
+    with preset.located():
+        return DlrmConfig.from_dict(values, frozenset(explicit))
 
 
-def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str]]:
+def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], set[str], Preset]:
     """Reads parsed flags and the preset.
 
     Returns:
-        ({setting: value}, names of the settings that the user or the preset gave).
+        ({setting: value}, names of the settings that the user or the preset gave, the settings
+        that were taken from the preset).
 
     Raises:
         UserError: a list holds something that is no integer, or two flags contradict each other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
-    if flag_values["preset"].value is not None:
-        preset = PRESETS.read(flag_values["preset"].value).values
-        values |= {name: value for name, value in preset.items() if name not in explicit}
-        explicit |= set(preset)
+    preset = PRESETS.fill(flag_values["preset"].value, values, explicit)
     for alias, (name, value) in _HEAD_ALIASES.items():
         if flag_values[alias].value:
             if name in explicit and values[name] != value:
-                raise UserError(f"--{alias} contradicts --{name} {values[name]}")
+                with preset.located():
+                    raise UserError(f"--{alias} contradicts `{name}` {values[name]}")
             values[name] = value
             explicit.add(name)
-    return values, explicit
+    return values, explicit, preset

@@ -104,17 +104,19 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
     Raises:
         UserError: a value is refused, or two flags contradict each other.
     """
-    values, explicit = dlrm_flags.values_from_flags(flag_values)
+    values, explicit, preset = dlrm_flags.values_from_flags(flag_values)
     theirs, given = settings_flags.values_from_flags(flag_values, SECTIONS)
-    for flag, name in SAME_AS.items():
-        _take(values, explicit, name, theirs[flag], f"--{flag}", flag in given)
-    if theirs["adagrad"]:
-        _take(values, explicit, "optimizer", "rowwise_adagrad", "--adagrad", True)
+    with preset.located():
+        for flag, name in SAME_AS.items():
+            _take(values, explicit, name, theirs[flag], f"--{flag}", flag in given)
+        if theirs["adagrad"]:
+            _take(values, explicit, "optimizer", "rowwise_adagrad", "--adagrad", True)
     if theirs["num_embeddings"] is not None and not values["num_embeddings_per_feature"]:
         values["num_embeddings_per_feature"] = (theirs["num_embeddings"],) * NUM_CATEGORICAL
     if not 0 <= theirs["lr_change_point"] <= 1:
         raise UserError(f"--lr_change_point must lie in [0, 1], got {theirs['lr_change_point']}")
-    return DlrmConfig.from_dict(values, frozenset(explicit))
+    with preset.located():
+        return DlrmConfig.from_dict(values, frozenset(explicit))
 
 
 def _take(
@@ -126,7 +128,7 @@ def _take(
         if given:
             explicit.add(name)
     elif given and values[name] != value:
-        raise UserError(f"{flag} and --{name} are the same setting; give one of them")
+        raise UserError(f"{flag} and `{name}` are the same setting; give one of them")
 
 
 def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfig:

@@ -110,8 +110,8 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
     overrides: dict[str, Any] = {
         field.name: _parse_setting(field, text) for field, text in texts.items() if text is not None
     }
-    base = semantics_of(values.preset) if values["preset"].present else CriteoSemantics()
-    given["semantics"] = dataclasses.replace(base, **overrides)
+    preset = values.preset if values["preset"].present else None
+    given["semantics"] = semantics_of(preset, overrides)
     given["spark"] = section_from_dict(SparkSettings, given)
     return section_from_dict(CriteoJob, given)
 

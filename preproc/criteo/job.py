@@ -3,8 +3,10 @@
 
 import dataclasses
 import math
+import types
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from preproc.criteo.engines import ENGINES
 from preproc.criteo.rules import CriteoSemantics
@@ -26,16 +28,21 @@ PRESETS = PresetFolder(Path(__file__).with_name("presets"), {CriteoSemantics: "t
 """Known settings of the transform; those of `dlrm` are the defaults of `CriteoSemantics`."""
 
 
-def semantics_of(preset: str) -> CriteoSemantics:
+def semantics_of(
+    preset: str | None, overrides: Mapping[str, Any] = types.MappingProxyType({})
+) -> CriteoSemantics:
     """Reads the transform settings of a preset.
 
     Args:
-        preset: name of a preset, or path of a YAML file.
+        preset: name of a preset, or path of a YAML file; None takes the defaults.
+        overrides: settings that replace those of the preset.
 
     Raises:
         UserError: there is no such preset, or its file is not valid.
     """
-    return CriteoSemantics(**PRESETS.read(preset).values)
+    values = dict(overrides)
+    with PRESETS.fill(preset, values, set(overrides)).located():
+        return CriteoSemantics(**values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

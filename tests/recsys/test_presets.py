@@ -10,12 +10,17 @@ import pytest
 from absl import flags
 
 from bert4rec.scripts import flags as bert4rec
+from bert4rec.scripts import main as bert4rec_main
 from dlrm.scripts import flags as dlrm
+from dlrm.scripts import main as dlrm_main
+from preproc.criteo import __main__ as criteo
 from preproc.criteo.job import PRESETS as CRITEO
 from preproc.criteo.job import semantics_of
 from preproc.criteo.rules import CriteoSemantics
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
+from recsys.settings import declared
+from tests import harness
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDERS = {"dlrm": dlrm.PRESETS, "bert4rec": bert4rec.PRESETS, "preproc": CRITEO}
@@ -81,6 +86,8 @@ def test_a_file_of_ones_own_is_a_preset_too(tmp_path):
         ("- lr\n", "expected `setting: value` lines"),
         ("lr: [\n", "not readable as YAML"),
         ("explicit: [lr]\n", "unknown setting 'explicit'"),
+        ("lr: !new 1\n", "not readable as YAML"),
+        ("? [lr]\n: 1\n", "not readable as YAML"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
@@ -89,6 +96,61 @@ def test_a_wrong_file_is_refused_by_its_line(tmp_path, text, message):
     with pytest.raises(UserError) as caught:
         dlrm_config(f"--preset={file}")
     assert message in str(caught.value)
+
+
+def train_dlrm(file, *flags):
+    return harness.call(dlrm_main, "--dataset=d", f"--preset={file}", *flags)
+
+
+def train_bert4rec(file, *flags):
+    return harness.call(bert4rec_main, f"--config={file}", *flags)
+
+
+def prepare_criteo(file, *flags):
+    return criteo.main(["criteo", "--input=in", "--output=out", f"--preset={file}", *flags])
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "flags", "message"),
+    [
+        (train_dlrm, "amp: true\nlr: -1\n", [], "2: lr must not be negative, got -1.0"),
+        (train_dlrm, "lr: 1\nresume: true\n", [], "2: resume needs --save_checkpoint_path"),
+        (train_dlrm, "embedding_optimizer: sgd\n", ["--Adam_embedding_optimizer"],
+         "1: --Adam_embedding_optimizer contradicts embedding_optimizer sgd"),
+        (train_bert4rec, "emb_dim: 10\nnhead: 3\n", [],
+         "1: emb_dim 10 cannot be divided among nhead 3"),
+        (train_bert4rec, "nhead: 3\n", ["--emb_dim=10"],
+         "1: --emb_dim 10 cannot be divided among nhead 3"),
+        (train_bert4rec, "parallelism: ddp\n", ["--mode=dmp"],
+         "1: --mode dmp contradicts parallelism ddp"),
+        (prepare_criteo, "shuffle_seed: -1\n", [], "1: shuffle_seed must lie in [0, 2"),
+    ],
+)  # fmt: skip
+def test_a_refused_value_is_named_with_its_line(tmp_path, capsys, program, text, flags, message):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert program(file, *flags) == 2
+    assert capsys.readouterr().err.startswith(f"error: {file}:{message}")
+
+
+def test_a_flag_comes_before_a_wrong_value(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("lr: -1\n")
+    assert dlrm_config(f"--preset={file}", "--lr=2").optimizer.lr == 2.0
+    with pytest.raises(UserError, match=r"^`batch_size` must be"):
+        dlrm_config(f"--preset={file}", "--lr=2", "--batch_size=0")
+    file.write_text("frequency_limit: -1\n")
+    assert semantics_of(str(file), {"frequency_limit": 3}).frequency_limit == 3
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_setting_may_stand_in_a_file_and_has_a_type(tmp_path, package):
+    sections = FOLDERS[package].sections
+    file = tmp_path / "mine.yaml"
+    for field in (field for section in sections for field in declared(section)):
+        file.write_text(f"{field.name}: {{}}\n")
+        with pytest.raises(UserError, match=rf"mine.yaml:1: {field.name} must be .*, got {{}}"):
+            FOLDERS[package].read(str(file))
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "[0.5, x, 0.5]", "0.5"])

@@ -148,8 +148,8 @@ def test_only_the_doors_spell_settings_as_flags(package):
 
 def test_a_message_names_its_setting_and_a_program_its_flag(capsys):
     error = UserError("`batch_size` must be at least 1; `mode` test needs none, `make x` neither")
-    assert error.setting == "batch_size"
-    assert UserError("no setting").setting is None
+    assert error.settings == ["batch_size", "mode"]
+    assert UserError("no setting").settings == []
     assert fail(str(error)) == 2
     expected = "error: --batch_size must be at least 1; --mode test needs none, `make x` neither\n"
     assert capsys.readouterr().err == expected
