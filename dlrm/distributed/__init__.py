@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM on several devices: placement, exchange, batches, gradients."""
+"""DLRM on several devices: placement of tables, exchange of vectors."""

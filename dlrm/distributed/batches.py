@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's samples of each batch, with the lookups that ranks exchange.
-
-Letters: B samples of all ranks, b of this one.
-"""
+"""A rank's local batches, with the lookups that ranks exchange."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,18 +15,17 @@ from dlrm.distributed.placement import Placement
 
 
 class ExchangedBatches:
-    """The batches of a rank, with the lookups that the ranks exchange.
+    """The local batches of a rank, with its lookups for other ranks.
 
-    What is looked up for whom is worked out on the host, in a thread, while the model works on the
-    batches before: that is all of the distribution of the input.
+    Lookups are planned on the host, in a thread, while the model works on earlier batches.
 
     Args:
-        source: the columns and rows that the rank reads of each batch.
-        placement: of the tables.
-        rank: this one.
-        device: where the batches are wanted.
+        source: ids and local samples that the rank reads of each batch.
+        placement: placement of the tables.
+        rank: number of this rank.
+        device: device of the batches.
         hash_indices: take ids modulo the table size.
-        read_ahead: batches prepared while the model works; 0 prepares when asked.
+        read_ahead: batches planned ahead of the model; 0 plans on demand.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class ExchangedBatches:
         self.num_batches = source.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[ExchangedLookups]]:
-        """Yields an epoch's batches from `start` on, always in one order."""
+        """Yields the batches of an epoch from number `start` on."""
         planned = map(self._plan, self._source.batches(epoch, start))
         for batch in iterate_ahead(planned, self._read_ahead):
             yield dataclasses.replace(
@@ -63,13 +59,13 @@ class ExchangedBatches:
             )
 
     def _plan(self, batch: Batch[RankIds]) -> Batch[ExchangedLookups]:
-        of_all_rows, of_own_rows = batch.ids.of_all_rows, batch.ids.of_own_rows
+        batch_ids, local_ids = batch.ids.batch_ids, batch.ids.local_ids
         if self._hash_indices:
             sizes = [table.rows for table in self._placement.tables]
-            of_all_rows = {i: ids % sizes[i] for i, ids in of_all_rows.items()}
-            copied = self._placement.of_kind("replicate")
-            of_own_rows = of_own_rows % np.array([sizes[i] for i in copied], np.int64)
+            batch_ids = {i: ids % sizes[i] for i, ids in batch_ids.items()}
+            replicated = self._placement.of_kind("replicate")
+            local_ids = local_ids % np.array([sizes[i] for i in replicated], np.int64)
         lookups = plan_lookups(
-            self._placement, self._rank, of_all_rows, of_own_rows, batch.ids.num_rows
+            self._placement, self._rank, batch_ids, local_ids, batch.ids.num_rows
         )
         return Batch(batch.numerical, lookups, batch.label)

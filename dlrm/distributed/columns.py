@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns and rows of each batch that a rank reads.
+"""Reads a rank's columns and rows of each batch.
 
-A rank needs labels, numerical features and the ids of tables with a copy everywhere for its own
-rows, and the ids of tables of which it alone has rows for all rows. Nothing else is read where the
-files allow it: split binary has a file per column and rows at known places, parquet columns.
-Letters: B samples of all ranks, b of this one, F tables, M numerical features.
+Of its local batch a rank needs labels, numerical features and the ids of replicated tables; of the
+whole batch the ids of tables that it has a shard of. Formats with separate columns read no more:
+split binary reads just these rows and columns, parquet these columns.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import READER_THREADS, BatchLoader, call_ahead
 from dlrm.data.open_split import SplitPass, open_split
-from dlrm.distributed.exchange import IntArray, rank_bounds, wanted_columns
+from dlrm.distributed.exchange import IntArray, rank_bounds, sharded_features
 from dlrm.distributed.placement import Placement
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
@@ -27,37 +26,37 @@ from recsys.data.split_binary import SplitBinaryReader
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankColumns:
-    """The columns that a rank reads, and of which rows.
+    """The id columns that a rank reads, by number of the feature.
 
     Attributes:
-        rank: this one.
-        world_size: ranks.
-        of_all_rows: tables whose ids it needs for the batch of all ranks.
-        of_own_rows: tables whose ids it needs for its own samples.
+        rank: number of this rank.
+        world_size: number of ranks.
+        batch_features: features whose ids it reads for the whole batch.
+        local_features: features whose ids it reads for its local batch.
     """
 
     rank: int
     world_size: int
-    of_all_rows: tuple[int, ...]
-    of_own_rows: tuple[int, ...]
+    batch_features: tuple[int, ...]
+    local_features: tuple[int, ...]
 
     @classmethod
     def of(cls, placement: Placement, rank: int) -> "RankColumns":
-        """Returns what a rank needs under a placement."""
+        """Returns the columns that a rank needs under a placement."""
         return cls(
             rank,
             placement.world_size,
-            tuple(wanted_columns(placement, rank)),
+            tuple(sharded_features(placement, rank)),
             tuple(placement.of_kind("replicate")),
         )
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Every table whose ids the rank needs."""
-        return tuple(sorted(self.of_all_rows + self.of_own_rows))
+        """All features whose ids the rank reads, in order."""
+        return tuple(sorted(self.batch_features + self.local_features))
 
-    def own_rows(self, num_rows: int) -> slice:
-        """Returns the rank's rows of a batch of all ranks."""
+    def local_batch(self, num_rows: int) -> slice:
+        """Returns the rank's samples of a batch of `num_rows` samples."""
         bounds = rank_bounds(num_rows, self.world_size)
         return slice(int(bounds[self.rank]), int(bounds[self.rank + 1]))
 
@@ -67,23 +66,23 @@ class RankIds:
     """The ids that a rank reads of a batch, on the host.
 
     Attributes:
-        of_all_rows: table -> [B] int64 ids.
-        of_own_rows: [b, tables with a copy on every rank] int64 ids.
-        num_rows: B.
+        batch_ids: feature -> [B] int64 ids, for `RankColumns.batch_features`.
+        local_ids: [b, replicated tables] int64 ids, for `RankColumns.local_features`.
+        num_rows: B, samples of the batch on all ranks.
     """
 
-    of_all_rows: dict[int, IntArray]
-    of_own_rows: IntArray
+    batch_ids: dict[int, IntArray]
+    local_ids: IntArray
     num_rows: int
 
 
 class ColumnLoader:
-    """Reads a rank's batches, column by column and row by row.
+    """Reads a rank's rows and columns of split binary, nothing else.
 
     Args:
-        rows: of all ranks.
-        loader: says which rows make which batch.
-        columns: of this rank.
+        rows: reader of the split.
+        loader: gives each batch its row range.
+        columns: columns of this rank.
     """
 
     def __init__(self, rows: SplitBinaryReader, loader: BatchLoader, columns: RankColumns) -> None:
@@ -94,35 +93,35 @@ class ColumnLoader:
         self.num_batches = loader.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[RankIds]]:
-        """Yields an epoch's batches from `start` on, read ahead in threads."""
+        """Yields an epoch's batches from number `start` on, read in threads."""
         ranges = self._loader.row_ranges(epoch, start)
         reads = (functools.partial(self._read, *rows) for rows in ranges)
         return call_ahead(reads, self._loader.read_ahead, READER_THREADS)
 
     def _read(self, start: int, stop: int) -> Batch[RankIds]:
         columns, rows = self._columns, self._rows
-        mine = columns.own_rows(stop - start)
-        own = (start + mine.start, start + mine.stop)
-        dense = rows.read_dense(*own)
-        of_own = np.empty((len(dense), len(columns.of_own_rows)), np.int64)
-        for i, ids in enumerate(rows.read_ids(columns.of_own_rows, *own)):
-            of_own[:, i] = ids
-        of_all = rows.read_ids(columns.of_all_rows, start, stop)
-        by_table = zip(columns.of_all_rows, of_all, strict=True)
+        local = columns.local_batch(stop - start)
+        local_range = (start + local.start, start + local.stop)
+        dense = rows.read_dense(*local_range)
+        local_ids = np.empty((len(dense), len(columns.local_features)), np.int64)
+        for i, ids in enumerate(rows.read_ids(columns.local_features, *local_range)):
+            local_ids[:, i] = ids
+        columns_of_batch = rows.read_ids(columns.batch_features, start, stop)
+        by_feature = zip(columns.batch_features, columns_of_batch, strict=True)
         return Batch(
             torch.from_numpy(np.array(dense.numerical)),
-            RankIds({i: ids.astype(np.int64) for i, ids in by_table}, of_own, stop - start),
+            RankIds({i: ids.astype(np.int64) for i, ids in by_feature}, local_ids, stop - start),
             torch.from_numpy(dense.label.astype(np.float32)),
         )
 
 
 class CutBatches:
-    """Cuts a rank's batches out of those of all ranks.
+    """Slices a rank's local batches out of whole batches.
 
     Args:
-        source: the batches of all ranks, the same on every rank.
-        columns: of this rank.
-        features: tables whose ids the batches have, in that order; None for all.
+        source: whole batches, the same on every rank.
+        columns: columns of this rank.
+        features: features of the batches' id columns, in order; None for all.
     """
 
     def __init__(
@@ -139,30 +138,30 @@ class CutBatches:
         self.num_batches = source.num_batches
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[RankIds]]:
-        """Yields the batches of an epoch from `start` on."""
+        """Yields the batches of an epoch from number `start` on."""
         return map(self._cut, self._source.batches(epoch, start))
 
     def _cut(self, batch: Batch[Tensor]) -> Batch[RankIds]:
         columns, ids = self._columns, batch.ids.numpy()
-        mine = columns.own_rows(len(batch))
+        local = columns.local_batch(len(batch))
         cut = RankIds(
-            {i: ids[:, self._number[i]] for i in columns.of_all_rows},
-            ids[mine][:, [self._number[i] for i in columns.of_own_rows]],
+            {i: ids[:, self._number[i]] for i in columns.batch_features},
+            ids[local][:, [self._number[i] for i in columns.local_features]],
             len(batch),
         )
-        return Batch(batch.numerical[mine], cut, batch.label[mine])
+        return Batch(batch.numerical[local], cut, batch.label[local])
 
 
 def open_rank_split(
     config: DlrmConfig, spec: FeatureSpec, columns: RankColumns, wanted: SplitPass
 ) -> BatchSource[RankIds]:
-    """Opens a rank's batches of a split.
+    """Opens a rank's local batches of a split.
 
     Args:
-        config: of the run.
-        spec: the columns of the dataset.
-        columns: of this rank.
-        wanted: the split and its batches.
+        config: settings of the run.
+        spec: features of the dataset.
+        columns: columns of this rank.
+        wanted: split, batch size and order.
 
     Raises:
         DatasetError: the split is missing or damaged.

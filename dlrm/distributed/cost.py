@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted cost of a distributed step: bytes, seconds, memory by rank.
+"""Predicts bytes, seconds and memory of a distributed training step.
 
-A model to compare placements with and to plan for machines that are not there. Every figure it
-needs is a field, so that it can be replaced by a measured one.
-Letters: W ranks, B samples of all ranks, D columns.
+It compares placements and plans for machines that are not at hand. Every rate is a field, so that a
+measured one can replace it.
 """
 
 import dataclasses
@@ -26,25 +25,25 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """The devices of a run.
+    """Number, memory and speed of the devices of a run.
 
     Attributes:
-        world_size: W.
-        ranks_per_node: devices that the fast links join.
-        memory_bytes: of a device, all of it.
-        reserved_share: of the memory, for activations, workspaces and the allocator.
-        memory_bytes_per_s: of a device, as a table lookup reaches it.
-        node_bytes_per_s: out of a device to others of its node.
-        network_bytes_per_s: out of a device to other nodes.
-        flop_per_s: of the matrix products, as training reaches it.
-        latency_s: of one collective.
-        overlap: share of the communication that hides behind computation.
+        world_size: number of ranks, one device each.
+        ranks_per_node: devices that fast links connect.
+        memory_bytes: total memory of a device.
+        reserved_fraction: of the memory kept for activations, workspaces and the allocator.
+        memory_bytes_per_s: memory bandwidth of a device that table lookups reach.
+        node_bytes_per_s: bandwidth from a device to others of its node.
+        network_bytes_per_s: bandwidth from a device to other nodes.
+        flop_per_s: speed of matrix products that training reaches.
+        latency_s: seconds of an empty collective.
+        overlap: fraction of the communication that overlaps with computation.
     """
 
     world_size: int
     ranks_per_node: int
     memory_bytes: float
-    reserved_share: float = 0.1
+    reserved_fraction: float = 0.1
     memory_bytes_per_s: float
     node_bytes_per_s: float
     network_bytes_per_s: float
@@ -54,42 +53,42 @@ class Machine:
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of a device that tables may fill."""
-        return self.memory_bytes * (1 - self.reserved_share)
+        """Bytes of a device for tables and their optimizer."""
+        return self.memory_bytes * (1 - self.reserved_fraction)
 
     def exchange_s(self, bytes_out: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Returns the seconds of an exchange of every rank with every other.
+        """Predicts the seconds of an all-to-all on each rank: [W].
 
         Args:
-            bytes_out: [W], bytes that leave (or reach) each rank, the same share for each peer.
+            bytes_out: [W] bytes that each rank sends (or receives), equally to all others.
         """
         if self.world_size == 1:
             return np.zeros_like(bytes_out)
         near = min(self.ranks_per_node, self.world_size) - 1
         far = self.world_size - 1 - near
-        share_far = far / (self.world_size - 1)
+        fraction_far = far / (self.world_size - 1)
         seconds = np.maximum(
-            bytes_out * (1 - share_far) / self.node_bytes_per_s,
-            bytes_out * share_far / self.network_bytes_per_s,
+            bytes_out * (1 - fraction_far) / self.node_bytes_per_s,
+            bytes_out * fraction_far / self.network_bytes_per_s,
         )
         return seconds + self.latency_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """The work of a step under any placement.
+    """Sizes of a training step that do not depend on the placement.
 
     Attributes:
         table_sizes: rows of each table.
-        embedding_dim: D.
-        global_batch: B.
-        weight_bytes: of an element of a table.
-        state_bytes_per_row: of the optimizer of the tables.
-        wire_bytes: of an element of a vector that travels.
-        unique_share: of the looked-up rows that differ, which the update writes.
-        dense_parameters: of the MLPs and the interaction.
-        dense_flop: of a sample, forward and backward.
-        dense_activation_bytes: of a sample, all traffic of the dense part.
+        embedding_dim: D, columns of a table.
+        global_batch: B, samples of all ranks.
+        weight_bytes: bytes of a number in a table.
+        state_bytes_per_row: bytes of the optimizer state of a row.
+        wire_bytes: bytes of a number in an exchanged vector.
+        unique_share: distinct rows per lookup, in (0, 1]; the update writes only these.
+        dense_parameters: number of parameters of MLPs and interaction.
+        dense_flop: operations per sample of MLPs and interaction, forward and backward.
+        dense_activation_bytes: memory traffic per sample of MLPs and interaction.
     """
 
     table_sizes: tuple[int, ...]
@@ -115,16 +114,16 @@ class Workload:
         global_batch: int,
         **sizes: float,
     ) -> "Workload":
-        """Counts the work of a DLRM with dot interactions.
+        """Computes the workload of a DLRM with dot interactions.
 
         Args:
             table_sizes: rows of each table.
-            num_numerical: numerical features.
-            bottom_mlp_sizes: outputs of each layer.
-            top_mlp_sizes: likewise.
+            num_numerical: number of numerical features.
+            bottom_mlp_sizes: outputs of each layer of the bottom MLP.
+            top_mlp_sizes: outputs of each layer of the top MLP.
             embedding_dim: D.
             global_batch: B.
-            sizes: further fields.
+            sizes: further fields of the workload.
         """
         features = len(table_sizes) + 1
         joined = embedding_dim + features * (features - 1) // 2
@@ -137,7 +136,7 @@ class Workload:
                 products += inputs * outputs
                 parameters += (inputs + 1) * outputs
         interaction = features * (features - 1) // 2 * embedding_dim
-        # Inputs and outputs of each layer, in two bytes: forward, and twice in the backward pass.
+        # Inputs and outputs of each layer, in two bytes: once forward, twice backward.
         values = sum(bottom_mlp_sizes) + sum(top_mlp_sizes) + joined + features * embedding_dim
         return cls(
             table_sizes=tuple(table_sizes),
@@ -150,23 +149,23 @@ class Workload:
         )
 
     def table_bytes(self, rows: int) -> int:
-        """Returns the bytes of that many rows with what their optimizer keeps."""
+        """Returns the bytes of `rows` rows with their optimizer state."""
         return rows * (self.embedding_dim * self.weight_bytes + self.state_bytes_per_row)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepCost:
-    """Costs of a step by rank: [W] arrays.
+    """Predicted costs of a step on each rank: [W] float64 arrays.
 
     Attributes:
-        table_bytes: of memory.
-        lookups: rows read.
-        id_bytes: of ids that it reads from split binary: of its own samples for tables that all
-            have, of the whole batch for those of which it alone has rows.
-        vectors_out: bytes of vectors that leave it, forward; as many gradients come back.
-        compute_s: lookups, updates and the dense part.
-        exchange_s: of vectors and their gradients, and of the gradients that all ranks share.
-        step_s: of the step, with the overlap that the machine allows.
+        table_bytes: memory of tables and their optimizer.
+        lookups: rows read from tables.
+        id_bytes: bytes of ids read from split binary: of the local batch for replicated tables, of
+            the whole batch for others that the rank has a shard of.
+        vectors_out: bytes of vectors sent forward; as many bytes of gradients come back.
+        compute_s: seconds of lookups, updates, MLPs and interaction.
+        exchange_s: seconds of the exchange of vectors and gradients and of the all-reduce.
+        step_s: seconds of the step, with the overlap that the machine allows.
     """
 
     table_bytes: npt.NDArray[np.float64]
@@ -179,25 +178,25 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """Of the step: ranks wait for the slowest."""
+        """Seconds of the step on the slowest rank, for which all wait."""
         return float(self.step_s.max())
 
     @property
     def imbalance(self) -> float:
-        """Excess of the slowest rank over the mean, relative to the mean."""
+        """Slowest rank's time over the mean, minus 1."""
         return float(self.step_s.max() / self.step_s.mean() - 1)
 
 
 def predict(placement: Placement, workload: Workload, machine: Machine) -> StepCost:
-    """Returns what a step costs under a placement."""
+    """Predicts the costs of a training step under a placement."""
     ranks, batch, dim = placement.world_size, workload.global_batch, workload.embedding_dim
     local = batch / ranks
     memory, lookups, id_bytes, out, into = np.zeros((5, ranks))
     vector = dim * workload.wire_bytes
-    shared_rows = 0
+    replicated_rows = 0
     for i, table in enumerate(placement.tables):
-        held = [placement.local_rows(i, rank) for rank in range(ranks)]
-        memory += [workload.table_bytes(rows) for rows in held]
+        shard_rows = [placement.local_rows(i, rank) for rank in range(ranks)]
+        memory += [workload.table_bytes(rows) for rows in shard_rows]
         width = index_dtype(table.rows).itemsize
         if table.kind == "whole":
             assert table.rank is not None
@@ -213,24 +212,24 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
             out += local * vector * (ranks - 1) / ranks
             into += local * vector * (ranks - 1) / ranks
         else:
-            shared_rows += table.rows
+            replicated_rows += table.rows
     row = dim * workload.weight_bytes
     touched = lookups * (row + vector + 2 * row * workload.unique_share + vector)
     compute = touched / machine.memory_bytes_per_s + local * (
         workload.dense_flop / machine.flop_per_s
         + workload.dense_activation_bytes / machine.memory_bytes_per_s
     )
-    # A ring sends all but its own share twice: to add up, and to tell.
-    shared = (shared_rows * dim + workload.dense_parameters) * 4 * 2 * (ranks - 1) / ranks
+    # A ring all-reduce sends (W - 1) / W of the bytes twice: to reduce and to broadcast.
+    all_reduced = (replicated_rows * dim + workload.dense_parameters) * 4 * 2 * (ranks - 1) / ranks
     exchange = 2 * machine.exchange_s(np.maximum(out, into)) + machine.exchange_s(
-        np.full(ranks, float(shared))
+        np.full(ranks, float(all_reduced))
     )
     step = compute + exchange * (1 - machine.overlap)
     return StepCost(memory, lookups, id_bytes, out, compute, exchange, step)
 
 
 def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
-    """Returns what a step of a run has to do."""
+    """Computes the workload of a run's training step."""
     model = config.model
     rule = ROW_RULES[config.optimizer.embedding_rule]
     return Workload.of_network(
@@ -247,7 +246,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
 
 
 def machine_here(processes: Processes, device: torch.device) -> Machine:
-    """Returns the devices of this run with typical, not measured, rates."""
+    """Describes the devices of this run, with typical rates."""
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes.world_size)))
     if device.type == "cuda":
         memory = float(torch.cuda.get_device_properties(device).total_memory)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables that several ranks hold together, each what its placement says.
-
-Letters: W ranks, b samples of this rank, F tables, D columns.
-"""
+"""Embedding tables that are sharded over several ranks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dlrm.config import EmbeddingStorage
-from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, wanted_columns
+from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, sharded_features
 from dlrm.distributed.placement import Placement
 from dlrm.nn.embedding import Embeddings, JointTable, Shard, build_embeddings
 from recsys.errors import UserError
@@ -21,22 +18,22 @@ from recsys.train.optimizers.rows import RowGradients, StoredTable
 _LOCAL, _REPLICATED = 0, 1
 
 
-class PlacedEmbeddings(Embeddings[ExchangedLookups]):
-    """The tables of all features, of which this rank holds a part.
+class ShardedEmbeddings(Embeddings[ExchangedLookups]):
+    """A rank's shards of the tables of all features.
 
     Args:
-        placement: of the tables.
-        rank: this one.
+        placement: placement of the tables.
+        rank: number of this rank.
         embedding_dim: D.
-        embedding_type: of the tables that lie here; a joint one.
-        storage: likewise.
+        embedding_type: type of the rank's joint tables.
+        storage: storage of the rank's joint tables.
 
     Attributes:
         placement: as given.
         rank: as given.
-        local_features: the tables of which rows lie in `local`, in that order.
-        local: the joint table of what this rank alone has.
-        replicated: the joint table of what every rank has.
+        local_features: features with a shard in `local`, in its order.
+        local: joint table of the shards that only this rank has.
+        replicated: joint table of the data-parallel tables.
     """
 
     def __init__(
@@ -50,21 +47,22 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
         self.placement = placement
         self.rank = rank
-        self.local_features = wanted_columns(placement, rank)
+        self.local_features = sharded_features(placement, rank)
         local = [placement.local_rows(i, rank) for i in self.local_features]
-        copied = placement.of_kind("replicate")
-        sizes = [self.table_sizes[i] for i in copied]
+        replicated = placement.of_kind("replicate")
+        sizes = [self.table_sizes[i] for i in replicated]
         self.local = _joint(embedding_type, local, embedding_dim, storage)
         self.replicated = _joint(embedding_type, sizes, embedding_dim, storage)
-        self._copied: Tensor
-        self.register_buffer("_copied", torch.tensor(copied, dtype=torch.int64), persistent=False)
+        self._replicated_features: Tensor
+        features = torch.tensor(replicated, dtype=torch.int64)
+        self.register_buffer("_replicated_features", features, persistent=False)
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
-        """Looks up the rows for other ranks and starts to send them."""
-        device = self._copied.device.type
+        """Looks up this rank's rows and starts to send them."""
+        device = self._replicated_features.device.type
         is_half = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
-        return dataclasses.replace(ids, under_way=self._send(ids, dtype))
+        return dataclasses.replace(ids, in_flight=self._send(ids, dtype))
 
     def _send(self, ids: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
         exchange = VectorExchange(ids.send_counts, ids.receive_counts)
@@ -72,26 +70,26 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         return exchange.start(self.local.lookup(ids.rows, dtype)), exchange
 
     def forward(self, ids: ExchangedLookups, dtype: torch.dtype) -> Tensor:
-        """Joins the vectors of ranks and of copies: [b, F, D].
+        """Returns the vectors of the local batch: [b, F, D].
 
         Args:
-            ids: of this step; after `prepare` their vectors are on the way already.
-            dtype: of the result; the one that `prepare` sends.
+            ids: lookups of this step; after `prepare` their vectors are in flight.
+            dtype: dtype of the result and of the exchange.
         """
-        arriving, exchange = ids.under_way or self._send(ids, dtype)
-        arrived = exchange.finish(arriving)
+        arriving, exchange = ids.in_flight or self._send(ids, dtype)
+        received = exchange.finish(arriving)
         shape = (ids.batch_size * len(self.table_sizes), self.embedding_dim)
-        # Every row is filled: from `arrived` here, from the copies below.
-        vectors = arrived.new_empty(shape).index_copy_(0, ids.places, arrived)
+        # Every row is filled: from received vectors here, from replicated tables below.
+        vectors = received.new_empty(shape).index_copy_(0, ids.output_rows, received)
         vectors = vectors.view(ids.batch_size, len(self.table_sizes), self.embedding_dim)
-        if not len(self._copied):
+        if not len(self._replicated_features):
             return vectors
         self.replicated.trainable = self.trainable
-        own = self.replicated(ids.replicated, arrived.dtype)
-        return vectors.index_copy(1, self._copied, own)
+        own = self.replicated(ids.replicated, received.dtype)
+        return vectors.index_copy(1, self._replicated_features, own)
 
     def shards(self) -> dict[int, Shard]:
-        """Returns this rank's own rows, then the copies, which rank 0 saves."""
+        """Returns the shards in `local`, then the replicated tables."""
         own, copies = self.local.shards(), self.replicated.shards()
         shards = {}
         for position, feature in enumerate(self.local_features):
@@ -106,29 +104,29 @@ class PlacedEmbeddings(Embeddings[ExchangedLookups]):
         return shards
 
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the joint table of this rank, and that of the copies."""
+        """Returns the joint tables `local` and `replicated`."""
         return [*self.local.stored_tables(), *self.replicated.stored_tables()]
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients of own rows, and of copies summed over ranks."""
+        """Returns gradients of local rows, and of replicated rows summed over ranks."""
         own = [RowGradients(_LOCAL, g.rows, g.gradients) for g in self.local.take_row_gradients()]
         return own + self._summed(self.replicated.take_row_gradients())
 
     def _summed(self, gradients: Sequence[RowGradients]) -> list[RowGradients]:
-        """Sums the gradients of the copies over the rows that ranks met."""
-        rows = sum(self.table_sizes[i] for i in self._copied.tolist())
+        """Sums the row gradients of the replicated tables over ranks."""
+        rows = sum(self.table_sizes[i] for i in self._replicated_features.tolist())
         if not rows or not self.trainable:
             return []
-        device = self._copied.device
-        # One column more counts who met a row: rules with moments must not see the others.
+        device = self._replicated_features.device
+        # A last column counts lookups: optimizers with moments must not update other rows.
         total = torch.zeros(rows, self.embedding_dim + 1, device=device)
-        for met in gradients:
-            index = met.rows.to(torch.int64)
+        for local in gradients:
+            index = local.rows.to(torch.int64)
             ones = total.new_ones(len(index), 1)
-            total.index_add_(0, index, torch.cat([met.gradients.to(total.dtype), ones], dim=1))
+            total.index_add_(0, index, torch.cat([local.gradients.to(total.dtype), ones], dim=1))
         dist.all_reduce(total)
-        rows_met = total[:, -1].nonzero().squeeze(1)
-        return [RowGradients(_REPLICATED, rows_met, total[rows_met, :-1].contiguous())]
+        looked_up = total[:, -1].nonzero().squeeze(1)
+        return [RowGradients(_REPLICATED, looked_up, total[looked_up, :-1].contiguous())]
 
 
 def _joint(

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans each rank's lookups for the others, and exchanges their vectors.
+"""Plans each rank's lookups for all ranks and exchanges the vectors.
 
-Every rank reads the ids of its tables for the batch of all ranks, so no id is ever sent. What it
-looks up leaves in one exchange, and the gradients come back in another.
-Letters: W ranks, B samples of all ranks, b of this one, F tables, D columns, L vectors that this
-rank looks up for all, K vectors that it receives.
+Every rank reads the ids of its shards for the whole batch, so no id is ever sent. The looked-up
+vectors travel in one all-to-all, their gradients back in another.
 """
 
 import dataclasses
@@ -23,95 +21,95 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExchangedLookups:
-    """A rank's lookups of a step, and the samples of received vectors.
+    """A rank's lookups of a step, and the order of received vectors.
 
     Attributes:
-        rows: [L] int64 rows of this rank's joint table, by the rank that wants them.
-        send_counts: vectors for each rank.
-        places: [K] int64 in [0, b x F): sample and table of each vector in the order of arrival.
-        receive_counts: vectors from each rank.
-        replicated: [b, tables with a copy on every rank] int64 ids.
+        rows: [L] int64 rows to look up in this rank's joint table, sorted by receiving rank.
+        send_counts: [W] number of vectors for each rank.
+        output_rows: [sum of receive_counts] int64, sample x F + feature of each received vector.
+        receive_counts: [W] number of vectors from each rank.
+        replicated: [b, replicated tables] int64 ids.
         batch_size: b.
         num_rows: B.
-        under_way: the vectors that arrive and their exchange, once it has begun.
+        in_flight: receiving buffer and exchange, once it has started.
     """
 
     rows: Tensor
     send_counts: tuple[int, ...]
-    places: Tensor
+    output_rows: Tensor
     receive_counts: tuple[int, ...]
     replicated: Tensor
     batch_size: int
     num_rows: int
-    under_way: "tuple[Tensor, VectorExchange] | None" = None
+    in_flight: "tuple[Tensor, VectorExchange] | None" = None
 
     def to(self, device: torch.device) -> "ExchangedLookups":
         """Queues the copy to a device."""
         return dataclasses.replace(
             self,
             rows=self.rows.to(device, non_blocking=True),
-            places=self.places.to(device, non_blocking=True),
+            output_rows=self.output_rows.to(device, non_blocking=True),
             replicated=self.replicated.to(device, non_blocking=True),
         )
 
 
 def rank_bounds(num_rows: int, world_size: int) -> IntArray:
-    """Returns each rank's first row, then the total: [W + 1]."""
+    """Returns [W + 1] bounds of the ranks' samples in a batch."""
     counts = num_rows // world_size + (np.arange(world_size) < num_rows % world_size)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def wanted_columns(placement: Placement, rank: int) -> list[int]:
-    """Returns the tables whose ids a rank needs of all samples."""
+def sharded_features(placement: Placement, rank: int) -> list[int]:
+    """Returns the features whose vectors a rank looks up for all ranks."""
     return sorted(placement.whole_on(rank) + placement.of_kind("rows"))
 
 
 def plan_lookups(
     placement: Placement,
     rank: int,
-    columns: Mapping[int, IntArray],
+    batch_ids: Mapping[int, IntArray],
     replicated: IntArray,
     num_rows: int,
 ) -> ExchangedLookups:
-    """Works out, on the host, what a rank looks up and receives.
+    """Plans, on the host, a rank's lookups and the vectors it receives.
 
     Args:
-        placement: of the tables.
-        rank: this one.
-        columns: [B] ids of each of `wanted_columns`, inside their tables.
-        replicated: [b, tables with a copy on every rank] ids of this rank's samples.
+        placement: placement of the tables.
+        rank: number of this rank.
+        batch_ids: feature -> [B] ids, for each of `sharded_features`, inside their tables.
+        replicated: [b, replicated tables] ids.
         num_rows: B.
     """
     world = placement.world_size
     bounds = rank_bounds(num_rows, world)
-    mine = slice(bounds[rank], bounds[rank + 1])
+    local_batch = slice(bounds[rank], bounds[rank + 1])
     batch_size, num_tables = int(bounds[rank + 1] - bounds[rank]), len(placement.tables)
-    rank_of_row = np.repeat(np.arange(world, dtype=np.uint16), np.diff(bounds))
+    rank_of_sample = np.repeat(np.arange(world, dtype=np.uint16), np.diff(bounds))
     samples = np.arange(batch_size) * num_tables
     offsets = local_offsets(placement, rank)
-    rows, wanted_by, places, sent_by = [], [], [], []
+    rows, receivers, output_rows, senders = [], [], [], []
     for table in placement.of_kind("whole"):
         owner = placement.tables[table].rank
         assert owner is not None
-        places.append(samples + table)
-        sent_by.append(np.full(batch_size, owner, np.uint16))
+        output_rows.append(samples + table)
+        senders.append(np.full(batch_size, owner, np.uint16))
         if owner == rank:
-            rows.append(columns[table] + offsets[table])
-            wanted_by.append(rank_of_row)
+            rows.append(batch_ids[table] + offsets[table])
+            receivers.append(rank_of_sample)
     for table in placement.of_kind("rows"):
-        ids = columns[table]
+        ids = batch_ids[table]
         owners = placement.owner(table, ids).astype(np.uint16)
-        here = np.flatnonzero(owners == rank)
-        rows.append(ids[here] // world + offsets[table])
-        wanted_by.append(rank_of_row[here])
-        places.append(samples + table)
-        sent_by.append(owners[mine])
-    sorted_rows, send_counts = _grouped(rows, wanted_by, world)
-    sorted_places, receive_counts = _grouped(places, sent_by, world)
+        local = np.flatnonzero(owners == rank)
+        rows.append(ids[local] // world + offsets[table])
+        receivers.append(rank_of_sample[local])
+        output_rows.append(samples + table)
+        senders.append(owners[local_batch])
+    sorted_rows, send_counts = _sort_by_rank(rows, receivers, world)
+    sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
     return ExchangedLookups(
         torch.from_numpy(sorted_rows),
         send_counts,
-        torch.from_numpy(sorted_places),
+        torch.from_numpy(sorted_output_rows),
         receive_counts,
         torch.from_numpy(np.ascontiguousarray(replicated, np.int64)),
         batch_size,
@@ -120,18 +118,18 @@ def plan_lookups(
 
 
 def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
-    """Returns the first row of each table in a rank's joint table."""
+    """Returns {table: its first row in a rank's joint table}."""
     offsets, start = {}, 0
-    for table in wanted_columns(placement, rank):
+    for table in sharded_features(placement, rank):
         offsets[table] = start
         start += placement.local_rows(table, rank)
     return offsets
 
 
-def _grouped(
+def _sort_by_rank(
     values: Sequence[IntArray], ranks: Sequence[npt.NDArray[np.uint16]], world_size: int
 ) -> tuple[IntArray, tuple[int, ...]]:
-    """Sorts values by rank, stably; returns them and their counts."""
+    """Sorts values stably by rank; returns them and their counts."""
     if not values:
         return np.zeros(0, np.int64), (0,) * world_size
     joined = np.concatenate(ranks)
@@ -141,14 +139,14 @@ def _grouped(
 
 
 class VectorExchange:
-    """One exchange of vectors between `start` and `finish`, and of their gradients.
+    """An asynchronous all-to-all of vectors, and of their gradients in backward.
 
-    Both directions run while the caller computes something else: forward between the two calls,
-    backward between the backward passes of what follows `finish` and of what precedes `start`.
+    Computation between the calls of `start` and `finish` overlaps with the exchange, and its
+    backward pass with the exchange of the gradients.
 
     Args:
-        send_counts: vectors for each rank.
-        receive_counts: vectors from each rank.
+        send_counts: [W] number of vectors for each rank.
+        receive_counts: [W] number of vectors from each rank.
     """
 
     def __init__(self, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
@@ -158,24 +156,24 @@ class VectorExchange:
         self._gradient: Tensor | None = None
 
     def start(self, vectors: Tensor) -> Tensor:
-        """Sends vectors.
+        """Starts to send vectors; differentiable.
 
         Args:
-            vectors: [L, D], by the rank that wants them.
+            vectors: [L, D], sorted by receiving rank.
 
         Returns:
-            What `finish` takes; its values are not there yet.
+            The receiving buffer for `finish`; its values are not valid before.
         """
         arriving: Tensor = _Start.apply(vectors, self)  # type: ignore[no-untyped-call]
         return arriving
 
     def finish(self, arriving: Tensor) -> Tensor:
-        """Waits for the vectors; returns [K, D] by sending rank."""
+        """Waits for the received vectors: [sum of receive_counts, D], by sending rank."""
         vectors: Tensor = _Finish.apply(arriving, self)  # type: ignore[no-untyped-call]
         return vectors
 
     def send(self, vectors: Tensor) -> Tensor:
-        """Starts the exchange and returns where its result will be."""
+        """Starts the all-to-all of vectors; returns the receiving buffer."""
         arriving = vectors.new_empty(sum(self._receives), vectors.shape[1])
         self._work = dist.all_to_all_single(
             arriving, vectors.contiguous(), self._receives, self._sends, async_op=True
@@ -183,20 +181,20 @@ class VectorExchange:
         return arriving
 
     def send_back(self, gradients: Tensor) -> None:
-        """Starts the exchange in the other direction."""
+        """Starts the all-to-all of gradients, in the other direction."""
         self._gradient = gradients.new_empty(sum(self._sends), gradients.shape[1])
         self._work = dist.all_to_all_single(
             self._gradient, gradients.contiguous(), self._sends, self._receives, async_op=True
         )
 
     def wait(self) -> None:
-        """Waits for the exchange under way."""
+        """Waits for the all-to-all in flight."""
         assert self._work is not None
         self._work.wait()
         self._work = None
 
     def take_gradient(self) -> Tensor:
-        """Waits for the gradients that come back and returns them, [L, D]."""
+        """Waits for the received gradients and returns them: [L, D]."""
         self.wait()
         gradient, self._gradient = self._gradient, None
         assert gradient is not None
@@ -204,7 +202,7 @@ class VectorExchange:
 
 
 class _Start(torch.autograd.Function):
-    """Begins an exchange; its backward pass ends the one of the gradients."""
+    """Starts the exchange of vectors; backward finishes that of the gradients."""
 
     @staticmethod
     def forward(
@@ -216,13 +214,13 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx,
-        _gradient: Tensor,  # it stands for the one that is under way
+        _gradient: Tensor,  # a stand-in: the real one is in flight
     ) -> tuple[Tensor, None]:
         return ctx.exchange.take_gradient(), None  # type: ignore[attr-defined]
 
 
 class _Finish(torch.autograd.Function):
-    """Ends an exchange; its backward pass begins the one of the gradients."""
+    """Finishes the exchange of vectors; backward starts that of the gradients."""
 
     @staticmethod
     def forward(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums the gradients of dense parameters over ranks while backward runs."""
+"""All-reduces loss and dense gradients while backward runs."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,12 @@ from dlrm.distributed.network import DistributedDlrm
 
 
 class GradientBuckets:
-    """The gradients of parameters that every rank has.
+    """All-reduces the gradients of data-parallel parameters in buckets.
 
-    A bucket leaves as soon as backward has reached all of its parameters; nothing waits for it
-    until `finish`.
+    The all-reduce of a bucket starts as soon as all its gradients are complete; `finish` waits.
 
     Args:
-        buckets: parameters that travel together, in the order in which backward reaches them.
+        buckets: parameters reduced together, in the order in which backward completes them.
     """
 
     def __init__(self, buckets: Sequence[Sequence[nn.Parameter]]) -> None:
@@ -35,7 +34,7 @@ class GradientBuckets:
 
     def _arrived(self, number: int) -> None:
         self._missing[number] -= 1
-        # All ranks must send in one order, whatever the order in which their buckets fill.
+        # All ranks must start their all-reduces in one order, even if buckets fill in another.
         while self._next < len(self._buckets) and self._missing[self._next] <= 0:
             self._send(self._next)
             self._next += 1
@@ -51,7 +50,7 @@ class GradientBuckets:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Waits for the sums and puts them where the gradients were."""
+        """Waits for the sums and stores them as the gradients."""
         for number in range(self._next, len(self._buckets)):
             self._send(number)
         for number, bucket in enumerate(self._buckets):
@@ -65,11 +64,11 @@ class GradientBuckets:
 
 
 class AllReducedGradients:
-    """Gradients and loss of the mean over the samples of all ranks.
+    """Loss and dense gradients of the whole batch, over all ranks.
 
     Args:
-        model: of this rank.
-        freeze_mlps: the MLPs have no gradients.
+        model: this rank's model.
+        freeze_mlps: whether the MLPs have no gradients.
     """
 
     def __init__(self, model: DistributedDlrm, *, freeze_mlps: bool = False) -> None:
@@ -85,32 +84,32 @@ class AllReducedGradients:
         self._loss_summed: dist.Work | None = None
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
-        """Returns this rank's addend of the mean loss of all samples."""
+        """Returns this rank's term of the mean loss: its sum over B."""
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, batch.label, reduction="sum"
         )
         return losses / batch.ids.num_rows
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Starts to sum the ranks' addends; `reduce` waits for the sum."""
+        """Starts to sum the ranks' terms; `reduce` waits for the sum."""
         total = loss.clone()
         self._loss_summed = dist.all_reduce(total, async_op=True)
         return total
 
     def reduce(self) -> None:
-        """Replaces this rank's gradients by the sums over all ranks."""
+        """Waits for the sums of gradients and loss over ranks."""
         self._buckets.finish()
         if self._loss_summed is not None:
             self._loss_summed.wait()
             self._loss_summed = None
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:
-        """Returns a scalar bool tensor: any rank's gradient is inf or nan.
+        """Returns whether any rank has an infinite or nan gradient.
 
         Args:
-            overflow: the same of this rank's gradients; None where it has none.
+            overflow: scalar bool tensor for this rank; None if it has no gradients.
         """
-        # A rank without rows of tables has nothing that overflows, but must hear of the others.
+        # A rank without gradients must take part too, to skip the step with the others.
         flag = torch.zeros((), dtype=torch.int32, device=self._device)
         if overflow is not None:
             flag.copy_(overflow)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DLRM network on several ranks: MLPs on each, tables sharded."""
+"""The DLRM network on several ranks: MLPs data-parallel, tables sharded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.distributed.cost import machine_here, predict, workload_of
-from dlrm.distributed.embedding import PlacedEmbeddings
+from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import PlannedPlacement, describe, plan
@@ -18,36 +18,36 @@ from recsys.train.processes import Processes
 
 
 class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
-    """A rank's DLRM: all MLPs, and its shards of the tables.
+    """A rank's DLRM: copies of the MLPs and shards of the tables.
 
-    The vectors of other ranks travel while the bottom MLP works.
+    The exchange of vectors overlaps with the bottom MLP.
 
     Args:
-        config: sizes and kinds of the parts.
-        placement: of the tables.
-        rank: this one.
+        config: sizes and variants of the network.
+        placement: placement of the tables.
+        rank: number of this rank.
 
     Attributes:
-        placed: the tables, of which this rank has some.
+        sharded: this rank's shards of the tables; the same object as `embeddings`.
     """
 
     def __init__(self, config: ModelConfig, placement: Placement, rank: int) -> None:
-        placed = PlacedEmbeddings(
+        sharded = ShardedEmbeddings(
             placement,
             rank,
             config.embedding_dim,
             config.embedding_type,
             config.embedding_storage,
         )
-        super().__init__(config, placed.table_sizes, lambda _sizes: placed)
-        self.placed = placed
+        super().__init__(config, sharded.table_sizes, lambda _sizes: sharded)
+        self.sharded = sharded
 
     @torch.no_grad()
-    def agree(self) -> None:
-        """Broadcasts rank 0's weights of what all ranks have."""
+    def broadcast_replicated(self) -> None:
+        """Copies MLPs and replicated tables from rank 0 to all ranks."""
         for parameter in self.mlp_parameters():
             dist.broadcast(parameter.data, 0)
-        for table in self.placed.replicated.stored_tables():
+        for table in self.sharded.replicated.stored_tables():
             for tensor in (table.values, table.low):
                 if tensor is not None:
                     dist.broadcast(tensor, 0)
@@ -60,7 +60,9 @@ def build_distributed(
     device: torch.device,
     announce: Callable[[str], None],
 ) -> DistributedDlrm:
-    """Returns this rank's model; what all ranks have is equal on them.
+    """Plans or reads the placement and builds this rank's model.
+
+    MLPs and replicated tables start equal on all ranks.
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
@@ -73,11 +75,11 @@ def build_distributed(
         placement = Placement.load(path, table_sizes, processes.world_size)
         planned = PlannedPlacement(placement, predict(placement, workload, machine))
     else:
-        # The first one's: free memory may differ between machines, the plan must not.
+        # Rank 0's plan: memory may differ between machines, the plan must not.
         planned = processes.gather_values(plan(workload, machine))[0]
     for line in describe(planned, workload):
         announce(line)
     torch.manual_seed(config.run.seed + processes.rank)
     model = DistributedDlrm(config.model, planned.placement, processes.rank)
-    model.agree()
+    model.broadcast_replicated()
     return model

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placement of tables on devices, and its JSON file.
-
-Letters: W ranks, T tables.
-"""
+"""The placement of tables on ranks, and its JSON file."""
 
 import dataclasses
 import json
@@ -23,7 +20,7 @@ KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
 
 
 class PlacementError(UserError):
-    """A placement is impossible, or a file's does not fit the model."""
+    """A placement is impossible, or does not fit the model or run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,10 +28,10 @@ class TablePlacement:
     """The placement of one table.
 
     Attributes:
-        rows: of the table.
-        kind: `replicate`: a copy on every rank. `whole`: on one rank. `rows`: spread over all
-            ranks, row by row, so that the frequent ones at the front do not meet on one rank.
-        rank: that has it, where it is `whole`.
+        rows: number of rows of the table.
+        kind: `replicate`: data-parallel, a copy on every rank. `whole`: table-wise, on one rank.
+            `rows`: row-wise, dealt out row by row, which spreads the frequent rows at the front.
+        rank: rank of a `whole` table; None for others.
     """
 
     rows: int
@@ -47,18 +44,18 @@ class Placement:
     """The placement of every table.
 
     Attributes:
-        world_size: W.
-        tables: T, in the order of the features.
+        world_size: number of ranks.
+        tables: F placements, in the order of the features.
 
     Raises:
-        PlacementError: a table has no place among the ranks.
+        PlacementError: a table is on no rank, or on one that does not exist.
     """
 
     world_size: int
     tables: tuple[TablePlacement, ...]
 
     def __post_init__(self) -> None:
-        """Refuses tables that nobody or somebody unknown has."""
+        """Refuses tables on no rank or on one that does not exist."""
         if self.world_size < 1:
             raise PlacementError(f"world_size must be at least 1, got {self.world_size}")
         for i, table in enumerate(self.tables):
@@ -71,44 +68,44 @@ class Placement:
             is_rank = table.rank is not None and 0 <= table.rank < self.world_size
             if table.kind == "whole" and not is_rank:
                 raise PlacementError(
-                    f"table {i}: lies whole on rank {table.rank}, but the ranks are 0 to "
+                    f"table {i}: is whole on rank {table.rank}, but the ranks are 0 to "
                     f"{self.world_size - 1}"
                 )
             if table.kind != "whole" and table.rank is not None:
-                raise PlacementError(f"table {i}: {table.kind} lies on every rank, not on one")
+                raise PlacementError(f"table {i}: {table.kind} means every rank, not one rank")
 
     def of_kind(self, kind: PlacementKind) -> list[int]:
-        """Returns the numbers of the tables that lie so."""
+        """Returns the numbers of the tables of a kind."""
         return [i for i, table in enumerate(self.tables) if table.kind == kind]
 
     def whole_on(self, rank: int) -> list[int]:
-        """Returns the numbers of the tables that lie whole on a rank."""
+        """Returns the numbers of a rank's table-wise tables."""
         return [i for i in self.of_kind("whole") if self.tables[i].rank == rank]
 
     def owner(self, table: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns the rank of each id of a row-wise table.
+        """Returns the rank of each row (id) of a row-wise table.
 
-        Row r of table i lies on rank (r + i) mod W, at r div W: consecutive rows on consecutive
-        ranks, and the most frequent row of each table on another one.
+        Row r of table i is row r div W of rank (r + i) mod W: consecutive rows are on consecutive
+        ranks, and the most frequent rows of the tables, the first, on different ones.
         """
         return (ids + table) % self.world_size
 
     def first_row(self, table: int, rank: int) -> int:
-        """Returns a rank's first row of a table; row-wise steps are W."""
+        """Returns a rank's first row of a table; row-wise, every W-th follows."""
         return (rank - table) % self.world_size if self.tables[table].kind == "rows" else 0
 
     def local_rows(self, table: int, rank: int) -> int:
-        """Returns how many rows of a table a rank keeps."""
-        placed = self.tables[table]
-        if placed.kind == "replicate":
-            return placed.rows
-        if placed.kind == "whole":
-            return placed.rows if placed.rank == rank else 0
+        """Returns the number of a table's rows on a rank."""
+        rows, kind = self.tables[table].rows, self.tables[table].kind
+        if kind == "replicate":
+            return rows
+        if kind == "whole":
+            return rows if self.tables[table].rank == rank else 0
         first = self.first_row(table, rank)
-        return max(placed.rows - first + self.world_size - 1, 0) // self.world_size
+        return max(rows - first + self.world_size - 1, 0) // self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as plain values."""
+        """Returns the content of the JSON file."""
         tables = [
             {k: v for k, v in dataclasses.asdict(table).items() if v is not None}
             for table in self.tables
@@ -121,7 +118,7 @@ class Placement:
         }
 
     def save(self, path: Path) -> None:
-        """Writes it as JSON, under its name when it is whole."""
+        """Writes the JSON file; it appears when it is complete."""
         temporary = path.with_name(path.name + ".tmp")
         lines = json.dumps(self.to_json(), indent=1)
         temporary.write_text(lines + "\n")
@@ -129,15 +126,15 @@ class Placement:
 
     @classmethod
     def load(cls, path: Path, table_sizes: Sequence[int], world_size: int) -> "Placement":
-        """Reads what `save` or a user wrote.
+        """Reads a JSON file and checks it against the model.
 
         Args:
-            path: of the file.
+            path: JSON file of `save` or of a user.
             table_sizes: rows of each table of the model.
-            world_size: W of the run.
+            world_size: number of ranks of the run.
 
         Raises:
-            PlacementError: it is not readable, or belongs to another model or number of ranks.
+            PlacementError: the file is not readable, or is for other tables or ranks.
         """
         try:
             values = json.loads(path.read_text())

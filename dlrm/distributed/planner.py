@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses a placement: small tables everywhere, others by fit and balance."""
+"""Plans the placement of tables that makes a step fastest."""
 
 import dataclasses
 from collections import Counter
@@ -12,23 +12,22 @@ from dlrm.distributed.placement import Placement, PlacementError, PlacementKind,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedPlacement:
-    """A placement and what it is predicted to cost."""
+    """A placement and its predicted cost."""
 
     placement: Placement
     cost: StepCost
 
 
 def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
-    """Returns the fastest placement that fits, the largest tables row-wise.
+    """Chooses the placement with the shortest predicted step that fits.
 
-    A table is replicated where the gradient of all its rows is less to send than the vectors of a
-    batch. Of the others, for every n, the n largest are spread by rows and the rest lie whole,
-    each on the rank that is least loaded so far; the n whose step is predicted to be shortest
-    wins, the smaller one among equals.
+    A table is replicated if the gradient of all its rows is fewer bytes than the vectors of a
+    batch. Of the others, for every n, the n largest are row-wise and the rest table-wise, each on
+    the rank with the fewest tables so far. The n with the shortest step wins, the smallest of
+    equals.
 
     Raises:
-        PlacementError: the tables do not fit, however they are placed; says how many devices would
-            do.
+        PlacementError: no placement fits; the message says how many devices are needed.
     """
     ranks = machine.world_size
     if ranks == 1:
@@ -50,7 +49,7 @@ def plan(workload: Workload, machine: Machine) -> PlannedPlacement:
             for i in range(len(workload.table_sizes))
         ]
         planned = _try(kinds, workload, machine)
-        # A millionth: sums in another order must not decide.
+        # A margin of one millionth, so that rounding does not decide.
         if planned and (best is None or planned.cost.seconds < best.cost.seconds * (1 - 1e-6)):
             best = planned
     if best is None:
@@ -67,7 +66,7 @@ def _is_better_replicated(rows: int, workload: Workload, ranks: int) -> bool:
 def _try(
     kinds: list[PlacementKind], workload: Workload, machine: Machine
 ) -> PlannedPlacement | None:
-    """Places tables of given kinds; returns None if they do not fit."""
+    """Assigns table-wise tables to ranks; returns None if they do not fit."""
     ranks = machine.world_size
     tables = [TablePlacement(rows, "replicate") for rows in workload.table_sizes]
     free = np.full(ranks, machine.table_bytes)
@@ -79,7 +78,7 @@ def _try(
             free -= workload.table_bytes(rows if kind == "replicate" else -(-rows // ranks))
     whole = [i for i, kind in enumerate(kinds) if kind == "whole"]
     for i in sorted(whole, key=lambda i: (-workload.table_sizes[i], i)):
-        # Every table is read as often: their number is the load, memory breaks the tie.
+        # Every table is looked up equally often: balance their number, then the memory.
         rank = min(range(ranks), key=lambda r: (count[r], -free[r], r))
         size = workload.table_bytes(workload.table_sizes[i])
         if free[rank] < size:
@@ -110,7 +109,7 @@ def _too_large(workload: Workload, machine: Machine) -> str:
 
 
 def describe(planned: PlannedPlacement, workload: Workload) -> list[str]:
-    """Returns lines: a table with a row per rank, and the totals."""
+    """Formats a plan as a Markdown table by rank, and totals."""
     placement, cost = planned.placement, planned.cost
     counts = Counter(table.kind for table in placement.tables)
     ranks = placement.world_size

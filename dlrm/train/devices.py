@@ -113,7 +113,7 @@ class SeveralDevices:
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
         """Opens this rank's batches of a split, with the exchanged lookups."""
-        placement, rank = self.model.placed.placement, self.model.placed.rank
+        placement, rank = self.model.sharded.placement, self.model.sharded.rank
         columns = RankColumns.of(placement, rank)
         return ExchangedBatches(
             open_rank_split(self.config, self.spec, columns, wanted),

@@ -75,12 +75,12 @@ def test_a_rank_reads_its_rows_of_the_batch_of_all_ranks(dataset, name, dataset_
             assert torch.equal(mine.numerical, cut.numerical)
             assert torch.equal(mine.label, cut.label)
             assert mine.label.dtype == torch.float32
-            assert np.array_equal(mine.ids.of_own_rows, cut.ids.of_own_rows)
-            assert mine.ids.of_own_rows.shape == (len(mine.label), len(placed.of_kind("replicate")))
-            assert mine.ids.of_all_rows.keys() == cut.ids.of_all_rows.keys()
-            for table, ids in cut.ids.of_all_rows.items():
-                assert mine.ids.of_all_rows[table].dtype == np.int64
-                assert np.array_equal(mine.ids.of_all_rows[table], ids)
+            assert np.array_equal(mine.ids.local_ids, cut.ids.local_ids)
+            assert mine.ids.local_ids.shape == (len(mine.label), len(placed.of_kind("replicate")))
+            assert mine.ids.batch_ids.keys() == cut.ids.batch_ids.keys()
+            for table, ids in cut.ids.batch_ids.items():
+                assert mine.ids.batch_ids[table].dtype == np.int64
+                assert np.array_equal(mine.ids.batch_ids[table], ids)
             count += 1
         assert count == found.num_batches - 2
 
@@ -95,10 +95,10 @@ def test_merlins_loader_reads_the_columns_of_a_rank(dataset):
         for mine, ours in zip(found.batches(), expected.batches(), strict=True):
             assert torch.equal(mine.numerical, ours.numerical)
             assert torch.equal(mine.label, ours.label)
-            assert np.array_equal(mine.ids.of_own_rows, ours.ids.of_own_rows)
-            assert mine.ids.of_all_rows.keys() == ours.ids.of_all_rows.keys()
-            for table, ids in ours.ids.of_all_rows.items():
-                assert np.array_equal(mine.ids.of_all_rows[table], ids)
+            assert np.array_equal(mine.ids.local_ids, ours.ids.local_ids)
+            assert mine.ids.batch_ids.keys() == ours.ids.batch_ids.keys()
+            for table, ids in ours.ids.batch_ids.items():
+                assert np.array_equal(mine.ids.batch_ids[table], ids)
 
 
 def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeypatch):

@@ -229,9 +229,9 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(
 def start_differently(rank, placed, folder):
     torch.manual_seed(100 + rank)
     model = DistributedDlrm(model_config("joint_fused"), placed, rank)
-    model.agree()
+    model.broadcast_replicated()
     shared = [p.detach() for p in model.mlp_parameters()]
-    shared += [t.values for t in model.placed.replicated.stored_tables()]
+    shared += [t.values for t in model.sharded.replicated.stored_tables()]
     torch.save(shared, f"{folder}/{rank}.pt")
 
 

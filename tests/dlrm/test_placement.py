@@ -64,7 +64,7 @@ def test_the_first_rows_of_tables_lie_on_different_ranks():
     [
         (TablePlacement(10, "whole", 2), "rank 2, but the ranks are 0 to 1"),
         (TablePlacement(10, "whole"), "rank None"),
-        (TablePlacement(10, "rows", 1), "rows lies on every rank"),
+        (TablePlacement(10, "rows", 1), "rows means every rank"),
         (TablePlacement(0, "rows"), "rows must be at least 1"),
         (TablePlacement(10, "halves"), "kind must be one of replicate, whole, rows"),
     ],
