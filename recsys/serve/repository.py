@@ -4,23 +4,36 @@
 <repository>/<name>/config.pbtxt   of all versions
                     configs/       the same for another device, for --model-config-name
                     <version>/     1, 2, ...: never changed once it is there
+.<repository>.staging/             a version that is being written, beside the repository
+
+Triton takes every folder of a repository for a model, and every folder of a model whose name begins
+with a digit for a version ("2.tmp" is version 2 to it): a version that it loads half-written, it
+never loads again. So nothing is written inside a repository that is not complete.
 """
 
 import contextlib
 import fcntl
 import os
+import py_compile
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
+_STAGED_PREFIX = "new."
+"""Of a staged model's folder: Triton would read a version from a name that begins with a digit."""
 
 
 class RepositoryError(UserError):
     """A repository cannot take a version and is left unchanged."""
+
+
+class DeploymentUnderWay(RepositoryError):  # noqa: N818 (a state, not a fault)
+    """Another process is adding a version."""
 
 
 class ModelRepository:
@@ -70,12 +83,37 @@ class ModelRepository:
                     f"`version` {number}: {self.root / name} has it already, and a version is "
                     "never replaced; leave the flag out to add the next one"
                 )
+            self._clear_staging()
             staged = StagedVersion(self, name, number)
             try:
                 staged.folder.mkdir(parents=True)
                 yield staged
             finally:
-                staged.discard()
+                self._clear_staging()
+
+    def remove_leftovers(self) -> None:
+        """Removes what a killed deployment left, unless one is under way.
+
+        Raises:
+            RepositoryError: the folder cannot be written.
+        """
+        with contextlib.suppress(DeploymentUnderWay), self._locked():
+            self._clear_staging()
+
+    def staging(self) -> Path:
+        """Returns the folder of unfinished versions, on the repository's file system."""
+        root = self.root.absolute()
+        if root.parent.stat().st_dev == root.stat().st_dev and os.access(root.parent, os.W_OK):
+            return root.with_name(f".{root.name}.staging")
+        # Nothing beside a mounted repository is on its file system. To Triton this is a model
+        # without a version: a polling server says so at each poll and goes on.
+        return root / ".staging"
+
+    def _clear_staging(self) -> None:
+        earlier = (*self.root.glob(".*.tmp"), *self.root.glob("*/[0-9]*.tmp"))  # of releases before
+        for path in (self.staging(), *earlier):
+            if path.exists():
+                shutil.rmtree(path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -88,7 +126,7 @@ class ModelRepository:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise RepositoryError(
+                raise DeploymentUnderWay(
                     f"{self.root}: another deployment is under way; wait until it has ended"
                 ) from error
             yield
@@ -108,16 +146,10 @@ class StagedVersion:
     """
 
     def __init__(self, repository: ModelRepository, name: str, version: int) -> None:
-        self._repository = repository
         self._model = repository.root / name
+        self._staged_model = repository.staging() / f"{_STAGED_PREFIX}{name}"
         self.version = version
-        # A server takes every folder of the repository for a model, so a new model grows beside
-        # the repository; in the folder of a model it looks at numbers alone.
-        self._is_new = not self._model.exists()
-        self._aside = _beside(repository.root.absolute(), name)
-        self.folder = self._aside / str(version) if self._is_new else self._model / f"{version}.tmp"
-        for left_over in (self._aside, *self._model.glob("*.tmp")):
-            _remove(left_over)
+        self.folder = self._staged_model / str(version)
 
     def install(self, config: str, others: Mapping[str, str]) -> Path:
         """Makes the version visible to servers by renaming it.
@@ -129,30 +161,26 @@ class StagedVersion:
         Returns:
             The folder of the version.
         """
-        if self._is_new:
-            _write_configs(self._aside, config, others)
-            _sync(self._aside)
-            self._aside.rename(self._model)
-        else:
+        for source in self.folder.rglob("*.py"):
+            # Python would write its cache beside it when a server loads it, and a polling server
+            # would take that for a change and load the version again.
+            py_compile.compile(
+                str(source), doraise=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+            )
+        installed = self._model / str(self.version)
+        if self._model.exists():
             _sync(self.folder)
-            # The old configuration serves the new version too: its tensors were compared.
-            self.folder.rename(self._model / str(self.version))
+            # Before the version: it may need a backend that the earlier ones did not. These go on
+            # with it, since their tensors are the same.
             _write_configs(self._model, config, others)
-        return self._model / str(self.version)
-
-    def discard(self) -> None:
-        """Removes what was not installed."""
-        for path in (self._aside, self.folder):
-            _remove(path)
-
-
-def _beside(root: Path, name: str) -> Path:
-    """Returns a staging folder on the file system of the repository."""
-    parent = root.parent
-    if parent.stat().st_dev == root.stat().st_dev and os.access(parent, os.W_OK):
-        return root.with_name(f".{root.name}.{name}.tmp")
-    # A mounted repository has nothing beside it. It has no configuration before it is complete.
-    return root / f".{name}.tmp"
+            self.folder.rename(installed)
+        else:
+            _write_configs(self._staged_model, config, others)
+            _sync(self._staged_model)
+            self._staged_model.rename(self._model)
+        _sync_file(self._model)
+        _sync_file(self._model.parent)
+        return installed
 
 
 def _write_configs(model: Path, config: str, others: Mapping[str, str]) -> None:
@@ -163,24 +191,25 @@ def _write_configs(model: Path, config: str, others: Mapping[str, str]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
+    """Writes a file whole, unless it has this text already."""
+    # A polling server loads a model again when a file of it is newer.
+    if path.is_file() and path.read_text() == text:
+        return
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
+    _sync_file(temporary)
     temporary.replace(path)
 
 
 def _sync(folder: Path) -> None:
     """Syncs files to disk, so that no rename survives without them."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    for path in (*folder.rglob("*"), folder):
+        _sync_file(path)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    elif path.exists():
-        path.unlink()
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

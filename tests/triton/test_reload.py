@@ -2,6 +2,7 @@
 """Models come and go while requests flow, and a server that was killed comes back the same."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -14,10 +15,12 @@ import torch
 from dlrm.serve.export import DlrmExport
 from recsys.data.manifest import file_checksum
 from recsys.serve.client.connection import Endpoint, EndpointError
+from recsys.serve.repository import ModelRepository
 from recsys.serve.server.memory import instance_memory
 from recsys.serve.server.process import ServerSettings, TritonServer
+from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.triton.conftest import deploy
+from tests.triton.conftest import deploy, run
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -124,6 +127,41 @@ def test_no_request_fails_while_versions_and_models_change(checkpoints, tmp_path
         assert of_first == sorted(of_first, reverse=True)
         assert of_first[0]
         assert of_second[-1]
+
+
+def test_the_deployer_adds_a_version_to_a_polled_server(checkpoints, tmp_path):
+    repository, log = tmp_path / "models", tmp_path / "log"
+    (request,) = DlrmExport(checkpoints[0]).example_requests(4, fixed_shapes=False)
+    # Exporting to ONNX outlasts several polls, as writing tables of gigabytes does.
+    again = ("triton/deployer.py", f"--checkpoint={checkpoints[1]}", f"--repository={repository}",
+             "--format=onnx")  # fmt: skip
+    deploy(checkpoints[0], repository, "--format=onnx")
+    settings = ServerSettings(repository=repository, poll_secs=1)
+    with TritonServer(settings, log) as server:
+        server.wait_ready()
+        with Flow(addresses(server), request) as flow:
+            flow.wait_for_more()
+            kill_while_staging(*again)
+            time.sleep(3)
+            flow.wait_for_more()
+            run(*again)
+            wait_until(lambda: server.is_ready("dlrm", 2) and not server.is_ready("dlrm", 1))
+            flow.wait_for_more()
+        assert flow.failures == []
+    assert re.findall(r'"loading: (\S+:\d+)"', log.read_text()) == ["dlrm:1", "dlrm:2"]
+    kill_while_staging(*again)
+    with TritonServer(ServerSettings(repository=repository), log) as server:
+        server.wait_ready()
+        assert [(model["name"], model["version"]) for model in server.models()] == [("dlrm", "2")]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["models"]
+
+
+def kill_while_staging(*deployer):
+    """Kills a deployer once it writes its version; the staging folder stays behind."""
+    (repository,) = (word.partition("=")[2] for word in deployer if "--repository" in word)
+    with harness.started(*deployer) as process:
+        wait_until(ModelRepository(Path(repository)).staging().exists)
+        process.kill()
 
 
 @torch.inference_mode()

@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+from recsys.serve.repository import ModelRepository
+
 CONFIG = """
 backend: "python"
 max_batch_size: 8
@@ -28,10 +30,7 @@ class TritonPythonModel:
 def write_version(
     repository: Path, name: str, version: int, factor: float, initialize: str = "pass"
 ) -> None:
-    """Writes a version that multiplies by a factor, aside and renamed as the deployer does."""
-    model = repository / name
-    aside = model / f"{version}.tmp"
-    aside.mkdir(parents=True)
-    (aside / "model.py").write_text(MODEL % (initialize, factor))
-    (model / "config.pbtxt").write_text(CONFIG)
-    aside.rename(model / str(version))
+    """Adds a version that multiplies by a factor."""
+    with ModelRepository(repository).staged_version(name, version) as staged:
+        (staged.folder / "model.py").write_text(MODEL % (initialize, factor))
+        staged.install(CONFIG, {})

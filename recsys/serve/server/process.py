@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from recsys.serve.repository import ModelRepository, RepositoryError
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
@@ -116,6 +117,8 @@ class TritonServer:
         self._folder = tempfile.TemporaryDirectory(prefix="recipes-triton-")
         install = find_server(Path(self._folder.name), settings.stand_ins)
         remove_leftovers()
+        with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
+            ModelRepository(settings.repository).remove_leftovers()
         self._process = self._start(install, (http_port, grpc_port, metrics_port))
         self.pid = self._process.pid
 
@@ -127,7 +130,7 @@ class TritonServer:
             control = ["--model-control-mode=poll", f"--repository-poll-secs={settings.poll_secs}"]
         else:
             control = ["--model-control-mode=explicit"]
-            control += [f"--load-model={name}" for name in settings.models or ("*",)]
+            control += [f"--load-model={name}" for name in settings.models or self._every_model()]
         arguments = [str(install.binary), f"--model-repository={settings.repository}"]
         for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True):
             arguments += [f"--{kind}-address={settings.host}", f"--{kind}-port={port}"]
@@ -153,6 +156,11 @@ class TritonServer:
                 env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
                 start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
             )
+
+    def _every_model(self) -> list[str]:
+        """Returns the models of the repository, without one that is being deployed."""
+        folders = sorted(p.name for p in self.settings.repository.iterdir() if p.is_dir())
+        return [name for name in folders if not name.startswith(".")] or ["*"]
 
     def __enter__(self) -> Self:
         return self

@@ -142,8 +142,28 @@ def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new
     process.start()
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
-    served = {k: v for k, v in tree(repository.root).items() if ".tmp/" not in k}
-    assert served == before
+    assert tree(repository.root) == before
+    assert repository.staging().exists()
+    with repository.staged_version("other", None):
+        assert repository.staging().exists()
+        repository.remove_leftovers()  # of a living deployment nothing
+        assert repository.staging().exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
     version = add(repository, text="whole")
     assert (version / "weights").read_text() == "whole"
-    assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]
+
+
+def test_leftovers_of_earlier_releases_are_removed(repository):
+    add(repository)
+    for name in ("m/2.tmp", ".new.tmp/1"):
+        (repository.root / name).mkdir(parents=True)
+    repository.remove_leftovers()
+    assert list(tree(repository.root)) == ["m/1/weights", "m/config.pbtxt", "m/configs/cpu.pbtxt"]
+    assert sorted(p.name for p in repository.root.iterdir() if p.is_dir()) == ["m"]
+
+
+def test_a_configuration_that_stays_the_same_is_not_written(repository):
+    add(repository)
+    written = repository.config_file("m").stat().st_mtime_ns
+    add(repository)
+    assert repository.config_file("m").stat().st_mtime_ns == written
