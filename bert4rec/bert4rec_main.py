@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training program as a script, for launchers that need one.
+"""The training program as a script, for launchers that need a file.
 
 torchx run -s local_cwd dist.ddp -j 1x2 --script bert4rec/bert4rec_main.py -- \
     --dataset_name random --mode dmp

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of a BERT4Rec run: frozen, validated, named like flags.
+"""Settings of a BERT4Rec run, under the names of the flags.
 
 Defaults are those of TorchRec's example where it has the setting. A YAML file (`--config`, or the
 name of one in `configs/`) replaces defaults, a flag replaces both.
@@ -38,7 +38,7 @@ class ModelConfig:
         None, "Columns of the feed-forward networks; by default four times --emb_dim"
     )
     activation: Activation = setting("relu", "Activation of the feed-forward networks")
-    norm: Norm = setting("pre", "Normalise before each part of a block, or after it")
+    norm: Norm = setting("pre", "Normalise before each sublayer of a block, or after it")
     embedding_norm: bool = setting(True, "Normalise the sum of item and position embeddings")
     positions_from: PositionsFrom = setting(
         "end", "Count positions from the end of a sequence (left padding) or from its start"
@@ -54,7 +54,7 @@ class ModelConfig:
     init_std: float = setting(0.02, "Standard deviation of the initial weights")
 
     def __post_init__(self) -> None:
-        """Refuses sizes that cannot be put together."""
+        """Refuses sizes that contradict each other."""
         require_positive(self, "max_len", "emb_dim", "nhead", "num_layers")
         if self.ffn_dim is not None:
             require_positive(self, "ffn_dim")
@@ -84,8 +84,8 @@ class DataConfig:
     random_size: int = setting(300, "Interactions of --dataset_name random")
     windows: WindowKind = setting(
         "sliding",
-        "Parts of a history an epoch trains on: its end; a random part; overlapping parts; what "
-        "precedes each item",
+        "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "
+        "items before each item",
     )
     dupe_factor: int = setting(3, "Times an epoch sees each window, with masks of their own")
     train_batch_size: int = setting(128, "Sequences of a training batch")
@@ -93,7 +93,7 @@ class DataConfig:
     test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
 
     def __post_init__(self) -> None:
-        """Refuses counts that leave nothing."""
+        """Refuses counts below their minimum."""
         require_positive(
             *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
             *("train_batch_size", "val_batch_size", "test_batch_size"),
@@ -112,16 +112,16 @@ class ObjectiveConfig:
     objective: Objective = setting(
         "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
     )
-    mask_prob: float = setting(0.15, "Share of the items that are asked for")
+    mask_prob: float = setting(0.15, "Fraction of the items that are targets")
     mask_last_prob: float = setting(
-        0.0, "Share of the sequences of which the last item alone is asked for"
+        0.0, "Fraction of the sequences whose last item is the only target"
     )
     mask_last_of: MaskLastOf = setting(
-        "sequences", "Draw that share among the sequences of each batch, or among whole batches"
+        "sequences", "Draw these sequences one by one, or in whole batches"
     )
-    mask_replace: float = setting(0.8, "Share of the asked items that the mask replaces")
+    mask_replace: float = setting(0.8, "Fraction of the targets that the mask item replaces")
     random_replace: float = setting(
-        0.2, "Share of the asked items that a random item replaces; the rest stay visible"
+        0.2, "Fraction of the targets that a random item replaces; the rest stay visible"
     )
     loss: Literal["full", "sampled", "gbce"] = setting(
         "full", "Softmax over all items, over sampled ones, or gBCE over sampled ones"
@@ -133,7 +133,7 @@ class ObjectiveConfig:
     gbce_calibration: float = setting(0.75, "Calibration of --loss gbce, its t")
 
     def __post_init__(self) -> None:
-        """Refuses shares outside [0, 1]."""
+        """Refuses probabilities outside [0, 1]."""
         for name in ("mask_prob", "mask_last_prob", "mask_replace", "random_replace"):
             _require_share(self, name)
         _require_share(self, "gbce_calibration")
@@ -161,8 +161,8 @@ class OptimizerConfig:
     clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
     item_update: Literal["auto", "dense", "rows"] = setting(
         "auto",
-        "Move every row of the item tables in each step, or only those that a batch met; auto "
-        "takes rows with a sampled loss and under --parallelism dmp",
+        "Update every row of the item tables in each step, or only those that a batch looked up; "
+        "auto takes rows with a sampled loss and under --parallelism dmp",
     )
     item_rule: Literal["auto", StatefulRowOptimizer] = setting(
         "auto",
@@ -246,7 +246,7 @@ class RunConfig:
         None, "CPU threads of a step; by default one per core", resumable=True
     )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
-    log_path: str = setting("./log.json", "Destination of the log of figures", resumable=True)
+    log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
     export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)
     save_freq: int | None = setting(
         None, "Steps between checkpoints, besides the best and last", resumable=True
@@ -274,7 +274,7 @@ class RunConfig:
     top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
 
     def __post_init__(self) -> None:
-        """Refuses cadences that never come."""
+        """Refuses counts and intervals below 1."""
         require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
         for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
             if getattr(self, name) is not None:
@@ -336,14 +336,14 @@ class Bert4RecConfig:
 
     @property
     def updates_rows(self) -> bool:
-        """Returns whether steps update only touched rows of item tables."""
+        """True if steps update only the looked-up rows of item tables."""
         choice = self.optimizer.item_update
         by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
         return choice == "rows" or (choice == "auto" and by_itself)
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """Folder of checkpoints; None saves none."""
+        """Folder of the checkpoints; None if none are saved."""
         return Path(self.run.export_root) if self.run.export_root else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec as `recsys.train.run` runs it: data, model, batches, step, evaluation and report."""
+"""BERT4Rec's recipe for `recsys.train.run`: data, training, evaluation and report."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Queries
+from bert4rec.model.scoring import ItemScorer
 from bert4rec.model.weights import (
     FINGERPRINT,
     MODEL_GROUP,
@@ -32,7 +32,7 @@ from bert4rec.model.weights import (
     weights_of,
 )
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.rules import mask_item, room_for_items
+from bert4rec.rules import mask_item, max_history_length
 from bert4rec.train.evaluate import SplitRanks, rank_split, seen_pairs
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
@@ -70,10 +70,10 @@ class Bert4RecRecipe:
     """A BERT4Rec and its sequences; see `Recipe`.
 
     Attributes:
-        config: settings, resolved.
-        machine: that the model is on.
-        sequences: of all users.
-        negatives: ranking -> [U, S] items that it compares each user's true item with.
+        config: settings, completed from checkpoint and dataset.
+        machine: device, precision and processes of the run.
+        sequences: histories of all users.
+        negatives: name of a ranking -> [U, S] negatives of each user.
         model: the network.
     """
 
@@ -87,7 +87,7 @@ class Bert4RecRecipe:
 
     @classmethod
     def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":
-        """Fills in the settings, opens the sequences and builds the model.
+        """Completes the settings, opens the sequences and builds the model.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
@@ -114,11 +114,11 @@ class Bert4RecRecipe:
 
     @property
     def causal(self) -> bool:
-        """Returns whether the model predicts from the last item, without mask."""
+        """True if the model predicts at the last item, without mask."""
         return self.config.objective.objective == "causal"
 
     def check_dataset(self, path: Path) -> None:
-        """Refuses a checkpoint of other sequences."""
+        """Refuses a checkpoint that was trained on another dataset."""
         data = self.config.data
         describe_model(path).check_dataset(
             self.sequences.num_items,
@@ -128,7 +128,7 @@ class Bert4RecRecipe:
         )
 
     def load_weights(self, path: Path) -> None:
-        """Puts the weights of a checkpoint into the model."""
+        """Copies the weights of a checkpoint into the model."""
         load_weights(path, self.model)
 
     def training(self) -> "Bert4RecTraining":
@@ -141,7 +141,7 @@ class Bert4RecRecipe:
         return Bert4RecTraining(self, source, step)
 
     def rank(self, split: Split) -> SplitRanks:
-        """Ranks the item that a split withholds of every user."""
+        """Ranks every user's target in a split."""
         data = self.config.data
         return rank_split(
             self.model,
@@ -155,8 +155,8 @@ class Bert4RecRecipe:
             processes=self.machine.processes,
         )
 
-    def figures(self, ranked: SplitRanks) -> dict[str, float]:
-        """Returns the metrics of every ranking, by ranking and metric."""
+    def metrics(self, ranked: SplitRanks) -> dict[str, float]:
+        """Computes the metrics of every ranking as `{ranking}_{metric}`."""
         return {
             f"{name}_{metric}": value
             for name, ranks in ranked.ranks.items()
@@ -164,11 +164,11 @@ class Bert4RecRecipe:
         }
 
     def test(self) -> dict[str, float]:
-        """Ranks the test items, and the most popular items beside the model's."""
+        """Ranks the test targets with the model and the popularity baseline."""
         ranked = self.rank("test")
         ranked.ranks["popularity"] = popularity_ranks(self.sequences, "test")
         evaluation, announce = self.config.evaluation, self.machine.announce
-        figures = self.figures(ranked)
+        metrics = self.metrics(ranked)
         announce(f"Test on {self.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
         for name, ranks in ranked.ranks.items():
             intervals = bootstrap_intervals(
@@ -178,28 +178,28 @@ class Bert4RecRecipe:
             for metric, value in ranking_metrics(ranks, evaluation.metric_ks).items():
                 low, high = intervals.get(metric, (float("nan"), float("nan")))
                 shown.append(f"{metric} {value:.4f} [{low:.4f}, {high:.4f}]")
-                figures |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
+                metrics |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
             announce(f"{name}: " + ", ".join(shown))
-        return {f"test_{name}": value for name, value in figures.items()}
+        return {f"test_{name}": value for name, value in metrics.items()}
 
     def inference_summary(self) -> Sequence[str]:
-        """Returns a line that says what an inference is."""
+        """Describes the measured inference in a line."""
         return [f"Best {self.config.run.top_k} of {self.sequences.num_items} items"]
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that find users' best unseen items, random order.
+        """Returns calls that recommend for batches of users in random order.
 
-        Users come again where they are too few.
+        Users are repeated if the dataset has too few.
         """
         sequences, run, device = self.sequences, self.config.run, self.machine.device
         self.model.eval()
-        room = room_for_items(self.model.max_len, self.causal)
+        longest = max_history_length(self.model.max_len, self.causal)
         append = None if self.causal else mask_item(sequences.num_items)
         order = np.random.default_rng(run.seed).permutation(sequences.num_users)
         count = min(DISTINCT_INPUTS, run.inference_benchmark_steps)
         calls = []
         for users in np.resize(order, (count, batch_size)):
-            windows = known_windows(sequences, "test", users, room)
+            windows = known_windows(sequences, "test", users, longest)
             items, layout = pack(sequences, windows, device, append)
             seen = seen_pairs(sequences, "test", users, device)
             calls.append(functools.partial(self._best_unseen, items, layout, *seen))
@@ -209,8 +209,8 @@ class Bert4RecRecipe:
         self, items: Tensor, layout: SequenceLayout, seen_row: Tensor, seen_item: Tensor
     ) -> tuple[Tensor, Tensor]:
         with self.machine.precision.autocast():
-            queries = Queries.of_histories(self.model, items, layout, causal=self.causal)
-        return queries.top(self.config.run.top_k, seen_row, seen_item)
+            scorer = ItemScorer.of_histories(self.model, items, layout, causal=self.causal)
+        return scorer.top(self.config.run.top_k, seen_row, seen_item)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ class Bert4RecTraining:
     """A BERT4Rec in training; see `Training`.
 
     Attributes:
-        recipe: its model and data.
+        recipe: the model and its data.
         source: training batches.
-        step: that trains on one.
+        step: one optimizer step.
     """
 
     recipe: Bert4RecRecipe
@@ -235,7 +235,7 @@ class Bert4RecTraining:
 
     @property
     def cadence(self) -> LoopConfig:
-        """When to print, evaluate, save and end."""
+        """Steps at which to print, evaluate, save and end."""
         run = self.recipe.config.run
         return LoopConfig(
             epochs=run.num_epochs,
@@ -262,13 +262,13 @@ class Bert4RecTraining:
         with self.step.whole_tables():
             ranked = self.recipe.rank("validation")
         chosen = ranking_metrics(ranked.ranks[self.recipe.config.evaluation.choose_by], (10,))
-        return Evaluation(chosen[_CHOSEN_METRIC], self.recipe.figures(ranked), ranked.users_per_s)
+        return Evaluation(chosen[_CHOSEN_METRIC], self.recipe.metrics(ranked), ranked.users_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
-        """Holds weights and optimizer states.
+        """Collects weights and optimizer states to save.
 
-        Whatever is drawn follows from the batch numbers.
+        Random draws need no state: each batch is seeded by its number.
         """
         recipe = self.recipe
         values = {
@@ -286,7 +286,7 @@ class Bert4RecTraining:
         return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Puts weights and optimizer states back."""
+        """Restores weights and optimizer states from a checkpoint."""
         with self.step.whole_tables():
             groups = self._groups()
             for group, tensors in groups.items():
@@ -298,7 +298,7 @@ class Bert4RecTraining:
     ) -> Iterator[Mapping[str, float]]:
         """Reports the training and tests the best model.
 
-        It does not test where a signal ended the run.
+        A run that a signal ended is not tested.
         """
         rate = rate_in_words(result.train_samples_per_s, "rec", 1)
         self.recipe.machine.announce(f"Finished training: {rate}")
@@ -335,7 +335,7 @@ def _draw_all_negatives(
 
 
 def build_schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
-    """Returns the learning rate of every step."""
+    """Builds the schedule of the learning rate."""
     optimizer, max_steps = config.optimizer, config.run.max_steps
     total = config.run.num_epochs * steps_per_epoch if max_steps is None else max_steps
     if optimizer.lr_schedule == "cosine":

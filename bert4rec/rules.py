@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that training, evaluation, recommendation and export have in common."""
+"""Rules that training, evaluation, recommendation and export follow alike."""
 
 
 def mask_item(num_items: int) -> int:
@@ -7,13 +7,12 @@ def mask_item(num_items: int) -> int:
     return num_items + 1
 
 
-def room_for_items(max_len: int, causal: bool) -> int:
-    """Returns the longest history that a model sees.
-
-    Unless it predicts causally, the mask behind the history takes one of its positions.
+def max_history_length(max_len: int, causal: bool) -> int:
+    """Returns the number of items that a model reads at most.
 
     Args:
         max_len: positions of the model.
-        causal: the model predicts from the last item, without a mask behind it.
+        causal: the model predicts from the last item; otherwise a mask item behind the history
+            takes one position.
     """
     return max_len if causal else max_len - 1

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From users' histories to batches of packed tokens."""
+"""Histories of users, and training batches of packed tokens."""

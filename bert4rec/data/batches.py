@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of packed sequences, reproducible by seed and after resuming.
-
-Letters: B sequences of a batch, N tokens.
-"""
+"""Batches of packed sequences, reproducible by seed and after resuming."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -27,12 +24,12 @@ class TrainBatch:
     """Sequences to train on, with the host's random draws.
 
     Attributes:
-        items: [N] int64, on the device.
-        layout: of the items.
-        causal: ask for the next item of each instead of hidden ones.
-        mask_counts: [B] int64, tokens to hide in each sequence, on the host.
-        last_only: [B] bool: hide the last token alone, on the host.
-        seed: of what the device draws.
+        items: [N] int64 packed item numbers, on the device.
+        layout: offsets of the sequences in `items`.
+        causal: predict the item after each token, instead of masked items.
+        mask_counts: [B] int64, tokens to mask in each sequence, on the host.
+        last_only: [B] bool, mask the last token alone, on the host.
+        seed: seeds the device's random draws for this batch.
     """
 
     items: Tensor
@@ -50,16 +47,16 @@ class TrainBatches:
     """The training batches of each epoch.
 
     Args:
-        sequences: of all users.
-        kind: of the windows.
-        max_len: tokens of the longest sequence; a causal batch has one item more, asked for only.
+        sequences: histories of all users.
+        kind: choice of windows; see `make_windows`.
+        max_len: tokens of the longest sequence; a causal window has one more item, its last target.
         dupe_factor: times each window is seen in an epoch.
         batch_size: B; the last batch of an epoch may be smaller.
-        objective: `hybrid` takes turns, batch by batch.
-        masking: of the cloze objective.
-        seed: of everything that is drawn.
-        device: of the batches.
-        rank: of this process; each takes every world_size-th batch.
+        objective: training objective; `hybrid` alternates cloze and causal batches.
+        masking: probabilities of masking, for the cloze objective.
+        seed: seeds all random draws.
+        device: receives the batches.
+        rank: number of this process; it takes every world_size-th batch.
         world_size: number of processes.
     """
 
@@ -99,7 +96,7 @@ class TrainBatches:
     def _windows(self, generator: np.random.Generator) -> Windows:
         longest = self._max_len + (self._objective != "cloze")
         windows = make_windows(self._kind, self._known, longest, generator, self._dupe_factor)
-        if self._objective == "causal":  # one item alone has no next one to ask for
+        if self._objective == "causal":  # a single item has no next one to predict
             windows = windows.take(np.flatnonzero(windows.lengths > 1))
         return windows
 
@@ -108,7 +105,7 @@ class TrainBatches:
 
         Args:
             epoch: number of the epoch: windows, order and masks are drawn anew for each.
-            start: batches to leave out.
+            start: number of the first batch.
         """
         generator = np.random.default_rng((self._seed, epoch))
         windows = self._windows(generator)
@@ -146,23 +143,19 @@ class TrainBatches:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchGroup:
-    """The batches of one step.
+    """The batches of one step."""
 
-    Attributes:
-        parts: the batches.
-    """
-
-    parts: tuple[TrainBatch, ...]
+    batches: tuple[TrainBatch, ...]
 
     def __len__(self) -> int:
-        return sum(len(batch) for batch in self.parts)
+        return sum(len(batch) for batch in self.batches)
 
 
 class AccumulatedBatches:
-    """Batches of a step, so that one process takes what several would.
+    """Groups of batches, to accumulate the gradients of several in one step.
 
     Args:
-        sources: as for processes 0, 1, ... of the run; at least one.
+        sources: batches that processes 0, 1, ... would train on; at least one.
     """
 
     def __init__(self, sources: Sequence[TrainBatches]) -> None:
@@ -173,7 +166,7 @@ class AccumulatedBatches:
     def batches(self, epoch: int, start: int) -> Iterator[BatchGroup]:
         """Yields the groups of an epoch from `start` on."""
         streams = [source.batches(epoch, start) for source in self._sources]
-        yield from (BatchGroup(parts) for parts in zip(*streams, strict=True))
+        yield from (BatchGroup(batches) for batches in zip(*streams, strict=True))
 
 
 def training_batches(
@@ -209,13 +202,13 @@ def pack(
     """Copies windows of the sequences into one packed tensor.
 
     Args:
-        sequences: of all users.
-        windows: B parts of them.
-        device: of the result.
-        append: an item to put behind each window.
+        sequences: histories of all users.
+        windows: B windows of them.
+        device: receives the tensor.
+        append: item to append to each window.
 
     Returns:
-        ([N] int64, its layout).
+        ([N] int64 items, offsets of the windows in them).
     """
     lengths = windows.lengths + (append is not None)
     ends = lengths.cumsum()
@@ -240,6 +233,6 @@ def pack(
 def known_windows(
     sequences: Sequences, split: Split, users: npt.NDArray[np.int64], max_len: int
 ) -> Windows:
-    """Returns the windows of known items before each user's target."""
+    """Returns the last `max_len` items before each user's target, as windows."""
     known = known_lengths(sequences, split)[users]
     return Windows(users, np.zeros_like(known), known).ends(max_len)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens of a batch are hidden and asked for, drawn anew for every batch.
+"""Samples the masked tokens of each batch.
 
-How many tokens of each sequence are masked is drawn on the host, which of them on the device: so
-the host knows the shapes of the step and never waits. A binomial count and then a uniform subset
-of that size is what independent draws per token give. Letters: B sequences, N tokens, M targets.
+The host draws how many tokens of each sequence are masked, the device draws which: so the host
+knows every shape of the step and never waits. A binomial count and then a uniform subset of that
+size have the same distribution as independent draws per token.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from bert4rec.rules import mask_item
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MaskingRule:
-    """How tokens are masked.
+    """Probabilities of masking.
 
     Attributes:
-        mask_prob: share of the tokens of a sequence that are asked for; one at least.
-        mask_last_prob: share of the sequences of which the last token alone is asked for, as it
-            is when the model is used.
-        mask_last_of: what is drawn for that: each of the `sequences` of a batch, whose last tokens
-            then count little among the other targets; or whole `batches`.
-        mask_replace: share of the targets that the mask item replaces.
-        random_replace: share of the targets that a random item replaces; the rest stay visible.
+        mask_prob: fraction of a sequence's tokens that are targets; at least one token is.
+        mask_last_prob: fraction of the sequences whose last token is the only target, as it is
+            when the model recommends.
+        mask_last_of: unit of that draw: each of the `sequences` of a batch, whose single target
+            then weighs little beside the others; or whole `batches`.
+        mask_replace: fraction of the targets that the mask item replaces.
+        random_replace: fraction of the targets that a random item replaces; the rest stay visible.
     """
 
     mask_prob: float = 0.15
@@ -41,7 +41,7 @@ class MaskingRule:
 
     @classmethod
     def of(cls, config: ObjectiveConfig) -> "MaskingRule":
-        """Takes the rule from the settings of the objective."""
+        """Copies the probabilities from the settings of the objective."""
         return cls(
             mask_prob=config.mask_prob,
             mask_last_prob=config.mask_last_prob,
@@ -53,13 +53,13 @@ class MaskingRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MaskedBatch:
-    """What a step of the cloze objective sees.
+    """Masked tokens, and the items to predict at them.
 
     Attributes:
-        items: [N] int64, with targets hidden.
-        layout: of the items.
-        targets: where the hidden tokens are.
-        labels: [M] int64, the items that were there.
+        items: [N] int64, with targets replaced.
+        layout: offsets of the sequences in `items`.
+        targets: positions of the M targets.
+        labels: [M] int64, items at the targets before masking.
     """
 
     items: Tensor
@@ -74,12 +74,12 @@ def draw_counts(
     """Draws on the host how many tokens of each sequence are masked.
 
     Args:
-        lengths: [B], at least 1 each.
-        rule: the shares.
-        generator: of the host.
+        lengths: [B] int64 tokens of each sequence, at least 1.
+        rule: probabilities of masking.
+        generator: random generator on the host.
 
     Returns:
-        ([B] counts, [B] whether the last token alone is masked).
+        ([B] int64 counts, [B] bool, True where the last token is the only target).
     """
     drawn = generator.random(len(lengths))
     if rule.mask_last_of == "batches":
@@ -98,32 +98,29 @@ def mask_tokens(
     num_items: int,
     generator: torch.Generator,
 ) -> MaskedBatch:
-    """Hides tokens.
+    """Replaces randomly chosen tokens.
 
     Args:
         items: [N] int64 in [1, num_items]; not changed.
-        layout: of the items.
-        counts: [B], from `draw_counts`.
-        last_only: [B], likewise.
-        rule: the shares.
-        num_items: the mask item is the number after it.
-        generator: of the items' device.
-
-    Returns:
-        The masked tokens and what was there.
+        layout: offsets of the sequences in `items`.
+        counts: [B] int64 targets of each sequence, from `draw_counts`.
+        last_only: [B] bool, from `draw_counts`.
+        rule: probabilities of masking.
+        num_items: items of the catalogue.
+        generator: random generator on the device of `items`.
     """
     device = items.device
     num_targets = int(counts.sum())
     last = torch.from_numpy(last_only).to(device)
     per_sequence = torch.from_numpy(counts).to(device)
     keys = torch.rand(items.shape, generator=generator, device=device, dtype=torch.float64)
-    # Where the last token alone is asked for, its key is the smallest of the sequence.
+    # The tokens with the smallest keys are targets: -1 makes it the last one for certain.
     ends = layout.offsets[1:] - 1
     keys[ends] = torch.where(last, -1.0, keys[ends])
     order = (keys * 0.5 + layout.sequence_of_token()).argsort()
     target_layout = SequenceLayout.of_lengths(per_sequence, int(counts.max()), num_targets)
     starts = layout.offsets[target_layout.sequence_of_token()]
-    index = order[starts + target_layout.place_of_token()].sort().values
+    index = order[starts + target_layout.position_of_token()].sort().values
     labels = items[index]
     drawn = torch.rand(num_targets, generator=generator, device=device)
     others = torch.randint(
@@ -131,7 +128,7 @@ def mask_tokens(
     )
     shown = torch.where(drawn < rule.mask_replace + rule.random_replace, others, labels)
     shown = shown.masked_fill(drawn < rule.mask_replace, mask_item(num_items))
-    places = index - layout.offsets[target_layout.sequence_of_token()]
+    positions = index - layout.offsets[target_layout.sequence_of_token()]
     return MaskedBatch(
-        items.index_copy(0, index, shown), layout, Targets(index, target_layout, places), labels
+        items.index_copy(0, index, shown), layout, Targets(index, target_layout, positions), labels
     )

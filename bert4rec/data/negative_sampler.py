@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws negatives: per training batch on the device, or per user.
-
-Letters: I items, S negatives, U users.
-"""
+"""Draws negatives: per training batch on the device, or per user."""
 
 import dataclasses
 import math
@@ -19,11 +16,11 @@ from recsys.errors import UserError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Negatives:
-    """Items that targets are compared with.
+    """Candidates that are compared with the targets.
 
     Attributes:
-        items: [S] int64, item numbers from 1; one may occur more than once.
-        log_expected: [S] float32, logarithm of how often S draws are expected to give each.
+        items: [S] int64, item numbers from 1, with repetitions.
+        log_expected: [S] float32, logarithm of each item's expected count among S draws.
     """
 
     items: Tensor
@@ -36,8 +33,8 @@ class NegativeSampler:
     Args:
         num_items: I.
         count: S.
-        popularity: [I], weight of each item; None draws uniformly.
-        device: of the draws.
+        popularity: [I] weights of the items; None draws uniformly.
+        device: device to draw on.
     """
 
     def __init__(
@@ -52,16 +49,12 @@ class NegativeSampler:
         self._device = device
         self._cumulative: Tensor | None = None
         if popularity is not None:
-            shares = torch.from_numpy(popularity / popularity.sum())
-            self._log_expected = torch.log(shares * count).to(device, torch.float32)
-            self._cumulative = shares.cumsum(0).to(device)
+            probabilities = torch.from_numpy(popularity / popularity.sum())
+            self._log_expected = torch.log(probabilities * count).to(device, torch.float32)
+            self._cumulative = probabilities.cumsum(0).to(device)
 
     def draw(self, generator: torch.Generator) -> Negatives:
-        """Draws the negatives of a batch.
-
-        Args:
-            generator: of the device.
-        """
+        """Draws the negatives of a batch with a generator on the device."""
         device = self._device
         if self._cumulative is None:
             items = torch.randint(
@@ -76,12 +69,12 @@ class NegativeSampler:
 
 
 def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
-    """Returns how often training meets each item, plus one.
+    """Counts the occurrences of each item in the training split, plus one.
 
-    With the one, an item that only occurs among the held-out ones can be drawn too.
+    The one lets items be drawn that occur only as validation or test targets.
 
     Returns:
-        [I].
+        [I] float64.
     """
     known = known_lengths(sequences, "train")
     position = np.arange(len(sequences.items)) - np.repeat(
@@ -98,16 +91,16 @@ def draw_negatives(
     """Draws negatives for every user, the same ones for validation and test.
 
     Args:
-        sequences: of all users; none of a user's items, held-out ones included, is drawn for it.
+        sequences: histories of all users; none of a user's own items, targets included, is drawn.
         count: S.
         by_popularity: draw in proportion to the number of interactions, otherwise uniformly.
-        seed: of the draws.
+        seed: seeds the draws.
 
     Returns:
-        [U, S] item numbers, no two of a user alike.
+        [U, S] item numbers, different ones for each user.
 
     Raises:
-        UserError: a user has met so many items that fewer than S are left.
+        UserError: a user has so many items that fewer than S are left.
     """
     left = sequences.num_items - int(_distinct_items(sequences).max())
     if left < count:

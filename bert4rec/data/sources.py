@@ -31,8 +31,8 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
     """Returns the sequences of a run.
 
     Args:
-        config: names the dataset.
-        seed: of the dataset `random`.
+        config: settings that name the dataset.
+        seed: seeds the dataset `random`.
 
     Raises:
         UserError: the dataset is not there, damaged, or not prepared.
@@ -61,11 +61,11 @@ def random_sequences(
     """Draws interactions uniformly, then leaves out users with too few.
 
     Args:
-        num_users: before any is left out.
-        num_items: of the catalogue, whether they are drawn or not.
-        num_interactions: in all.
-        min_user_count: shortest sequence kept, 3 at least.
-        seed: of the draws.
+        num_users: users to draw for, before short histories are left out.
+        num_items: items of the catalogue.
+        num_interactions: draws for all users together.
+        min_user_count: shortest history that is kept, at least 3.
+        seed: seeds the draws.
 
     Raises:
         UserError: no user is left.
@@ -74,7 +74,7 @@ def random_sequences(
     owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
     items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
     lengths = np.bincount(owners, minlength=num_users)
-    # Items are independent of their place: who gets how many is all that matters.
+    # Items are independent of users, so only the length of each history matters.
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]
     if not len(kept):
         raise UserError(

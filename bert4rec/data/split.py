@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leave-one-out split: a rule over whole sequences, so nothing is stored twice.
+"""The leave-one-out split, computed from whole histories.
 
-The last item of a user is for the test, the one before for the validation, the rest for training.
-Letter: U users.
+The last item of a user is the test target, the one before the validation target, and the rest is
+for training.
 """
 
 from typing import Literal
@@ -15,17 +15,18 @@ from recsys.data.sequences import Sequences
 Split = Literal["train", "validation", "test"]
 
 _HELD_OUT: dict[Split, int] = {"train": 2, "validation": 2, "test": 1}
-"""Items at the end of a sequence that a model may not see before it is asked."""
+"""Items at the end of a history that are hidden from the model."""
 
 
 def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
-    """Returns [U]: how many items of each user precede what a split asks for.
+    """Counts the items of each user before the target of a split.
 
-    For `train` these are the items to train on.
+    Returns:
+        [U] int64; for `train`, the number of items to train on.
     """
     return sequences.lengths - _HELD_OUT[split]
 
 
 def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
-    """Returns [U], the item that `validation` or `test` asks for."""
+    """Returns [U] int32, each user's target in `validation` or `test`."""
     return sequences.test_items if split == "test" else sequences.validation_items

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the windows of the histories to train on.
-
-Letters: U users, W windows.
-"""
+"""Chooses the windows of the histories to train on."""
 
 import dataclasses
 
@@ -14,12 +11,12 @@ from bert4rec.config import WindowKind
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windows:
-    """Parts of histories.
+    """Ranges of consecutive items in histories; one int64 element per window.
 
     Attributes:
-        users: [W] int64.
-        starts: [W] int64, place of the first item in the user's history.
-        lengths: [W] int64.
+        users: index of the user.
+        starts: position of the first item in the user's history.
+        lengths: number of items.
     """
 
     users: npt.NDArray[np.int64]
@@ -34,7 +31,7 @@ class Windows:
         return Windows(self.users[index], self.starts[index], self.lengths[index])
 
     def ends(self, max_len: int) -> "Windows":
-        """Returns the windows without what precedes their last `max_len` items."""
+        """Shortens the windows to their last `max_len` items."""
         lengths = np.minimum(self.lengths, max_len)
         return Windows(self.users, self.starts + self.lengths - lengths, lengths)
 
@@ -51,12 +48,12 @@ def make_windows(
     Args:
         kind: `recent`: the last max_len items of each user; `random`: max_len consecutive items of
             each user, anywhere; `sliding`: windows that overlap by nine tenths over the whole
-            history (TorchRec's example); `prefix`: what precedes each item but the first, so the
-            last item is in no window (RecBole).
-        known_lengths: [U], items of each user to train on.
-        max_len: longest window.
-        generator: of the random starts.
-        dupe_factor: copies of each window; with masks drawn anew for each they differ.
+            history (TorchRec's example); `prefix`: the items before each item but the first, so
+            the last item is in no window (RecBole).
+        known_lengths: [U] int64, items of each user to train on.
+        max_len: items of the longest window.
+        generator: draws the random starts.
+        dupe_factor: copies of each window; each copy is masked anew.
 
     Returns:
         The windows, user by user; users with nothing to train on have none.

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network and its loss: one call of a training step.
-
-Letters: N tokens, M targets, S negatives, D columns.
-"""
+"""The network and its loss: one call of a training step."""
 
 import dataclasses
 from typing import Literal
@@ -19,17 +16,17 @@ Loss = Literal["full", "sampled", "gbce"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class LossInputs:
     """Tokens, targets and labels of a batch.
 
     Attributes:
-        items: [N] int64, packed sequences.
-        layout: of the items.
-        targets: M of the tokens.
-        labels: [M] int64, the true items, from 1.
-        causal: let no token see a later one.
-        negatives: [S] int64, items from 1; None with the full softmax.
-        log_expected: [S], logarithm of how often each negative is expected among the S draws.
+        items: [N] int64 packed item numbers.
+        layout: offsets of the sequences in `items`.
+        targets: positions of the M targets.
+        labels: [M] int64 item to predict at each target, from 1.
+        causal: no token attends to a later one.
+        negatives: [S] int64 items, from 1; None with the full softmax.
+        log_expected: [S] float32 logarithm of each negative's expected count among S draws.
     """
 
     items: Tensor
@@ -41,44 +38,44 @@ class Question:
     log_expected: Tensor | None = None
 
 
-def loss_of(
+def sampled_loss(
     kind: Loss,
     calibration: float,
     num_items: int,
-    question: Question,
-    queries: Tensor,
+    inputs: LossInputs,
+    hidden: Tensor,
     vectors: Tensor,
     bias: Tensor,
 ) -> Tensor:
-    """Compares queries with the true items and the negatives.
+    """Computes a loss over the true items and sampled negatives.
 
     Args:
         kind: `sampled` or `gbce`.
-        calibration: of gBCE.
-        num_items: of the catalogue.
-        question: with negatives.
-        queries: [M, D].
-        vectors: [M + S, D], of the true items, then of the negatives.
-        bias: [M + S], likewise.
+        calibration: t of gBCE, in [0, 1].
+        num_items: items of the catalogue.
+        inputs: a batch with negatives.
+        hidden: [M, D] output of the network at the targets.
+        vectors: [M + S, D] vectors of the true items, then of the negatives.
+        bias: [M + S] biases in the same order.
 
     Returns:
-        Mean over the targets, float32; 0 where there are none.
+        Mean over the targets, float32; 0 without targets.
     """
-    assert question.negatives is not None
-    assert question.log_expected is not None
-    count = queries.shape[0]
+    assert inputs.negatives is not None
+    assert inputs.log_expected is not None
+    count = hidden.shape[0]
     if not count:
-        return (queries.sum() + 0 * (vectors.sum() + bias.sum())).to(torch.float32)
-    true = (queries * vectors[:count]).sum(1) + bias[:count]
-    others = torch.addmm(bias[count:], queries, vectors[count:].t())
+        return (hidden.sum() + 0 * (vectors.sum() + bias.sum())).to(torch.float32)
+    true = (hidden * vectors[:count]).sum(1) + bias[:count]
+    others = torch.addmm(bias[count:], hidden, vectors[count:].t())
     if kind == "gbce":
         return generalised_bce(
-            true, others, question.labels, question.negatives, num_items, calibration
+            true, others, inputs.labels, inputs.negatives, num_items, calibration
         )
-    # The true item is always among those compared: it was "drawn" with probability one.
+    # The true item is always a candidate: it was "drawn" with probability one.
     certain = torch.zeros_like(true, dtype=torch.float32)
     return sampled_softmax(
-        true, others, question.labels, question.negatives, certain, question.log_expected
+        true, others, inputs.labels, inputs.negatives, certain, inputs.log_expected
     )
 
 
@@ -87,8 +84,8 @@ class LossNetwork(nn.Module):
 
     Args:
         model: the network.
-        kind: of the loss.
-        calibration: of gBCE.
+        kind: softmax over all items (`full`), over sampled ones (`sampled`), or `gbce`.
+        calibration: t of gBCE, in [0, 1].
     """
 
     def __init__(self, model: Bert4Rec, kind: Loss, calibration: float) -> None:
@@ -97,16 +94,15 @@ class LossNetwork(nn.Module):
         self.kind = kind
         self.calibration = calibration
 
-    def forward(self, question: Question) -> Tensor:
+    def forward(self, inputs: LossInputs) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         model = self.model
-        queries = model(question.items, question.layout, question.targets, causal=question.causal)
-        if question.negatives is None:
+        hidden = model(inputs.items, inputs.layout, inputs.targets, causal=inputs.causal)
+        if inputs.negatives is None:
             return softmax_cross_entropy(
-                queries, model.item_vectors(), model.head.bias, question.labels - 1
+                hidden, model.item_vectors(), model.head.bias, inputs.labels - 1
             )
-        compared = torch.cat([question.labels, question.negatives])
-        vectors, bias = model.vectors_of(compared)
-        return loss_of(
-            self.kind, self.calibration, model.num_items, question, queries, vectors, bias
+        vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
+        return sampled_loss(
+            self.kind, self.calibration, model.num_items, inputs, hidden, vectors, bias
         )

@@ -22,11 +22,8 @@ class Bert4Rec(nn.Module):
     """Embedding, transformer blocks and the head that scores items.
 
     Args:
-        config: sizes and kinds of the parts.
-        num_items: items of the catalogue, I.
-
-    Attributes:
-        embedding, blocks, final_norm, head: the parts.
+        config: settings of the network.
+        num_items: I.
     """
 
     def __init__(self, config: ModelConfig, num_items: int) -> None:
@@ -86,36 +83,36 @@ class Bert4Rec(nn.Module):
         causal: bool = False,
         vectors: Tensor | None = None,
     ) -> Tensor:
-        """Gives what the head compares with the items, at the targets alone.
+        """Computes the vectors at the targets that are multiplied with item vectors.
 
         Args:
-            items: [N] int64, packed sequences.
-            layout: of the items.
-            targets: M of the tokens.
-            causal: let no token see a later one.
-            vectors: [N, D], embeddings of the items where they were looked up already.
+            items: [N] int64 packed item numbers.
+            layout: offsets of the sequences in `items`.
+            targets: positions of the M targets.
+            causal: no token attends to a later one.
+            vectors: [N, D] embeddings of `items`, if they were looked up already.
 
         Returns:
-            [M, D]. The last block computes queries and its feed-forward part at the targets only.
+            [M, D]. The last block computes queries and its feed-forward network at targets only.
         """
         tokens = self.embedding(items, layout, vectors)
         last = len(self.blocks) - 1 if targets.layout is not layout else None
         for i, block in enumerate(self.blocks):
             tokens = block(tokens, layout, targets=targets if i == last else None, causal=causal)
-        return self.head.query(self.final_norm(tokens))
+        return self.head.project(self.final_norm(tokens))
 
     def item_vectors(self) -> Tensor:
-        """Returns [I, D]: row i scores item i + 1."""
+        """Returns [I, D] item vectors; row i is item i + 1."""
         return self.head.item_vectors(self.embedding.items)
 
     def vectors_of(self, items: Tensor) -> tuple[Tensor, Tensor]:
-        """Looks up what scores some items.
+        """Looks up the vectors and biases that score some items.
 
         Args:
-            items: [K] int64, item numbers from 1.
+            items: [L] int64 item numbers, from 1.
 
         Returns:
-            ([K, D] vectors, [K] biases).
+            ([L, D] vectors, [L] biases).
         """
         head = self.head
         if head.weight is None:
@@ -129,24 +126,24 @@ class ItemRows:
     """Takes item tables out of autograd and collects row gradients.
 
     Args:
-        model: changed: the tables require no gradient any more.
-        wanted: `embedding`, `head` (nothing where it is tied) and `bias`, or some of them.
+        model: network to change: its chosen tables require no gradient any more.
+        tables: names among `embedding`, `head` (ignored if it is tied) and `bias`.
 
     Attributes:
-        names: of the tables.
+        names: names of the chosen tables.
         dims: columns of each.
     """
 
-    def __init__(self, model: Bert4Rec, wanted: Collection[str]) -> None:
-        tables: dict[str, tuple[nn.Parameter | None, ItemLookup]] = {
+    def __init__(self, model: Bert4Rec, tables: Collection[str]) -> None:
+        all_tables: dict[str, tuple[nn.Parameter | None, ItemLookup]] = {
             "embedding": (model.embedding.items, model.embedding.lookup),
             "head": (model.head.weight, model.head.lookup),
             "bias": (model.head.bias, model.head.bias_lookup),
         }
         chosen = {
             name: (parameter, lookup)
-            for name, (parameter, lookup) in tables.items()
-            if name in wanted and parameter is not None
+            for name, (parameter, lookup) in all_tables.items()
+            if name in tables and parameter is not None
         }
         self.names = list(chosen)
         self._parameters = [parameter for parameter, _ in chosen.values()]
@@ -157,11 +154,11 @@ class ItemRows:
             lookup.lookups = lookups
 
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the tables; the bias is one with a single column."""
+        """Returns the tables; the bias is a table of one column."""
         return [StoredTable(p.detach().view(p.shape[0], -1)) for p in self._parameters]
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients that backward left, and forgets them."""
+        """Returns the gradients of the last backward, and clears them."""
         return [
             gradients for i, lookups in enumerate(self._lookups) for gradients in lookups.take(i)
         ]

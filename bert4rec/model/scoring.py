@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of items, for evaluation, recommendation and export alike.
 
-No matrix of more than a stated number of scores is ever made, however many items there are.
-Letters: B histories, I items, D columns, P pairs of a history and an item it holds.
+Scores are computed in blocks of items, so memory does not grow with the catalogue.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from torch import Tensor
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.rules import mask_item, room_for_items
+from bert4rec.rules import mask_item, max_history_length
 
 Histories = Sequence[npt.NDArray[np.int64]]
 
@@ -33,13 +32,13 @@ def last_tokens(layout: SequenceLayout) -> Targets:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Queries:
-    """Vectors to compare with the items, one per history.
+class ItemScorer:
+    """Scores all items for each history of a batch.
 
     Attributes:
-        vectors: [B, D].
-        items: [I, D], row i for item i + 1.
-        bias: [I].
+        vectors: [B, D] output of the network for each history.
+        items: [I, D] vectors of the items; row i is item i + 1.
+        bias: [I] biases of the items.
     """
 
     vectors: Tensor
@@ -49,14 +48,15 @@ class Queries:
     @classmethod
     def of_histories(
         cls, model: Bert4Rec, items: Tensor, layout: SequenceLayout, *, causal: bool
-    ) -> "Queries":
-        """Asks a model for the next item of each history.
+    ) -> "ItemScorer":
+        """Runs the network on packed histories.
 
         Args:
             model: the network.
-            items: [N] int64, packed histories; each ends with the mask item, unless `causal`.
-            layout: of the items.
-            causal: the last item itself asks for the next one.
+            items: [N] int64 packed item numbers; each history ends with the mask item, unless
+                `causal`.
+            layout: offsets of the histories in `items`.
+            causal: predict the next item at the last one, without a mask item.
         """
         vectors = model(items, layout, last_tokens(layout), causal=causal)
         return cls(vectors, model.item_vectors(), model.head.bias)
@@ -72,13 +72,13 @@ class Queries:
             yield start, scores.to(torch.float32)
 
     def scores_of(self, items: Tensor) -> Tensor:
-        """Scores some items of each history.
+        """Scores given candidates of each history.
 
         Args:
-            items: [B, S] int64, item numbers from 1.
+            items: [B, K] int64 item numbers, from 1.
 
         Returns:
-            [B, S] float32.
+            [B, K] float32.
         """
         vectors = self.items[items - 1]
         scores = torch.einsum("bd,bsd->bs", self.vectors, vectors) + self.bias[items - 1]
@@ -92,13 +92,13 @@ class Queries:
         An item is ahead if its score is higher, or equal and its number smaller.
 
         Args:
-            truth: [B] int64, item numbers from 1.
-            seen_row: [P] int64, history of each pair.
-            seen_item: [P] int64, item of each pair, no pair twice, none the truth of its history.
-            max_scores: bound on the scores kept at a time.
+            truth: [B] int64 item numbers, from 1.
+            seen_row: [P] int64 history of each seen item.
+            seen_item: [P] int64 seen items, distinct within a history and never its true item.
+            max_scores: scores in memory at a time.
 
         Returns:
-            ([B] int64 rank from 0 among all items, [B] the same without the seen items).
+            ([B] int64 rank from 0 among all items, [B] int64 rank without the seen items).
         """
         rows = torch.arange(len(truth), device=truth.device)
         column = truth - 1
@@ -131,19 +131,19 @@ class Queries:
         """Finds the best unseen items of each history.
 
         Args:
-            count: items to find.
-            seen_row: [P] int64, history of each pair.
-            seen_item: [P] int64, item that is left out there; 0 leaves none out.
-            max_scores: bound on the scores kept at a time.
-            block_rows: items scored at a time, whatever B is; for graphs that serve any B.
+            count: K.
+            seen_row: [P] int64 history of each seen item.
+            seen_item: [P] int64 item to leave out of that history's list; 0 leaves none out.
+            max_scores: scores in memory at a time.
+            block_rows: items scored at a time, whatever B is; for exported graphs.
 
         Returns:
-            ([B, count] item numbers, best first, [B, count] scores).
+            ([B, K] int64 item numbers, best first, [B, K] float32 scores).
         """
         best: tuple[Tensor, Tensor] | None = None
         for start, scores in self._blocks(block_rows or self._block_rows(max_scores)):
             inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
-            # Pairs of other blocks add nothing to the first column: no shape depends on the data.
+            # Items of other blocks add 0 to the first column: no shape depends on the data.
             column = torch.where(inside, seen_item - 1 - start, 0)
             penalty = torch.zeros_like(seen_item, dtype=torch.float32)
             penalty = penalty.masked_fill(inside, float("-inf"))
@@ -164,20 +164,20 @@ class Queries:
     def largest_difference(
         self, items: Tensor, scores: Tensor, seen_row: Tensor, seen_item: Tensor
     ) -> float:
-        """Compares somebody's best unseen items with these queries', by their scores.
+        """Compares lists of another implementation with those of `top`.
 
-        Two items of like score may change places; what is compared are the scores at each place,
-        and the score that these queries give each item.
+        Two items of almost equal score may swap ranks, so scores are compared: those at each rank,
+        and those that either side gives each item.
 
         Args:
-            items: [B, K] int64, best first, 0 where none is left.
+            items: [B, K] int64 item numbers, best first, 0 where none is left.
             scores: [B, K] float32, -inf where none is left.
-            seen_row: [P] int64, as of `top`.
-            seen_item: [P] int64, as of `top`.
+            seen_row: [P] int64, as for `top`.
+            seen_item: [P] int64, as for `top`.
 
         Returns:
-            The largest difference, relative to the true score where that is above 1; NaN where
-            other places are filled.
+            The largest difference, relative to the true score where that is above 1; NaN if the
+            lists differ in length.
         """
         _, best = self.top(items.shape[1], seen_row, seen_item)
         items, scores = items.to(best.device), scores.to(best.device)
@@ -192,7 +192,7 @@ class Queries:
 
 
 def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:
-    """Returns where a score outranks the true one; ties by number."""
+    """Compares scores with the true item's; smaller numbers win ties."""
     return (scores > true) | ((scores == true) & (numbers < true_number))
 
 
@@ -200,7 +200,7 @@ def rank_among(scores: Tensor) -> Tensor:
     """Returns the rank of the first column; it loses ties.
 
     Args:
-        scores: [B, 1 + S]: the true item, then its negatives.
+        scores: [B, 1 + S] scores of the true item, then of its negatives.
 
     Returns:
         [B] int64, from 0.
@@ -208,28 +208,32 @@ def rank_among(scores: Tensor) -> Tensor:
     return (scores[:, 1:] >= scores[:, :1]).sum(1)
 
 
-def ask(model: Bert4Rec, histories: Histories, *, causal: bool) -> Queries:
-    """Scores the next item of each history, cut to fit the model.
+def scorer_for(model: Bert4Rec, histories: Histories, *, causal: bool) -> ItemScorer:
+    """Runs a model on histories, shortened to their last items.
 
     Args:
-        model: in evaluation mode.
-        histories: B arrays of item numbers, oldest first; none empty where `causal`.
-        causal: the model predicts from the last item, without a mask behind it.
+        model: network in evaluation mode.
+        histories: B arrays of item numbers, oldest first; none empty if `causal`.
+        causal: predict the next item at the last one, without a mask item.
     """
-    room = room_for_items(model.max_len, causal)
+    longest = max_history_length(model.max_len, causal)
     ends: list[int] = [] if causal else [mask_item(model.num_items)]
-    shown = [np.append(history[max(len(history) - room, 0) :], ends) for history in histories]
-    lengths = np.array([len(items) for items in shown], np.int64)
+    tokens = [np.append(history[max(len(history) - longest, 0) :], ends) for history in histories]
+    lengths = np.array([len(items) for items in tokens], np.int64)
     device = model.head.bias.device
-    items = torch.from_numpy(np.concatenate(shown).astype(np.int64)).to(device)
+    items = torch.from_numpy(np.concatenate(tokens).astype(np.int64)).to(device)
     layout = SequenceLayout.of_lengths(
         torch.from_numpy(lengths).to(device), int(lengths.max()), int(lengths.sum())
     )
-    return Queries.of_histories(model, items, layout, causal=causal)
+    return ItemScorer.of_histories(model, items, layout, causal=causal)
 
 
-def pairs(histories: Histories, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (history, item) of every item of the histories: [P] int64 each."""
+def history_item_pairs(histories: Histories, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists the items of all histories.
+
+    Returns:
+        ([P] int64 index of the history, [P] int64 item number).
+    """
     lengths = [len(history) for history in histories]
     rows = np.repeat(np.arange(len(histories)), lengths)
     items = np.concatenate([*histories, np.empty(0, np.int64)])

@@ -2,7 +2,7 @@
 """BERT4Rec with item tables sharded by TorchRec and updated by FBGEMM.
 
 DistributedModelParallel shards the tables as its planner decides and copies the rest to every
-process. Needs the extra torchrec. Letters: I items, D columns, N tokens, M targets, S negatives.
+process. Needs the extra torchrec.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert4rec.model.loss import LossNetwork, Question, loss_of
+from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES
 from recsys.errors import UserError
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
-_ASKED, _COMPARED = "asked", "compared"
+_TOKENS, _CANDIDATES = "tokens", "candidates"
 
 
 def _require_torchrec() -> None:
@@ -43,57 +43,59 @@ class _Collected(nn.Module):
         self.collection = collection
         self.network = network
 
-    def forward(self, question: Question) -> Tensor:
+    def forward(self, inputs: LossInputs) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
         network, model = self.network, self.network.model
-        parts = {_ASKED: question.items}
-        compared = None
-        if question.negatives is not None:
-            compared = torch.cat([question.labels, question.negatives])
-            parts[_COMPARED] = compared if model.head.weight is None else compared - 1
-        # One "sample" that holds everything: processes may differ in how much they look up.
+        lookups = {_TOKENS: inputs.items}
+        candidates = None
+        if inputs.negatives is not None:
+            candidates = torch.cat([inputs.labels, inputs.negatives])
+            lookups[_CANDIDATES] = candidates if model.head.weight is None else candidates - 1
+        # One "sample" with all lookups: their number may differ between processes.
         features = KeyedJaggedTensor(
-            keys=list(parts),
-            values=torch.cat(list(parts.values())),
-            lengths=torch.tensor([p.numel() for p in parts.values()], device=question.items.device),
+            keys=list(lookups),
+            values=torch.cat(list(lookups.values())),
+            lengths=torch.tensor(
+                [rows.numel() for rows in lookups.values()], device=inputs.items.device
+            ),
         )
         embedded = self.collection(features)
-        queries = model(
-            question.items,
-            question.layout,
-            question.targets,
-            causal=question.causal,
-            vectors=embedded[_ASKED].values(),
+        hidden = model(
+            inputs.items,
+            inputs.layout,
+            inputs.targets,
+            causal=inputs.causal,
+            vectors=embedded[_TOKENS].values(),
         )
-        if compared is None:
+        if candidates is None:
             assert model.head.weight is not None
             return softmax_cross_entropy(
-                queries, model.head.weight, model.head.bias, question.labels - 1
+                hidden, model.head.weight, model.head.bias, inputs.labels - 1
             )
-        return loss_of(
+        return sampled_loss(
             network.kind,
             network.calibration,
             model.num_items,
-            question,
-            queries,
-            embedded[_COMPARED].values(),
-            model.head.bias_of(compared - 1),
+            inputs,
+            hidden,
+            embedded[_CANDIDATES].values(),
+            model.head.bias_of(candidates - 1),
         )
 
 
 class ShardedNetwork(nn.Module):
-    """DistributedModelParallel around a network, and what lies in its shards.
+    """A network with sharded item tables; gathers and scatters the shards.
 
-    The model keeps empty tensors in place of its sharded tables while it trains; `fill_tables`
-    puts whole ones there, to evaluate and to save.
+    While it trains, the model has empty tensors for its sharded tables; `fill_tables` replaces
+    them by whole tables, to evaluate and to save.
 
     Args:
-        network: whose tables to shard; its loss decides whether the head's is one of them.
-        rule: of the fused optimizer.
-        weight_decay: on the rows that occur.
-        device: of this process.
+        network: network and loss; a sampled loss shards the head's table too.
+        rule: fused optimizer of the rows.
+        weight_decay: decay of the rows that a batch looks up.
+        device: device of this process.
     """
 
     def __init__(
@@ -123,20 +125,20 @@ class ShardedNetwork(nn.Module):
             whole, device=device, sharders=sharders, plan=_plan(whole, self._tables, sharders)
         )
 
-    def forward(self, question: Question) -> Tensor:
+    def forward(self, inputs: LossInputs) -> Tensor:
         """Returns this process's mean loss over its targets, a float32 scalar."""
-        loss: Tensor = self._parallel(question)
+        loss: Tensor = self._parallel(inputs)
         return loss
 
     def set_lr(self, lr: float) -> None:
-        """Sets the rate at which the next backward moves the rows."""
+        """Sets the learning rate of the row updates in the next backward."""
         optimizer = self._parallel.fused_optimizer
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.zero_grad()  # FBGEMM takes the rate over here
+        optimizer.zero_grad()  # makes FBGEMM use the new rate
 
     def describe(self) -> list[str]:
-        """Returns a line per table: how the planner shards it."""
+        """Returns the planner's sharding of each table, a line per table."""
         plan = self._parallel.plan.plan
         return [
             f"{table}: {parameter.sharding_type} on {sorted(set(parameter.ranks or []))}"
@@ -145,7 +147,7 @@ class ShardedNetwork(nn.Module):
         ]
 
     def _shards(self) -> dict[str, Any]:
-        """Returns sharded tensors: tables and their optimizer's states."""
+        """Returns the sharded tables and their optimizer states by name."""
         sharded = {
             name: tensor
             for name, tensor in self._parallel.state_dict().items()
@@ -163,10 +165,10 @@ class ShardedNetwork(nn.Module):
 
     @torch.no_grad()
     def gather(self) -> dict[str, Tensor]:
-        """Returns every table and its optimizer's tensors whole, to all processes alike."""
+        """Gathers every table and optimizer state on all processes."""
         gathered = {}
         shards = self._shards()
-        # What is kept for a table that lies on one process is known to that process alone.
+        # Only the process that stores a table-wise table knows its states.
         sizes: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(sizes, {name: tuple(t.size()) for name, t in shards.items()})
         device = _device_of(next(iter(shards.values())))
@@ -174,26 +176,26 @@ class ShardedNetwork(nn.Module):
             whole = torch.zeros(size, device=device)
             for shard in shards[name].local_shards() if name in shards else ():
                 whole[_slices_of(shard)] = shard.tensor
-            # Each element lies in one shard, so the sum is that element.
+            # Each element is in one shard, so the sum is that element.
             dist.all_reduce(whole)
             gathered[name] = whole
         return gathered
 
     @torch.no_grad()
     def scatter(self, whole: dict[str, Tensor]) -> None:
-        """Puts whole tensors, as `gather` names them, into the shards."""
+        """Copies whole tensors, named as in `gather`, into the shards."""
         for name, sharded in self._shards().items():
             for shard in sharded.local_shards():
                 shard.tensor.copy_(whole[name][_slices_of(shard)])
 
     def fill_tables(self) -> None:
-        """Puts the whole tables into the model; every process must call it."""
+        """Gathers the whole tables into the model; every process must call it."""
         tables = self.gather()
         for name, parameter in self._tables.items():
             parameter.data = tables[name]
 
     def whole_tables(self) -> dict[str, Tensor]:
-        """Returns the tables that `fill_tables` put into the model."""
+        """Returns the model's tables; call it after `fill_tables`."""
         return {name: parameter.data for name, parameter in self._tables.items()}
 
     def empty_tables(self) -> None:
@@ -229,14 +231,14 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _collection(tables: dict[str, nn.Parameter], compares: bool, device: torch.device) -> Any:
-    """Returns the tables as an EmbeddingCollection with their present values."""
+def _collection(tables: dict[str, nn.Parameter], has_candidates: bool, device: torch.device) -> Any:
+    """Copies the tables into an EmbeddingCollection."""
     from torchrec.modules.embedding_configs import EmbeddingConfig
     from torchrec.modules.embedding_modules import EmbeddingCollection
 
-    features = {_ITEMS: [_ASKED], _HEAD: [_COMPARED]}
-    if compares and _HEAD not in tables:
-        features[_ITEMS] = [_ASKED, _COMPARED]
+    features = {_ITEMS: [_TOKENS], _HEAD: [_CANDIDATES]}
+    if has_candidates and _HEAD not in tables:
+        features[_ITEMS] = [_TOKENS, _CANDIDATES]
     collection = EmbeddingCollection(
         tables=[
             EmbeddingConfig(
@@ -272,10 +274,10 @@ def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
 
 
 def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any]) -> Any:
-    """Asks TorchRec's planner where the tables go.
+    """Plans the sharding of the tables with TorchRec's planner.
 
-    Left out are copies of a table, whose gradient would be dense, and columns of it, because
-    row-wise Adagrad would then keep a sum per column block.
+    Data-parallel tables are excluded, since their gradients would be dense, and column-wise
+    tables, since row-wise Adagrad would keep a sum per column block.
     """
     from torchrec.distributed.embedding_types import EmbeddingComputeKernel
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -296,13 +298,13 @@ def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any
         ),
         constraints=dict.fromkeys(tables, allowed),
         storage_reservation=FixedPercentageStorageReservation(0.15),
-        stats=[],  # the plan is announced in a line instead
+        stats=[],  # `describe` gives the plan in a line per table
     )
     return planner.collective_plan(module, sharders, dist.GroupMember.WORLD)
 
 
 def _slices_of(shard: Any) -> tuple[slice, ...]:
-    """Returns the slices of the whole tensor that a shard holds."""
+    """Returns the slices of the whole tensor that are in a shard."""
     offsets, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
     return tuple(
         slice(start, start + size)

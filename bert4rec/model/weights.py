@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a BERT4Rec in a checkpoint: training and export read the same group."""
+"""Reads the model, its settings and weights from a checkpoint."""
 
 import dataclasses
 import logging
@@ -19,7 +19,7 @@ MODEL_GROUP = "model"
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state of a checkpoint."""
 FINGERPRINT = "dataset_fingerprint"
-"""Key of what tells the dataset of the training from others."""
+"""Key of the fingerprint of the training dataset in the state of a checkpoint."""
 
 
 def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
@@ -28,7 +28,7 @@ def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
 
 
 def load_weights(path: Path, model: Bert4Rec) -> None:
-    """Puts the weights of a checkpoint into a model.
+    """Copies the weights of a checkpoint into a model.
 
     Raises:
         CheckpointError: it is missing or damaged, or a shape differs.
@@ -40,15 +40,15 @@ def load_weights(path: Path, model: Bert4Rec) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoredModel:
-    """What a checkpoint says about its model.
+    """The model of a checkpoint, without its weights.
 
     Attributes:
-        path: of the checkpoint itself.
-        step: steps it was trained for.
-        config: of the model.
-        causal: the last item asks for the next one, without a mask behind it.
+        path: folder of the checkpoint itself, not of the run.
+        step: steps that the model was trained for.
+        config: settings of the network.
+        causal: the model predicts the next item at the last one, without a mask item.
         num_items: items of the catalogue.
-        fingerprint: of the dataset it was trained on; None where it does not say.
+        fingerprint: fingerprint of the training dataset; None if it was not recorded.
     """
 
     path: Path
@@ -64,10 +64,10 @@ class StoredModel:
         """Refuses another dataset than that of the training; see `check_same_dataset`.
 
         Args:
-            num_items: of the dataset.
-            fingerprint: of the dataset; None for `random`, which has none.
-            dataset: its name, for the message.
-            setting: that names a dataset, for the message.
+            num_items: items of the dataset.
+            fingerprint: fingerprint of the dataset; None for `random`, which has none.
+            dataset: name of the dataset for the message.
+            setting: setting that names the dataset, for the message.
         """
         check_same_dataset(
             self.path,
@@ -89,7 +89,7 @@ class StoredModel:
 
 
 def describe_model(path: Path) -> StoredModel:
-    """Reads what model a checkpoint holds, without its weights.
+    """Reads the settings of a checkpoint's model, but no weights.
 
     Args:
         path: a checkpoint, or the folder of a run.
@@ -112,7 +112,7 @@ def describe_model(path: Path) -> StoredModel:
 
 
 def is_bert4rec_checkpoint(path: Path) -> bool:
-    """Returns whether a folder holds a checkpoint of BERT4Rec; False for any other folder."""
+    """Tells checkpoints of BERT4Rec from any other folder."""
     try:
         return NUM_ITEMS in read_checkpoint(path).state
     except CheckpointError:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head attention over packed sequences, for all or chosen queries.
-
-Letters: N tokens, Q queries, H heads, E columns of a head, B sequences, T tokens of the longest.
-"""
+"""Multi-head attention over packed sequences, for all or chosen queries."""
 
 import math
 
@@ -27,29 +24,30 @@ def attend(
     key_layout: SequenceLayout,
     num_heads: int,
     *,
-    query_places: Tensor | None = None,
+    query_positions: Tensor | None = None,
     causal: bool = False,
     dropout_probability: float = 0.0,
 ) -> Tensor:
     """Attends from each query to the tokens of its own sequence.
 
     Args:
-        queries: [Q, H E], packed by `query_layout`; None where they stand before the keys.
+        queries: [Q, H E] packed by `query_layout`; None if `fused` has them.
         fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values, packed by
-            `key_layout`, which has the same sequences.
-        query_layout: of the queries.
-        key_layout: of keys and values.
+            `key_layout`.
+        query_layout: offsets of the sequences in the queries.
+        key_layout: offsets of the same sequences in `fused`.
         num_heads: H.
-        query_places: [Q] int64, place of each query in its sequence; without, queries are tokens.
-        causal: look at no later place than the query's own.
-        dropout_probability: of the attention weights; pass 0 outside training.
+        query_positions: [Q] int64 position of each query in its sequence; None if every token is
+            a query.
+        causal: attend to no later position than the query's own.
+        dropout_probability: dropout of the attention weights; pass 0 outside training.
 
     Returns:
         [Q, H E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
     """
     if _takes_blocks(fused):
         blocked: Tensor = BlockedAttention.apply(  # type: ignore[no-untyped-call]
-            *(queries, fused, query_layout, key_layout, query_places, causal, num_heads),
+            *(queries, fused, query_layout, key_layout, query_positions, causal, num_heads),
             dropped_levels(dropout_probability),
         )
         return blocked
@@ -58,7 +56,7 @@ def attend(
     else:
         q = queries.view(queries.shape[0], num_heads, -1)
         k, v = fused.view(fused.shape[0], 2, num_heads, -1).unbind(1)
-    if _takes_packed(q, dropout_probability) and not (causal and query_places is not None):
+    if _takes_packed(q, dropout_probability) and not (causal and query_positions is not None):
         mixed = varlen_attn(
             *(q, k, v),
             *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
@@ -71,7 +69,7 @@ def attend(
         layout.padded(x).transpose(1, 2)
         for layout, x in ((query_layout, q), (key_layout, k), (key_layout, v))
     )
-    mask = _mask(query_layout, key_layout, query_places, causal)
+    mask = _mask(query_layout, key_layout, query_positions, causal)
     if dropout_probability:
         weights = _weights(q, k, mask, causal and mask is None)
         mixed = dropout(weights, dropout_probability, training=True) @ v
@@ -83,12 +81,13 @@ def attend(
 
 
 def _takes_blocks(fused: Tensor) -> bool:
-    """Returns whether to compute in blocks: for gradients, on a CPU.
+    """Chooses attention in blocks for gradients on a CPU.
 
     Without gradients PyTorch's own kernel is as fast.
     """
-    wanted = torch.is_grad_enabled() and fused.requires_grad
-    return wanted and fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
+    differentiates = torch.is_grad_enabled() and fused.requires_grad
+    on_cpu = fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
+    return differentiates and on_cpu
 
 
 def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
@@ -99,18 +98,15 @@ def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
 def _mask(
     query_layout: SequenceLayout,
     key_layout: SequenceLayout,
-    query_places: Tensor | None,
+    query_positions: Tensor | None,
     causal: bool,
 ) -> Tensor | None:
-    """Returns [B, 1, 1 or Tq, Tk] bool, True for visible keys.
-
-    None where all are visible.
-    """
-    if causal and query_places is not None:
-        places = query_layout.padded(query_places)
-        keys = torch.arange(key_layout.max_length, device=places.device)
-        return (keys <= places.unsqueeze(2)).unsqueeze(1)
-    # Padding lies behind each sequence: no causal query that is a token sees it.
+    """Returns [B, 1, 1 or Q, T] bool, False for hidden keys."""
+    if causal and query_positions is not None:
+        positions = query_layout.padded(query_positions)
+        keys = torch.arange(key_layout.max_length, device=positions.device)
+        return (keys <= positions.unsqueeze(2)).unsqueeze(1)
+    # Padding follows each sequence, so no causal query that is a token sees it.
     return None if causal or key_layout.is_dense else key_layout.is_token()[:, None, None, :]
 
 

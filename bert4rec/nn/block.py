@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer block over packed tokens, or over some of them.
-
-Letters: N tokens, M targets, D columns, H heads.
-"""
+"""A transformer block over packed tokens, or over some of them."""
 
 import dataclasses
 
@@ -17,18 +14,18 @@ from bert4rec.nn.layout import SequenceLayout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Targets:
-    """The tokens whose output is wanted.
+    """The tokens whose output is computed.
 
     Attributes:
-        index: [M] int64, number of each token among the packed ones, ascending.
-        layout: of the targets, sequence by sequence; the layout of the tokens itself where every
-            token is one.
-        places: [M] int64, place of each in its sequence.
+        index: [M] int64 index of each among the N packed tokens, ascending.
+        layout: offsets of the sequences in the targets; the tokens' own layout if every token is
+            a target.
+        positions: [M] int64 position of each in its sequence.
     """
 
     index: Tensor
     layout: SequenceLayout
-    places: Tensor
+    positions: Tensor
 
 
 class Block(nn.Module):
@@ -37,11 +34,11 @@ class Block(nn.Module):
     Args:
         dim: D.
         num_heads: H, a divisor of D.
-        hidden_dim: columns of the feed-forward network.
-        activation: of the feed-forward network.
-        norm: before each part (`pre`) or after its residual sum (`post`).
-        dropout: on the output of each part.
-        attention_dropout: on the attention weights.
+        hidden_dim: columns between the two layers of the feed-forward network.
+        activation: activation function of the feed-forward network.
+        norm: normalise inputs (`pre`) or residual sums (`post`) of the two sublayers.
+        dropout: dropout probability of each sublayer's output.
+        attention_dropout: dropout probability of the attention weights.
     """
 
     def __init__(
@@ -78,13 +75,13 @@ class Block(nn.Module):
         """Transforms tokens.
 
         Args:
-            tokens: [N, D], packed by `layout`.
-            layout: of the tokens.
-            targets: compute the output of these tokens alone; keys and values are those of all.
-            causal: attend to no later token.
+            tokens: [N, D] packed by `layout`.
+            layout: offsets of the sequences in `tokens`.
+            targets: compute the output of these tokens alone, with keys and values of all tokens.
+            causal: no token attends to a later one.
 
         Returns:
-            [N, D], or [M, D] with `targets`: the same values, less work.
+            [N, D], or [M, D] with `targets`.
         """
         source = self.attention_norm(tokens) if self.pre_norm else tokens
         kept = tokens if targets is None else tokens.index_select(0, targets.index)
@@ -110,11 +107,11 @@ class Block(nn.Module):
     ) -> Tensor:
         dim = source.shape[1]
         weight, bias = self.qkv.weight, self.qkv.bias
-        queries, query_layout, places = None, layout, None
+        queries, query_layout, positions = None, layout, None
         if targets is None:
             fused = linear(source, weight, bias)
         else:
-            query_layout, places = targets.layout, targets.places
+            query_layout, positions = targets.layout, targets.positions
             chosen = source.index_select(0, targets.index)
             queries = linear(chosen, weight[:dim], bias[:dim])
             fused = linear(source, weight[dim:], bias[dim:])
@@ -124,7 +121,7 @@ class Block(nn.Module):
             query_layout,
             layout,
             self.num_heads,
-            query_places=places,
+            query_positions=positions,
             causal=causal,
             dropout_probability=self.attention_dropout if self.training else 0.0,
         )

@@ -15,7 +15,7 @@ def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
     """Draws 1 for a kept element and 0 for a dropped one.
 
     Args:
-        like: floating point, on a CPU; of the same shape and type is what is drawn.
+        like: floating-point tensor on a CPU; gives shape and dtype of the result.
         dropped_levels: probability of a 0, in 1/256.
     """
     words = torch.empty(-(-like.numel() // 8), dtype=torch.int64)
@@ -25,7 +25,7 @@ def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
 
 
 def dropped_levels(probability: float) -> int:
-    """Returns a probability in 1/256."""
+    """Rounds a probability to an integer in units of 1/256."""
     return round(probability * _LEVELS)
 
 
@@ -49,12 +49,9 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
     """Sets elements to zero at random while training, and scales the rest.
 
     Args:
-        values: floating point, any shape.
-        probability: of a zero, in [0, 1); on a CPU rounded to a multiple of 1/256.
-        training: False returns `values`.
-
-    Returns:
-        The same shape and, on average, the same values.
+        values: floating-point tensor of any shape.
+        probability: probability of a zero, in [0, 1); on a CPU rounded to a multiple of 1/256.
+        training: False returns `values` unchanged.
     """
     if not training or probability == 0.0:
         return values
@@ -65,11 +62,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` as a layer.
-
-    Args:
-        probability: of a zero.
-    """
+    """`dropout` as a layer."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()

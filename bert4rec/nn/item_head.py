@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From hidden vectors to scores of items.
-
-Letters: M targets, D columns, I items.
-"""
+"""The output layer: hidden vectors to scores of items."""
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +9,18 @@ from bert4rec.nn.item_lookup import ItemLookup
 
 
 class ItemHead(nn.Module):
-    """Compares hidden vectors with items, to score them.
+    """Vectors and biases that score items against hidden vectors.
 
     Args:
         dim: D.
         num_items: I.
-        tied: take the vectors of the items from the embedding table; otherwise they are of the
-            head's own.
-        transform: a linear layer, GELU and normalisation before the comparison.
+        tied: use the embedding table as vectors of the items, in place of a table of the head.
+        transform: apply a linear layer, GELU and normalisation to hidden vectors first.
 
     Attributes:
-        weight: [I, D], None where tied.
-        bias: [I].
-        lookup, bias_lookup: how rows of the two are read.
+        weight: [I, D] vectors of the items; None if tied.
+        bias: [I] biases of the items.
+        lookup, bias_lookup: lookups of rows in `weight` (or the embedding table) and in `bias`.
     """
 
     def __init__(self, dim: int, num_items: int, tied: bool, transform: bool) -> None:
@@ -36,21 +32,21 @@ class ItemHead(nn.Module):
         self.transform = nn.Linear(dim, dim) if transform else None
         self.norm = nn.LayerNorm(dim) if transform else None
 
-    def query(self, hidden: Tensor) -> Tensor:
-        """Maps [M, D] to the vectors that are multiplied with items."""
+    def project(self, hidden: Tensor) -> Tensor:
+        """Maps [M, D] to the vectors that are multiplied with item vectors."""
         if self.transform is None or self.norm is None:
             return hidden
-        query: Tensor = self.norm(F.gelu(self.transform(hidden)))
-        return query
+        projected: Tensor = self.norm(F.gelu(self.transform(hidden)))
+        return projected
 
     def item_vectors(self, table: Tensor) -> Tensor:
-        """Returns [I, D]: row i scores item i + 1.
+        """Returns [I, D] item vectors; row i is item i + 1.
 
         Args:
-            table: [I + 2, D], the embedding table.
+            table: [I + 2, D] embedding table.
         """
         return table[1:-1] if self.weight is None else self.weight
 
     def bias_of(self, rows: Tensor) -> Tensor:
-        """Maps [K] int64 rows, from 0, to [K] biases."""
+        """Maps [L] int64 rows, from 0, to [L] biases."""
         return self.bias_lookup(self.bias.unsqueeze(1), rows).squeeze(1)

@@ -13,18 +13,15 @@ class ItemLookup:
     """Looks up rows of one table.
 
     Attributes:
-        lookups: None until row updates are switched on; then the gradients of the rows come from
-            here, and the table must not require one.
+        lookups: collects row gradients of a table that itself requires none; None gives the
+            table a dense gradient.
     """
 
     def __init__(self) -> None:
         self.lookups: RowLookups | None = None
 
     def __call__(self, table: Tensor, rows: Tensor) -> Tensor:
-        """Maps [L] int64 row numbers to [L, D] vectors of `table`.
-
-        `table` is [R, D].
-        """
+        """Maps [L] int64 row numbers to [L, D] rows of `table`."""
         if self.lookups is None or not torch.is_grad_enabled():
             return F.embedding(rows, table)
         anchor = self.lookups.anchor(rows, table.shape[1], table.dtype)

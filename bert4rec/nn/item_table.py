@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Item embeddings and positions of packed tokens.
-
-Letters: N tokens, D columns, I items.
-"""
+"""Item and position embeddings of packed tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +12,21 @@ from bert4rec.nn.layout import SequenceLayout
 
 
 class TokenEmbedding(nn.Module):
-    """Sums an embedding of the item and one of its place.
+    """Sums an embedding of the item and one of its position.
 
     Args:
-        num_items: I; rows 0 (nothing) and I + 1 (the mask) come on top.
+        num_items: I; the table also has rows 0 (padding) and I + 1 (the mask item).
         dim: D.
-        max_len: places.
-        positions_from: count places from the end of a sequence, as left padding does, or from its
-            start.
+        max_len: number of positions.
+        positions_from: count positions from the end of a sequence, as left padding does, or from
+            its start.
         normalise: normalise the sum.
-        dropout: on the result.
+        dropout: dropout probability of the result.
 
     Attributes:
-        items: [I + 2, D].
-        positions: [max_len, D].
-        lookup: how rows of `items` are read.
+        items: [I + 2, D] item embeddings.
+        positions: [max_len, D] position embeddings.
+        lookup: looks up rows of `items`.
     """
 
     def __init__(
@@ -57,16 +54,16 @@ class TokenEmbedding(nn.Module):
 
         Args:
             items: [N] int64 in [0, I + 1].
-            layout: of the items; no sequence longer than max_len.
-            vectors: [N, D], embeddings of the items where they were looked up already.
+            layout: offsets of the sequences in `items`, none longer than max_len.
+            vectors: [N, D] embeddings of `items`, if they were looked up already.
 
         Returns:
             [N, D].
         """
-        places = layout.place_of_token()
+        positions = layout.position_of_token()
         if self.from_end:
-            places = places + (self.max_len - layout.lengths())[layout.sequence_of_token()]
+            positions = positions + (self.max_len - layout.lengths())[layout.sequence_of_token()]
         if vectors is None:
             vectors = self.lookup(self.items, items)
-        output: Tensor = self.dropout(self.norm(vectors + F.embedding(places, self.positions)))
+        output: Tensor = self.dropout(self.norm(vectors + F.embedding(positions, self.positions)))
         return output

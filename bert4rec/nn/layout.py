@@ -2,8 +2,7 @@
 """Offsets of the sequences of a batch in tensors without padding.
 
 Every layer but attention works on single tokens, so a batch is kept packed: [N, D] for the N real
-tokens of B sequences, one sequence after the other. Attention alone needs to know where each
-begins. Letters: B sequences, N tokens in all, T tokens of the longest, D columns.
+tokens of B sequences, one sequence after the other. Attention alone needs their offsets.
 """
 
 import dataclasses
@@ -14,10 +13,10 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SequenceLayout:
-    """Beginnings of packed sequences.
+    """Offsets of packed sequences.
 
     Attributes:
-        offsets: [B + 1] int64, where each sequence begins, then N.
+        offsets: [B + 1] int64 index of each sequence's first token, then N.
         max_length: T.
         num_tokens: N.
     """
@@ -28,12 +27,12 @@ class SequenceLayout:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, max_length: int, num_tokens: int) -> "SequenceLayout":
-        """Lays out sequences one after the other.
+        """Computes the offsets from the lengths of the sequences.
 
         Args:
             lengths: [B] int64.
-            max_length: the largest of them, or more; a number of the host, so nothing waits.
-            num_tokens: their sum, likewise.
+            max_length: T or more; known to the host, which so need not wait for the device.
+            num_tokens: N.
         """
         return cls(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), max_length, num_tokens)
 
@@ -44,28 +43,28 @@ class SequenceLayout:
 
     @property
     def is_dense(self) -> bool:
-        """Returns whether every sequence has T tokens: padding is a view."""
+        """True if every sequence has T tokens; then padding is a view."""
         return self.num_tokens == self.batch_size * self.max_length
 
     def lengths(self) -> Tensor:
-        """Returns [B] int64."""
+        """Returns [B] int64 tokens of each sequence."""
         return self.offsets.diff()
 
     def sequence_of_token(self) -> Tensor:
-        """Returns [N] int64."""
+        """Returns [N] int64 index of each token's sequence."""
         sequences = torch.arange(self.batch_size, device=self.offsets.device)
         return torch.repeat_interleave(sequences, self.lengths(), output_size=self.num_tokens)
 
-    def place_of_token(self) -> Tensor:
-        """Returns [N] int64, each token's position in its sequence, from 0."""
+    def position_of_token(self) -> Tensor:
+        """Returns [N] int64 position of each token in its sequence."""
         tokens = torch.arange(self.num_tokens, device=self.offsets.device)
         return tokens - self.offsets[self.sequence_of_token()]
 
     def _padded_index(self) -> Tensor:
-        return self.sequence_of_token() * self.max_length + self.place_of_token()
+        return self.sequence_of_token() * self.max_length + self.position_of_token()
 
     def padded(self, packed: Tensor) -> Tensor:
-        """Maps [N, ...] to [B, T, ...], zeros behind each sequence."""
+        """Maps [N, ...] to [B, T, ...], with zeros as padding."""
         shape = (self.batch_size, self.max_length, *packed.shape[1:])
         if self.is_dense:
             return packed.reshape(shape)
@@ -78,29 +77,29 @@ class SequenceLayout:
         return flat if self.is_dense else flat.index_select(0, self._padded_index())
 
     def is_token(self) -> Tensor:
-        """Returns [B, T] bool: a token, not padding."""
-        places = torch.arange(self.max_length, device=self.offsets.device)
-        return places < self.lengths().unsqueeze(1)
+        """Returns [B, T] bool, False for padding."""
+        positions = torch.arange(self.max_length, device=self.offsets.device)
+        return positions < self.lengths().unsqueeze(1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedLayout(SequenceLayout):
-    """Sequences that begin T tokens apart, each with padding behind it.
+    """Offsets of sequences padded to T tokens each.
 
-    No shape depends on the data, so an exporter sees through it; layers compute the padding too.
+    No shape depends on the data, so such a network can be exported; layers compute the padding too.
 
     Attributes:
-        token_lengths: [B] int64, tokens of each sequence that are no padding, at least 1.
+        token_lengths: [B] int64 tokens of each sequence without padding, at least 1.
     """
 
     token_lengths: Tensor
 
     @classmethod
     def of_padded(cls, token_lengths: Tensor, max_length: int) -> "PaddedLayout":
-        """Lays out [B, T] tokens.
+        """Computes the offsets of [B, T] tokens.
 
         Args:
-            token_lengths: [B] int64.
+            token_lengths: [B] int64 tokens of each sequence without padding.
             max_length: T.
         """
         batch_size = token_lengths.shape[0]
@@ -109,22 +108,22 @@ class PaddedLayout(SequenceLayout):
 
     @property
     def is_dense(self) -> bool:
-        """False: attention must leave the padding out."""
+        """False, since attention must skip the padding."""
         return False
 
     def lengths(self) -> Tensor:
-        """Returns [B] int64."""
+        """Returns [B] int64 tokens of each sequence without padding."""
         return self.token_lengths
 
     def sequence_of_token(self) -> Tensor:
-        """Returns [B T] int64."""
+        """Returns [B T] int64 index of each token's sequence."""
         sequences = torch.arange(self.batch_size, device=self.offsets.device)
         return sequences.unsqueeze(1).expand(-1, self.max_length).flatten()
 
-    def place_of_token(self) -> Tensor:
-        """Returns [B T] int64; padding gets the place of the last token."""
-        places = torch.arange(self.max_length, device=self.offsets.device)
-        return torch.minimum(places, self.token_lengths.unsqueeze(1) - 1).flatten()
+    def position_of_token(self) -> Tensor:
+        """Returns [B T] int64 positions; padding has the last token's."""
+        positions = torch.arange(self.max_length, device=self.offsets.device)
+        return torch.minimum(positions, self.token_lengths.unsqueeze(1) - 1).flatten()
 
     def padded(self, packed: Tensor) -> Tensor:
         """Maps [B T, ...] to [B, T, ...]."""

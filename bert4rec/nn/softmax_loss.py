@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a target among all items or sampled ones.
-
-Letters: M targets, I items, D columns, S sampled negatives. Labels are item numbers from 0.
-"""
+"""Losses over all items or sampled ones; labels count from 0."""
 
 import math
 
@@ -28,14 +25,14 @@ def softmax_cross_entropy(
     At most `max_logits` logits are in memory.
 
     Args:
-        hidden: [M, D].
-        weight: [I, D].
-        bias: [I] or None.
-        labels: [M] int64.
+        hidden: [M, D] output of the network at the targets.
+        weight: [I, D] vectors of the items.
+        bias: [I] biases of the items, or None.
+        labels: [M] int64 item of each target, from 0.
         max_logits: bound on the elements of a block of logits.
 
     Returns:
-        Mean over the targets, a float32 scalar; 0 where there are none.
+        Mean over the targets, a float32 scalar; 0 without targets.
     """
     if hidden.shape[0] == 0:
         unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
@@ -50,7 +47,7 @@ def softmax_cross_entropy(
 
 
 class _BlockedCrossEntropy(torch.autograd.Function):
-    """Makes two passes over blocks of items: normaliser, then gradients.
+    """Cross entropy in two passes over blocks of items: normaliser, then gradients.
 
     The logits are computed twice, so that each block of the weight's gradient is written once.
     """
@@ -88,16 +85,18 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         for start in range(0, weight.shape[0], block):
             items = slice(start, start + block)
-            shares = torch.exp(_logits(hidden, weight, bias, items) - normaliser.unsqueeze(1))
-            size = shares.shape[1]
-            here = (labels >= start) & (labels < start + size)
+            probabilities = torch.exp(
+                _logits(hidden, weight, bias, items) - normaliser.unsqueeze(1)
+            )
+            size = probabilities.shape[1]
+            in_block = (labels >= start) & (labels < start + size)
             columns = (labels - start).clamp(0, size - 1)
-            shares[rows, columns] -= here.to(shares.dtype)
-            shares = (shares * scale).to(hidden.dtype)
-            to_hidden += shares @ weight[items]
-            to_weight[items] = shares.t() @ hidden
+            probabilities[rows, columns] -= in_block.to(probabilities.dtype)
+            to_logits = probabilities.mul_(scale).to(hidden.dtype)
+            to_hidden += to_logits @ weight[items]
+            to_weight[items] = to_logits.t() @ hidden
             if to_bias is not None:
-                to_bias[items] = shares.sum(0)
+                to_bias[items] = to_logits.sum(0)
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None
 
 
@@ -116,13 +115,13 @@ def sampled_softmax(
     """Cross entropy among the true item and negatives that all targets share.
 
     Args:
-        true_logits: [M].
-        negative_logits: [M, S].
-        labels: [M] int64, the true items.
-        negatives: [S] int64; a negative that is a target's own item does not count there.
-        log_q_true: [M], log probability with which the sampler draws the true item; with both
-            given, logits are corrected so that the loss approaches the full softmax.
-        log_q_negative: [S], of the negatives.
+        true_logits: [M] logit of each target's true item.
+        negative_logits: [M, S] logits of the negatives.
+        labels: [M] int64 true items.
+        negatives: [S] int64 items; one that equals a target's true item does not count there.
+        log_q_true: [M] log probability that the sampler draws the true item; with both given,
+            logits are corrected so that the loss approaches the full softmax.
+        log_q_negative: [S] log probability that the sampler draws each negative.
 
     Returns:
         Mean over the targets, float32. Source: Bengio and Senecal 2008; Yi et al. 2019.
@@ -149,10 +148,10 @@ def generalised_bce(
     """gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
 
     Args:
-        true_logits: [M].
-        negative_logits: [M, S].
-        labels: [M] int64.
-        negatives: [S] int64, drawn uniformly.
+        true_logits: [M] logit of each target's true item.
+        negative_logits: [M, S] logits of the negatives.
+        labels: [M] int64 true items.
+        negatives: [S] int64 items, drawn uniformly.
         num_items: I.
         calibration: t in [0, 1]; 0 is plain binary cross entropy.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same program with defaults for large catalogues on several processes, under torchrun.
+"""The training program with defaults for large catalogues on several processes.
 
 torchrun --nproc_per_node 2 -m bert4rec.scripts.dist_main --dataset_name random \
     --random_user_count 3000 --random_item_count 500000 --random_size 8000000

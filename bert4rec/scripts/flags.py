@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of the BERT4Rec programs, and the YAML file that replaces their defaults."""
+"""Flags of the BERT4Rec programs."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     """Defines every flag.
 
     Args:
-        flag_values: where to define them.
-        **defaults: defaults that differ from those of the config.
+        flag_values: receives the definitions.
+        **defaults: defaults that replace those of the config, by setting.
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults)
     names = ", ".join(PRESETS.names())
@@ -33,7 +33,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
-    """Returns the settings that parsed flags, and the YAML file they name, say.
+    """Builds the config from parsed flags and their YAML file.
 
     Raises:
         UserError: a value is refused, or the file has a key that is no setting.

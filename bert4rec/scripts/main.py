@@ -21,7 +21,7 @@ from recsys.train.run import execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Does what the flags say."""
+    """Runs the `mode` of the flags."""
     config = config_from_flags(flag_values)
     if config.run.mode == "recommend":
         _recommend(config)
@@ -39,7 +39,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def _recommend(config: Bert4RecConfig) -> None:
-    """Answers the lines of a file, or of the standard input, on the standard output."""
+    """Recommends for each line of a file or standard input."""
     name = config.run.recommend_input
     with contextlib.ExitStack() as stack:
         if name is None:
@@ -53,7 +53,7 @@ def start(**defaults: Any) -> None:
     """Runs the program with the command line of the process.
 
     Args:
-        **defaults: of flags, where they differ from those of the config.
+        **defaults: defaults of flags that replace those of the config, by setting.
     """
     define_flags(flags.FLAGS, **defaults)
     program.start(run)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to a network with plain tensor inputs, and what answers requests with it."""
+"""Export of a BERT4Rec checkpoint, and serving of the exported network."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT4Rec checkpoint, opened to be deployed. Letters: B histories, K items of an answer."""
+"""Export of a BERT4Rec checkpoint for deployment."""
 
 import dataclasses
 import functools
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import ask, pairs
+from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, weights_of
-from bert4rec.rules import room_for_items
+from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
 from bert4rec.serve.network import NextItemNetwork
@@ -44,13 +44,12 @@ class Bert4RecExport(CheckpointExport):
 
     Args:
         path: a checkpoint, or the folder of a run.
-        top_k: items that each history is answered with.
-        dataset: folder of the dataset it was trained on, to take and give raw ids; None keeps item
-            numbers.
+        top_k: K.
+        dataset: folder of the training dataset, to serve raw ids; None serves item numbers.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model or dataset.
-        UserError: the catalogue has fewer items than are asked for, or the dataset is damaged.
+        UserError: the catalogue has fewer than K items, or the dataset is damaged.
     """
 
     kind: ClassVar[str] = KIND
@@ -81,13 +80,13 @@ class Bert4RecExport(CheckpointExport):
 
     @property
     def _history_length(self) -> int:
-        room = room_for_items(self._stored.config.max_len, self._stored.causal)
-        if room < 1:
+        length = max_history_length(self._stored.config.max_len, self._stored.causal)
+        if length < 1:
             raise UserError(f"{self.path}: `max_len` 1 leaves no place for a history")
-        return room
+        return length
 
     def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns what the network takes and gives."""
+        """Returns names, types and shapes of the network's inputs and outputs."""
         if fixed_shapes and self._names is not None:
             raise UserError(
                 "`raw_ids` needs `backend` python `format` eager: no exported network reads strings"
@@ -96,7 +95,7 @@ class Bert4RecExport(CheckpointExport):
         return bert4rec_signature(self._top_k, length, raw_ids=self._names is not None)
 
     def model_values(self) -> dict[str, Any]:
-        """Returns the settings, the size of the catalogue and how the model is asked."""
+        """Returns the settings that rebuild and serve the network."""
         return {
             "config": dataclasses.asdict(self._stored.config),
             "num_items": self._stored.num_items,
@@ -120,54 +119,53 @@ class Bert4RecExport(CheckpointExport):
         return {name: value.contiguous() for name, value in weights_of(self._model).items()}
 
     def write_files(self, folder: Path) -> None:
-        """Writes the raw ids, where requests hold those."""
+        """Writes the raw ids, if requests have those."""
         if self._names is not None:
             self._names.save(folder)
 
     def portable_network(
         self,
         weights: dict[str, Tensor],  # noqa: ARG002  (those of the model itself)
-        out_of_range: OutOfRange,  # noqa: ARG002  (numbers that are no items count as nothing)
+        out_of_range: OutOfRange,  # noqa: ARG002  (numbers that are no items are left out)
     ) -> nn.Module:
-        """Returns the network for histories of a fixed number of places."""
+        """Returns the network for histories of a fixed length."""
         model = self._model.requires_grad_(False)
         return NextItemNetwork(model, self._top_k, self._stored.causal).eval()
 
     def example_requests(self, count: int, *, fixed_shapes: bool) -> list[Arrays]:
-        """Draws histories of every length, longer than the model has room for among them."""
+        """Draws histories of various lengths, some too long for the model."""
         generator = np.random.default_rng(0)
-        room = self._history_length
-        longest = room if fixed_shapes else room + 8
-        found: list[Arrays] = []
+        longest = self._history_length if fixed_shapes else self._history_length + 8
+        requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
             history = generator.integers(1, self._stored.num_items + 1, (rows, longest), np.int64)
             lengths = generator.integers(1, longest + 1, rows)
             history[np.arange(longest) >= lengths[:, None]] = 0
             named = history if self._names is None else self._names.names(history)
-            found.append({HISTORY: named, EXCLUDE_SEEN: generator.random((rows, 1)) < 0.5})
-        return found
+            requests.append({HISTORY: named, EXCLUDE_SEEN: generator.random((rows, 1)) < 0.5})
+        return requests
 
     def _numbers(self, items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         return items if self._names is None else self._names.numbers(items)
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
-        """Compares scores, place by place and item by item; see `Queries.largest_difference`."""
-        found = []
+        """Compares scores by rank and by item; see `ItemScorer.largest_difference`."""
+        differences = []
         for request, answer in zip(requests, answers, strict=True):
             histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
-            queries = ask(self._model, histories, causal=self._stored.causal)
+            scorer = scorer_for(self._model, histories, causal=self._stored.causal)
             nothing: npt.NDArray[np.int64] = np.empty(0, np.int64)
             seen = [
                 history if excluded else nothing
                 for history, excluded in zip(histories, request[EXCLUDE_SEEN][:, 0], strict=True)
             ]
-            found.append(
-                queries.largest_difference(
+            differences.append(
+                scorer.largest_difference(
                     torch.tensor(self._numbers(answer[ITEMS])),
                     torch.tensor(answer[SCORES]),
-                    *pairs(seen, queries.vectors.device),
+                    *history_item_pairs(seen, scorer.vectors.device),
                 )
             )
-        return float(np.max(found))  # NaN, where one of them is
+        return float(np.max(differences))  # NaN if one of them is

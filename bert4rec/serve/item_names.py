@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw ids of items, as the ratings had them, beside a deployed model."""
+"""Raw ids of the items of a deployed model."""
 
 import json
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ RAW_IDS_FILE = "raw_ids.json"
 
 
 class ItemNames:
-    """Raw ids and item numbers, either way.
+    """Maps raw ids to item numbers and back.
 
     Args:
-        raw_ids: of the items 1, 2, ...
+        raw_ids: raw ids of the items 1, 2, ...
     """
 
     def __init__(self, raw_ids: Sequence[str]) -> None:
         self._raw_ids = list(raw_ids)
-        # An empty string stands for nothing, as the number 0 does.
+        # An empty string is padding, as the number 0 is.
         self._names = np.array([b"", *(name.encode() for name in raw_ids)], np.object_)
         self._numbers = {name: number for number, name in enumerate(self._names)}
 
@@ -31,7 +31,7 @@ class ItemNames:
         return len(self._raw_ids)
 
     def save(self, folder: Path) -> None:
-        """Writes the raw ids into the folder of a version."""
+        """Writes the raw ids to the folder of a version."""
         (folder / RAW_IDS_FILE).write_text(json.dumps(self._raw_ids) + "\n")
 
     @classmethod
@@ -53,11 +53,11 @@ class ItemNames:
         return cls(raw_ids)
 
     def numbers(self, names: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
-        """Maps raw ids (UTF-8 bytes, any shape) to item numbers, -1 where there is no such item."""
-        found = [self._numbers.get(name, -1) for name in names.flat]
-        return np.array(found, np.int64).reshape(names.shape)
+        """Maps raw ids (UTF-8 bytes) to item numbers, unknown ones to -1."""
+        numbers = [self._numbers.get(name, -1) for name in names.flat]
+        return np.array(numbers, np.int64).reshape(names.shape)
 
     def names(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         """Maps item numbers to raw ids, 0 to an empty string."""
-        found: npt.NDArray[np.object_] = self._names[numbers]
-        return found
+        names: npt.NDArray[np.object_] = self._names[numbers]
+        return names

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks a split with a deployed BERT4Rec, on a server or not, beside its checkpoint.
-
-Letters: U users, B users of a request, K items of an answer.
-"""
+"""Evaluates a split with a deployed BERT4Rec, beside its checkpoint."""
 
 import collections
 import dataclasses
@@ -16,7 +13,7 @@ import torch
 
 from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Histories, ask, pairs
+from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.model.weights import StoredModel
 from bert4rec.train.metrics import ranking_metrics
 from recsys.data.manifest import Manifest
@@ -26,24 +23,24 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 
 LIST_LENGTH = 10
-"""K of the figures, HR@K and NDCG@K."""
+"""K of HR@K and NDCG@K."""
 
-Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]
-"""Answers requests in their order."""
+Predict = Callable[[Iterable[Arrays]], Iterable[Arrays]]
+"""Maps requests to responses, in their order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedRanking:
-    """What the users of a split got.
+    """Metrics of a deployed model on a split.
 
     Attributes:
-        served: `hr@10` and `ndcg@10` of the server's lists, among the items it was not sent.
-        offline: of the checkpoint's ranks among the same items; None without one.
-        largest_difference: of a score, relative to the checkpoint's where that is above 1.
+        served: `hr@10` and `ndcg@10` of the served lists, among the items that were not sent.
+        offline: the same metrics of the checkpoint; None without one.
+        largest_difference: largest difference of a score from the checkpoint's, relative to it
+            where that is above 1; None without a checkpoint.
         num_users: U.
-        met_before: users whose true item is in their history, so that nobody may recommend it: a
-            miss on both sides.
-        users_per_s: over the whole time, the checkpoint's share included.
+        met_before: users whose true item is in their history, a miss on both sides.
+        users_per_s: users per second, the checkpoint's evaluation included.
     """
 
     served: dict[str, float]
@@ -56,12 +53,12 @@ class ServedRanking:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UserRequest:
-    """The request that asks for some users.
+    """A request for recommendations to some users.
 
     Attributes:
-        users: [B].
-        histories: what the server is sent of each, oldest first.
-        arrays: the request.
+        users: [B] int64 users.
+        histories: items of each user that are sent, oldest first.
+        arrays: tensors of the request by name.
     """
 
     users: npt.NDArray[np.int64]
@@ -76,8 +73,8 @@ def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
     """Reads the sequences that a model was trained on.
 
     Args:
-        root: of the dataset.
-        stored: the model's checkpoint; None reads what is there.
+        root: folder of the dataset.
+        stored: checkpoint of the model; None skips the comparison with its dataset.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -94,22 +91,22 @@ def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
 def read_requests(
     sequences: Sequences, split: Split, signature: Signature, batch_size: int
 ) -> Iterator[UserRequest]:
-    """Yields the requests for the item that a split asks of every user, seen items left out.
+    """Yields requests that recommend unseen items to all users.
 
     Args:
-        sequences: of all users.
+        sequences: histories of all users.
         split: `validation` or `test`.
-        signature: of the served model; one with a fixed number of places gets the last items.
+        signature: inputs of the served model; a fixed length keeps the last items.
         batch_size: B.
     """
     history, exclude_seen = signature.inputs
-    (places,) = history.shape
+    (length,) = history.shape
     known = known_lengths(sequences, split)
     for start in range(0, sequences.num_users, batch_size):
         users = np.arange(start, min(start + batch_size, sequences.num_users))
         whole = [sequences[user][: known[user]].astype(np.int64) for user in users.tolist()]
-        sent = whole if places == -1 else [items[-places:] for items in whole]
-        width = max(map(len, sent)) if places == -1 else places
+        sent = whole if length == -1 else [items[-length:] for items in whole]
+        width = max(map(len, sent)) if length == -1 else length
         padded = np.zeros((len(users), width), np.int64)
         for row, items in zip(padded, sent, strict=True):
             row[: len(items)] = items
@@ -117,13 +114,13 @@ def read_requests(
         yield UserRequest(users, sent, {history.name: padded, exclude_seen.name: excluded})
 
 
-class _Figures:
-    """Collects the ranks of all users, answer by answer.
+class _RankCollector:
+    """Collects the ranks of all users, response by response.
 
     Args:
-        truth: [U], the true items.
-        model: of the checkpoint; None compares with nothing.
-        causal: the model predicts from the last item, without a mask behind it.
+        truth: [U] int32 true item of each user.
+        model: model of the checkpoint; None for no comparison.
+        causal: predict the next item at the last one, without a mask item.
     """
 
     def __init__(self, truth: npt.NDArray[np.int32], model: Bert4Rec | None, causal: bool) -> None:
@@ -136,36 +133,36 @@ class _Figures:
 
     def add(
         self,
-        asked: UserRequest,
+        request: UserRequest,
         items: npt.NDArray[np.int64],
         scores: npt.NDArray[np.float32],
     ) -> None:
-        """Takes the [B, K] items and scores of an answer."""
-        truth = self._truth[asked.users]
+        """Adds the [B, K] items and scores of a response."""
+        truth = self._truth[request.users]
         hit = items == truth[:, None]
-        self.served[asked.users] = np.where(hit.any(1), hit.argmax(1), self._miss)
-        met = np.array([t in h for t, h in zip(truth, asked.histories, strict=True)])
+        self.served[request.users] = np.where(hit.any(1), hit.argmax(1), self._miss)
+        met = np.array([t in h for t, h in zip(truth, request.histories, strict=True)])
         self.met_before += int(met.sum())
         if self._model is None:
             return
-        queries = ask(self._model, asked.histories, causal=self._causal)
-        device = queries.vectors.device
+        scorer = scorer_for(self._model, request.histories, causal=self._causal)
+        device = scorer.vectors.device
         others = [
-            np.setdiff1d(history, true)  # each once, the true item never, as ranks asks for
-            for history, true in zip(asked.histories, truth, strict=True)
+            np.setdiff1d(history, true)  # each once, the true item never, as `ranks` requires
+            for history, true in zip(request.histories, truth, strict=True)
         ]
-        _, ranks = queries.ranks(torch.from_numpy(truth).to(device), *pairs(others, device))
-        self.offline[asked.users] = np.where(met, self._miss, ranks.cpu().numpy())
+        true_item = torch.from_numpy(truth).to(device)
+        _, ranks = scorer.ranks(true_item, *history_item_pairs(others, device))
+        self.offline[request.users] = np.where(met, self._miss, ranks.cpu().numpy())
+        seen = history_item_pairs(request.histories, device)
         self.differences.append(
-            queries.largest_difference(
-                torch.tensor(items), torch.tensor(scores), *pairs(asked.histories, device)
-            )
+            scorer.largest_difference(torch.tensor(items), torch.tensor(scores), *seen)
         )
 
 
 def _metrics(ranks: npt.NDArray[np.int64]) -> dict[str, float]:
-    found = ranking_metrics(ranks, (LIST_LENGTH,))
-    return {name: found[name] for name in (f"hr@{LIST_LENGTH}", f"ndcg@{LIST_LENGTH}")}
+    metrics = ranking_metrics(ranks, (LIST_LENGTH,))
+    return {name: metrics[name] for name in (f"hr@{LIST_LENGTH}", f"ndcg@{LIST_LENGTH}")}
 
 
 @torch.inference_mode()
@@ -173,25 +170,25 @@ def score_served_split(
     sequences: Sequences,
     split: Split,
     signature: Signature,
-    answer: Answer,
+    predict: Predict,
     batch_size: int,
     model: Bert4Rec | None,
     *,
     causal: bool,
 ) -> ServedRanking:
-    """Asks for the next item of every user and finds the place of the true one.
+    """Ranks every user's target in the lists of a deployed model.
 
     Args:
-        sequences: of all users.
+        sequences: histories of all users.
         split: `validation` or `test`.
-        signature: of the served model.
-        answer: asks the server, or a deployed version.
+        signature: inputs and outputs of the served model.
+        predict: sends requests to the server, or to a version in this process.
         batch_size: users of a request.
-        model: of the checkpoint, in evaluation mode; None compares with nothing.
-        causal: the model predicts from the last item, without a mask behind it.
+        model: model of the checkpoint, in evaluation mode; None for no comparison.
+        causal: predict the next item at the last one, without a mask item.
 
     Raises:
-        UserError: the served model answers with fewer items than the figures need.
+        UserError: the lists of the served model are shorter than 10 items.
     """
     items, scores = signature.outputs
     (top_k,) = items.shape
@@ -200,7 +197,7 @@ def score_served_split(
             f"the served model answers with {top_k} items, HR@{LIST_LENGTH} needs {LIST_LENGTH}: "
             f"deploy it with `top_k` {LIST_LENGTH} or more"
         )
-    figures = _Figures(true_items(sequences, split), model, causal)
+    collector = _RankCollector(true_items(sequences, split), model, causal)
     under_way: collections.deque[UserRequest] = collections.deque()
 
     def requests() -> Iterator[Arrays]:
@@ -209,14 +206,14 @@ def score_served_split(
             yield request.arrays
 
     started = time.perf_counter()
-    for found in answer(requests()):
-        figures.add(under_way.popleft(), found[items.name], found[scores.name])
+    for response in predict(requests()):
+        collector.add(under_way.popleft(), response[items.name], response[scores.name])
     elapsed = time.perf_counter() - started
     return ServedRanking(
-        served=_metrics(figures.served),
-        offline=None if model is None else _metrics(figures.offline),
-        largest_difference=None if model is None else float(np.max(figures.differences)),
+        served=_metrics(collector.served),
+        offline=None if model is None else _metrics(collector.offline),
+        largest_difference=None if model is None else float(np.max(collector.differences)),
         num_users=sequences.num_users,
-        met_before=figures.met_before,
+        met_before=collector.met_before,
         users_per_s=sequences.num_users / elapsed,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployed BERT4Rec that answers requests. Letters: B histories, K items of an answer."""
+"""A deployed BERT4Rec that serves requests."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Histories, ask, pairs
+from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.serve.item_names import ItemNames
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
@@ -27,13 +27,13 @@ _MOST_SHOWN = 80
 
 
 class ServedBert4Rec(ServedModel):
-    """A BERT4Rec, ready to answer.
+    """A loaded version of a BERT4Rec.
 
     Args:
-        deployment: of the version.
+        deployment: manifest of the version.
         network: the model itself, or an exported network.
-        device: of its inputs.
-        names: raw ids of the items, where requests and answers hold those.
+        device: device of the network.
+        names: raw ids of the items; None if requests have item numbers.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ServedBert4Rec(ServedModel):
         return cls(deployment, run, device, None)
 
     def check_values(self, request: Arrays) -> None:
-        """Refuses numbers that are no items, unless they are to count as nothing."""
+        """Refuses empty histories and, if so deployed, unknown items."""
         history = self._numbers(request)
         if self.deployment.out_of_range == "error":
             if self._names is not None:
@@ -87,11 +87,11 @@ class ServedBert4Rec(ServedModel):
         return history if self._names is None else self._names.numbers(history)
 
     def _is_item(self, history: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = (history > 0) & (history <= self._num_items)
-        return found
+        is_item: npt.NDArray[np.bool_] = (history > 0) & (history <= self._num_items)
+        return is_item
 
     def warmup_request(self, rows: int) -> Arrays:
-        """Returns histories as long as the model has room for."""
+        """Returns histories of the largest length."""
         length = self.deployment.model["history_length"]
         ones = np.ones((rows, length), np.int64)
         return {
@@ -107,7 +107,7 @@ class ServedBert4Rec(ServedModel):
             histories = [
                 row[self._is_item(row)] for request in requests for row in self._numbers(request)
             ]
-            items, scores = self._ask(self._network, histories, excludes)
+            items, scores = self._best_items(self._network, histories, excludes)
         else:
             whole = np.concatenate([request[HISTORY] for request in requests])
             inputs = [torch.from_numpy(array).to(self._device) for array in (whole, excludes)]
@@ -115,37 +115,38 @@ class ServedBert4Rec(ServedModel):
         ends = np.cumsum([len(request[HISTORY]) for request in requests])[:-1]
         best = items.cpu().numpy()
         named = best if self._names is None else self._names.names(best)
-        found = [np.split(output, ends) for output in (named, scores.cpu().numpy())]
-        return [{ITEMS: i, SCORES: s} for i, s in zip(*found, strict=True)]
+        outputs = [np.split(output, ends) for output in (named, scores.cpu().numpy())]
+        return [{ITEMS: i, SCORES: s} for i, s in zip(*outputs, strict=True)]
 
-    def _ask(
+    def _best_items(
         self, model: Bert4Rec, histories: Histories, excludes: npt.NDArray[np.bool_]
     ) -> tuple[Tensor, Tensor]:
         with autocast_of(self.deployment, self._device):
-            queries = ask(model, histories, causal=self._causal)
+            scorer = scorer_for(model, histories, causal=self._causal)
         nothing = np.empty(0, np.int64)
         seen = [
             history if excluded else nothing
             for history, excluded in zip(histories, excludes[:, 0], strict=True)
         ]
-        items, scores = queries.top(self._top_k, *pairs(seen, self._device))
+        items, scores = scorer.top(self._top_k, *history_item_pairs(seen, self._device))
         return items.masked_fill(scores.isneginf(), 0), scores
 
 
 def _check_names(names: npt.NDArray[np.object_], numbers: npt.NDArray[np.int64]) -> None:
     unknown = np.argwhere(numbers < 0)
     if len(unknown):
-        row, place = unknown[0].tolist()
-        shown = bytes(names[row, place][:_MOST_SHOWN]).decode(errors="replace")
+        row, position = unknown[0].tolist()
+        shown = bytes(names[row, position][:_MOST_SHOWN]).decode(errors="replace")
         raise BadRequestError(
-            f"input {HISTORY!r}, row {row}, place {place}: {shown!r} is no item of the catalogue"
+            f"input {HISTORY!r}, row {row}, position {position}: {shown!r} is no item of the "
+            "catalogue"
         )
 
 
 def _excludes(request: Arrays) -> npt.NDArray[np.bool_]:
     rows = len(request[HISTORY])
-    found: npt.NDArray[np.bool_] = request.get(EXCLUDE_SEEN, np.ones((rows, 1), np.bool_))
-    return found
+    excludes: npt.NDArray[np.bool_] = request.get(EXCLUDE_SEEN, np.ones((rows, 1), np.bool_))
+    return excludes
 
 
 def _no_network() -> nn.Module:
@@ -153,7 +154,7 @@ def _no_network() -> nn.Module:
 
 
 def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:
-    """Returns the network around deployed weights, which are not copied."""
+    """Builds the network around deployed weights, without a copy."""
     config = section_from_dict(ModelConfig, deployment.model["config"])
     with torch.device("meta"):
         model = Bert4Rec(config, deployment.model["num_items"])

@@ -6,6 +6,6 @@ from recsys.serve.python_backend import PythonBackendModel
 
 
 class TritonPythonModel(PythonBackendModel):
-    """The class that the server looks for."""
+    """The class that Triton's Python backend loads."""
 
     served_class = ServedBert4Rec

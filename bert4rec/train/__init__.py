@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training, evaluating and recommending, from settings to figures."""
+"""Training, evaluation and recommendation."""

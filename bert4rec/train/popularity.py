@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The baseline that every model has to pass: the most popular items first, for every user.
-
-Letters: U users, I items.
-"""
+"""Popularity baseline: the most popular items first, for every user."""
 
 import numpy as np
 import torch
@@ -16,23 +13,22 @@ _EVERYTHING = np.iinfo(np.int64).max
 
 
 def popularity_ranks(sequences: Sequences, split: Split) -> Ranks:
-    """Ranks the true item of each user by how often the items occur in the training part.
+    """Ranks each user's true item by popularity in the training split.
 
     Args:
-        sequences: of all users.
+        sequences: histories of all users.
         split: `validation` or `test`.
 
     Returns:
-        [U] from 0, among the items the user has not seen; of two equally popular items the one
-        with the smaller number is ahead.
+        [U] int64 from 0, among the items the user has not seen; the smaller number wins ties.
     """
     cpu = torch.device("cpu")
     users = np.arange(sequences.num_users)
     training, _ = pack(sequences, known_windows(sequences, "train", users, _EVERYTHING), cpu)
     counts = np.bincount(training.numpy(), minlength=sequences.num_items + 1)[1:]
-    place = np.empty(sequences.num_items + 1, np.int64)
-    place[np.argsort(-counts, kind="stable") + 1] = np.arange(sequences.num_items)
-    found: Ranks = place[true_items(sequences, split)]
+    rank_of_item = np.empty(sequences.num_items + 1, np.int64)
+    rank_of_item[np.argsort(-counts, kind="stable") + 1] = np.arange(sequences.num_items)
+    ranks: Ranks = rank_of_item[true_items(sequences, split)]
     row, item = (pairs.numpy() for pairs in seen_pairs(sequences, split, users, cpu))
-    ahead = place[item] < found[row]
-    return found - np.bincount(row[ahead], minlength=sequences.num_users)
+    ahead = rank_of_item[item] < ranks[row]
+    return ranks - np.bincount(row[ahead], minlength=sequences.num_users)

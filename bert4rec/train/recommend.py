@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recommends items for histories that come line by line, in the ids of the raw ratings.
+"""Recommends items for text lines of histories, in raw ids.
 
 A line holds the item ids of one history, oldest first, with white space between. Each line gets
 one line of JSON, in the same order:
 
     {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
     {"line": 2, "error": "no item of this history is known"}
-
-Letters: B histories.
 """
 
 import dataclasses
@@ -24,7 +22,7 @@ import torch
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.sources import dataset_fingerprint, dataset_root
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import ask, pairs
+from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
@@ -41,15 +39,15 @@ _MOST_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recommender:
-    """A model that answers in raw ids.
+    """A trained model with the raw ids of its items.
 
     Attributes:
         model: the network, in evaluation mode.
-        raw_ids: of the items 1, 2, ...
+        raw_ids: raw ids of the items 1, 2, ...
         numbers: raw id -> item number.
-        causal: the model predicts from the last item, without a mask behind it.
-        precision: of the forward pass.
-        device: of the model.
+        causal: the model predicts the next item at the last one, without a mask item.
+        precision: precision of the forward pass.
+        device: device of the model.
     """
 
     model: Bert4Rec
@@ -72,7 +70,7 @@ class Recommender:
         machine = set_up_machine(config, logger.info)
         config = take_model_from_checkpoint(config)
         root = dataset_root(config.data)
-        if root is None:  # the items of the generated dataset have no other names
+        if root is None:  # a generated dataset has no raw ids but its numbers
             raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
             raw_ids = read_item_map(root).raw.to_pylist()
@@ -99,56 +97,56 @@ class Recommender:
     def top(
         self, histories: list[list[int]], count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Finds the best items that are in no history of their own.
+        """Finds the best items of each history that are not in it.
 
         Args:
             histories: B lists of item numbers, oldest first, none empty.
-            count: items to find.
+            count: K.
 
         Returns:
-            ([B, count] item numbers, best first, [B, count] scores, -inf where nothing is left).
+            ([B, K] int64 item numbers, best first, [B, K] float32 scores, -inf where none is left).
         """
         arrays = [np.array(history, np.int64) for history in histories]
         with self.precision.autocast():
-            queries = ask(self.model, arrays, causal=self.causal)
-        best, scores = queries.top(count, *pairs(arrays, self.device))
+            scorer = scorer_for(self.model, arrays, causal=self.causal)
+        best, scores = scorer.top(count, *history_item_pairs(arrays, self.device))
         return best.cpu().numpy(), scores.cpu().numpy()
 
 
 def recommend(
     config: Bert4RecConfig, lines: Iterable[bytes], where: str, write: Callable[[str], None]
 ) -> None:
-    """Answers each line, some at a time: --test_batch_size lines are read before they are answered.
+    """Recommends items for each line, in batches of `test_batch_size` lines.
 
     Args:
-        config: names the model, the dataset and the number of items to find.
-        lines: of the input; read once, never held as a whole.
-        where: name of the input, for messages.
-        write: takes a line of the answer, without its end.
+        config: settings that name the model, the dataset and the number of items to find.
+        lines: histories as UTF-8 text; read once, a batch at a time.
+        where: name of the input for messages.
+        write: called with each line of output, without its end.
 
     Raises:
         UserError: a setting, the dataset or the checkpoint is refused, a line is not UTF-8, or
-            not one of the lines could be answered.
+            no line has a known item.
     """
     recommender = Recommender.start(config)
-    answered = total = 0
+    succeeded = total = 0
     numbered = _read(lines, where, recommender.numbers)
     while batch := list(itertools.islice(numbered, config.data.test_batch_size)):
-        asked = [(number, history) for number, history in batch if history]
-        answers = dict.fromkeys((number for number, _ in batch), "")
+        known = [(number, history) for number, history in batch if history]
+        results = dict.fromkeys((number for number, _ in batch), "")
         for number, history in batch:
             if not history:
-                answers[number] = json.dumps({"line": number, "error": _NOTHING_KNOWN})
-        if asked:
-            best, scores = recommender.top([history for _, history in asked], config.run.top_k)
-            for (number, _), items, values in zip(asked, best, scores, strict=True):
-                answers[number] = _answer(number, items, values, recommender.raw_ids)
-        for answer in answers.values():
-            write(answer)
-        answered += len(asked)
+                results[number] = json.dumps({"line": number, "error": _NOTHING_KNOWN})
+        if known:
+            best, scores = recommender.top([history for _, history in known], config.run.top_k)
+            for (number, _), items, values in zip(known, best, scores, strict=True):
+                results[number] = _to_json(number, items, values, recommender.raw_ids)
+        for result in results.values():
+            write(result)
+        succeeded += len(known)
         total += len(batch)
-    logger.info("%d of %d histories answered", answered, total)
-    if total and not answered:
+    logger.info("%d of %d histories answered", succeeded, total)
+    if total and not succeeded:
         raise UserError(
             f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
             "item ids of a history as the raw ratings have them, with white space between"
@@ -158,7 +156,7 @@ def recommend(
 def _read(
     lines: Iterable[bytes], where: str, numbers: dict[str, int]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yields (line number, item numbers that are known), and reports ids that are not."""
+    """Yields (line number, numbers of its known items); logs unknown ids."""
     for number, line in enumerate(lines, 1):
         try:
             words = line.decode().split()
@@ -172,7 +170,7 @@ def _read(
         yield number, [numbers[word] for word in words if word in numbers]
 
 
-def _answer(
+def _to_json(
     number: int,
     items: npt.NDArray[np.int64],
     scores: npt.NDArray[np.float32],

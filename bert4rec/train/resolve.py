@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills in what a run leaves open, from the checkpoint and the dataset; each change is logged."""
+"""Completes settings from the checkpoint and the dataset, and logs each."""
 
 import dataclasses
 from pathlib import Path
@@ -15,13 +15,13 @@ _FILTERS = ("min_user_count", "min_item_count", "min_rating")
 
 
 def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
-    """Returns the config with the model settings of the checkpoint that it loads.
+    """Copies model settings from the checkpoint that the run loads.
 
-    Unless the run trains, the objective comes along: it decides how the model is asked. Settings
-    that the user gave stay as they are.
+    Unless the run trains, the objective is copied too, since it decides whether the model predicts
+    at a mask item. Settings that the user gave are kept.
 
     Raises:
-        CheckpointError: there is no checkpoint of this model where --load_checkpoint_path points.
+        CheckpointError: `load_checkpoint_path` is not a checkpoint of this model.
     """
     if config.run.load_checkpoint_path is None:
         return config
@@ -36,10 +36,10 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
 
 
 def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
-    """Returns the config with the filters that the dataset was prepared with.
+    """Copies the filters that the dataset was prepared with.
 
     Raises:
-        UserError: a filter was given that the dataset does not have, or it is of another source.
+        UserError: the user gave another filter or another source than the dataset's.
     """
     root = dataset_root(config.data)
     if root is None or not (root / MANIFEST_FILE).is_file():

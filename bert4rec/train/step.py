@@ -12,7 +12,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
-from bert4rec.model.loss import LossNetwork, Question
+from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
@@ -27,46 +27,46 @@ from recsys.train.processes import ALONE, Processes
 
 
 def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
-    """Asks at each token but the last of a sequence for the item after it.
+    """Makes a causal batch: each token's label is the item after it.
 
-    The last item is only asked for: nothing follows it that its token could be asked for, and the
-    places of the others, counted from the end, are those that recommending will use.
+    The last item of a sequence is a label only, since nothing follows it. So the positions of the
+    tokens, counted from the end, are those of recommendation.
 
     Args:
-        items: [N] int64.
-        layout: of the items; a sequence of one item asks for nothing and takes no part.
+        items: [N] int64 packed item numbers.
+        layout: offsets of the sequences in `items`; a sequence of one item adds no token.
 
     Returns:
-        N - B tokens, each a target.
+        A batch of N - B tokens, each of them a target.
     """
     lengths = layout.lengths() - 1
-    asked = SequenceLayout.of_lengths(
+    shorter = SequenceLayout.of_lengths(
         lengths, layout.max_length - 1, layout.num_tokens - layout.batch_size
     )
-    places = asked.place_of_token()
-    index = layout.offsets[asked.sequence_of_token()] + places
-    tokens = torch.arange(asked.num_tokens, device=items.device)
-    return MaskedBatch(items[index], asked, Targets(tokens, asked, places), items[index + 1])
+    positions = shorter.position_of_token()
+    index = layout.offsets[shorter.sequence_of_token()] + positions
+    tokens = torch.arange(shorter.num_tokens, device=items.device)
+    targets = Targets(tokens, shorter, positions)
+    return MaskedBatch(items[index], shorter, targets, items[index + 1])
 
 
 class Bert4RecTrainStep:
     """Forward, backward and update on the batches of a step.
 
-    However many processes share a step, and however many batches each adds up, the gradient is
-    that of the mean over all their targets.
+    The gradient is that of the mean over the targets of all batches on all processes.
 
     Args:
-        model: what to train.
-        config: objective and optimizers.
-        precision: of the forward pass.
-        sampler: of the negatives; None with the full softmax.
-        processes: that train together.
+        model: the network to train.
+        config: settings of the objective and the optimizers.
+        precision: precision of the forward pass.
+        sampler: draws the negatives; None with the full softmax.
+        processes: processes that train together.
 
     Attributes:
-        optimizer: of the dense parameters.
-        row_optimizer: of the item tables that move by rows; None where none does.
-        item_rows: those tables.
-        sharded: the network whose item table TorchRec shards; None elsewhere.
+        optimizer: optimizer of the dense parameters.
+        row_optimizer: optimizer of the item tables with row gradients; None without such tables.
+        item_rows: the item tables with row gradients.
+        sharded: the network with item tables sharded by TorchRec; None without.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Bert4RecTrainStep:
         self._generator = torch.Generator(device)
 
     def __call__(self, batch: TrainBatch | BatchGroup, lr: float) -> Tensor:
-        """Trains on a batch, or on several as one.
+        """Trains on a batch or on a group of batches.
 
         Args:
-            batch: on the model's device.
-            lr: rate of this step.
+            batch: tensors on the model's device.
+            lr: learning rate of this step.
 
         Returns:
-            The loss before the update, a float32 scalar on the device: the mean over the targets of
-            all processes.
+            Mean loss over the targets of all processes before the update, a float32 scalar on the
+            device.
         """
         self._lr.fill_(lr)
         if self.sharded is not None:
@@ -125,20 +125,21 @@ class Bert4RecTrainStep:
         self._model.train()
         for parameter in self._parameters:
             parameter.grad = None
-        parts = batch.parts if isinstance(batch, BatchGroup) else (batch,)
-        total = int(self._processes.sum(torch.tensor(sum(num_targets(part) for part in parts))))
+        batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
+        counts = [num_targets(batch) for batch in batches]
+        total = int(self._processes.sum(torch.tensor(sum(counts))))
         loss = torch.zeros_like(self._lr)
-        for i, part in enumerate(parts):
-            is_last = i == len(parts) - 1
+        for i, (each, count) in enumerate(zip(batches, counts, strict=True)):
+            is_last = i == len(batches) - 1
             with self._without_exchange() if not is_last else contextlib.nullcontext():
-                loss += self._backward(part, num_targets(part) / max(total, 1))
+                loss += self._backward(each, count / max(total, 1))
         self._update()
         mean: Tensor = self._processes.sum(loss)
         return mean
 
     @contextlib.contextmanager
     def whole_tables(self) -> Iterator[None]:
-        """Puts sharded tables whole into the model while the context lasts; all must enter it."""
+        """Gathers sharded tables into the model; every process must enter it."""
         if self.sharded is None:
             yield
             return
@@ -147,22 +148,22 @@ class Bert4RecTrainStep:
         self.sharded.empty_tables()
 
     def item_state(self) -> dict[str, Tensor]:
-        """Returns what the optimizer of the rows keeps; every process must ask."""
-        found: dict[str, Tensor] = {}
+        """Returns the row optimizer's state; every process must call it."""
+        tensors: dict[str, Tensor] = {}
         if self.sharded is not None:
-            found |= {name: t for name, t in self.sharded.gather().items() if "." in name}
+            tensors |= {name: t for name, t in self.sharded.gather().items() if "." in name}
         if self.row_optimizer is None or self.item_rows is None:
-            return found
-        found["steps"] = self.row_optimizer.steps
+            return tensors
+        tensors["steps"] = self.row_optimizer.steps
         for table, state in zip(self.item_rows.names, self.row_optimizer.state, strict=True):
-            found |= {f"{table}.{name}": tensor for name, tensor in state.items()}
-        return found
+            tensors |= {f"{table}.{name}": tensor for name, tensor in state.items()}
+        return tensors
 
     def load_item_state(self, state: dict[str, Tensor]) -> None:
-        """Takes over a state from `item_state` that was changed, and tables that were.
+        """Scatters changed tensors of `item_state` and changed tables.
 
-        Only what is sharded has to be told: elsewhere both are the tensors themselves. Call it
-        within `whole_tables`.
+        Only shards need it: elsewhere `item_state` returns the tensors themselves. Call it within
+        `whole_tables`.
         """
         if self.sharded is not None:
             self.sharded.scatter(state | self.sharded.whole_tables())
@@ -172,23 +173,23 @@ class Bert4RecTrainStep:
             return self._network.no_sync()
         return contextlib.nullcontext()
 
-    def _backward(self, batch: TrainBatch, share: float) -> Tensor:
-        """Adds a batch's part to the gradients; returns its part of the loss."""
+    def _backward(self, batch: TrainBatch, weight: float) -> Tensor:
+        """Adds the weighted gradient of a batch; returns its weighted loss."""
         # Dropout draws from the global generator: reseeded, a resumed run draws the same.
         torch.manual_seed(batch.seed)
         self._generator.manual_seed(batch.seed)
-        question = self._ask(batch)
+        inputs = self._loss_inputs(batch)
         with self._precision.autocast():
-            loss: Tensor = self._network(question)
-        # Processes average their gradients, so each brings its share times their number.
-        torch.autograd.backward(loss * (share * self._processes.world_size))
-        return loss.detach() * share
+            loss: Tensor = self._network(inputs)
+        # Processes average their gradients; the mean of all targets needs their sum.
+        torch.autograd.backward(loss * (weight * self._processes.world_size))
+        return loss.detach() * weight
 
-    def _ask(self, batch: TrainBatch) -> Question:
+    def _loss_inputs(self, batch: TrainBatch) -> LossInputs:
         if batch.causal:
-            asked = next_item_batch(batch.items, batch.layout)
+            labelled = next_item_batch(batch.items, batch.layout)
         else:
-            asked = mask_tokens(
+            labelled = mask_tokens(
                 batch.items,
                 batch.layout,
                 batch.mask_counts,
@@ -198,11 +199,11 @@ class Bert4RecTrainStep:
                 self._generator,
             )
         drawn = None if self._sampler is None else self._sampler.draw(self._generator)
-        return Question(
-            items=asked.items,
-            layout=asked.layout,
-            targets=asked.targets,
-            labels=asked.labels,
+        return LossInputs(
+            items=labelled.items,
+            layout=labelled.layout,
+            targets=labelled.targets,
+            labels=labelled.labels,
             causal=batch.causal,
             negatives=None if drawn is None else drawn.items,
             log_expected=None if drawn is None else drawn.log_expected,
@@ -222,8 +223,8 @@ class Bert4RecTrainStep:
         if self._clip_norm is not None:
             dense = [p.grad for p in self._parameters if p.grad is not None]
             squares = torch.stack(torch._foreach_norm(dense)).square().sum()
-            for found in rows:
-                squares = squares + found.squared_norm() / world_size**2
+            for gradients in rows:
+                squares = squares + gradients.squared_norm() / world_size**2
             factor = (self._clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(dense, factor)
         if world_size > 1:
@@ -234,10 +235,10 @@ class Bert4RecTrainStep:
 
 
 def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:
-    """Returns the tables whose rows our own optimizer moves.
+    """Names the tables that our own row optimizer updates.
 
-    The full softmax needs all of the head. FBGEMM takes the tables under dmp, but none of one
-    column, so the bias stays ours.
+    The full softmax gives every row of the head a gradient. Under dmp, FBGEMM updates the tables,
+    but it supports no table of one column, so the bias remains.
     """
     if loss == "full":
         return ("embedding",)
@@ -245,7 +246,7 @@ def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:
 
 
 def num_targets(batch: TrainBatch) -> int:
-    """Returns how many items a batch asks for; the host knows."""
+    """Counts the targets of a batch without waiting for the device."""
     if batch.causal:
         return batch.layout.num_tokens - batch.layout.batch_size
     return int(batch.mask_counts.sum())
@@ -263,7 +264,7 @@ def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
 def build_sampler(
     config: Bert4RecConfig, sequences: Sequences, device: torch.device
 ) -> NegativeSampler | None:
-    """Returns what draws the negatives of a sampled loss; None with the full softmax.
+    """Builds the sampler of negatives; None with the full softmax.
 
     Raises:
         UserError: gBCE with as many negatives as there are items.
@@ -292,10 +293,10 @@ def build_step(
     precision: Precision,
     processes: Processes = ALONE,
 ) -> Bert4RecTrainStep:
-    """Returns the training step of a model.
+    """Builds the training step of a model.
 
     Raises:
-        UserError: the settings ask for what the dataset or this machine does not have.
+        UserError: the settings do not fit the dataset or this machine.
     """
     sampler = build_sampler(config, sequences, model.head.bias.device)
     return Bert4RecTrainStep(model, config, precision, sampler, processes)

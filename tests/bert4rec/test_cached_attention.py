@@ -20,7 +20,7 @@ def layout_of(lengths):
 
 
 def inputs_of(lengths, asks, dtype):
-    """Returns queries, fused projections, the layout of the queries and their places."""
+    """Returns queries, fused projections, the layout of the queries and their positions."""
     generator = torch.Generator().manual_seed(4)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     if not asks:
@@ -29,19 +29,21 @@ def inputs_of(lengths, asks, dtype):
     queries = draw(sum(ASKED), DIM).to(dtype).requires_grad_()
     fused = draw(sum(lengths), 2 * DIM).to(dtype).requires_grad_()
     asked = zip(ASKED, lengths, strict=True)
-    places = [place for count, length in asked for place in range(length)[length - count :]]
-    return queries, fused, layout_of(ASKED), torch.tensor(places)
+    positions = [
+        position for count, length in asked for position in range(length)[length - count :]
+    ]
+    return queries, fused, layout_of(ASKED), torch.tensor(positions)
 
 
 def outcome(lengths, *, asks, causal, heads, dtype, probability=0.0):
-    queries, fused, query_layout, places = inputs_of(lengths, asks, dtype)
+    queries, fused, query_layout, positions = inputs_of(lengths, asks, dtype)
     found = attend(
         queries,
         fused,
         query_layout,
         layout_of(lengths),
         heads,
-        query_places=places,
+        query_positions=positions,
         causal=causal,
         dropout_probability=probability,
     )
@@ -72,7 +74,7 @@ def head_bounds(q, k, v, seen):
 
 def bounds(lengths, *, asks, causal, heads):
     """Bounds what `outcome` returns in float32: each sequence and head alone."""
-    queries, fused, query_layout, places = inputs_of(lengths, asks, torch.float32)
+    queries, fused, query_layout, positions = inputs_of(lengths, asks, torch.float32)
     columns = fused.detach().split(DIM, 1)
     given = [*columns] if queries is None else [queries.detach(), *columns]
     results = [Bounded.exact(torch.zeros_like(t)) for t in (given[0], *given)]
@@ -81,10 +83,10 @@ def bounds(lengths, *, asks, causal, heads):
         rows = slice(asked[number], asked[number + 1]), slice(known[number], known[number + 1])
         if rows[0].start == rows[0].stop:
             continue
-        place = torch.arange(length) if places is None else places[rows[0]]
-        seen = torch.ones(len(place), length)
+        position = torch.arange(length) if positions is None else positions[rows[0]]
+        seen = torch.ones(len(position), length)
         if causal:
-            seen = (torch.arange(length) <= place.unsqueeze(1)).float()
+            seen = (torch.arange(length) <= position.unsqueeze(1)).float()
         for head in torch.arange(DIM).chunk(heads):
             q, k, v = (
                 Bounded.exact(t[r][:, head])

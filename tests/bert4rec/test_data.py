@@ -191,7 +191,7 @@ def test_masks_hide_the_drawn_number_of_tokens_of_each_sequence():
     assert per_sequence.tolist() == counts.tolist()
     assert torch.equal(hidden.nonzero()[:, 0], found.targets.index)
     assert torch.equal(items[found.targets.index], found.labels)
-    assert torch.equal(layout.place_of_token()[found.targets.index], found.targets.places)
+    assert torch.equal(layout.position_of_token()[found.targets.index], found.targets.positions)
     ends = layout.offsets[1:] - 1
     assert hidden[ends[torch.from_numpy(last_only)]].all()
     assert torch.equal(found.targets.layout.lengths(), per_sequence)

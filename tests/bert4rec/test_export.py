@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.model.scoring import ask, pairs
+from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import FINGERPRINT
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.serve.network import NextItemNetwork
@@ -38,8 +38,8 @@ def deployed(checkpoint, folder, *, serving=None, top_k=TOP_K, **settings):
 def best(model, history, excluded, causal=False, top_k=TOP_K):
     """The best items of one history, from all scores at once."""
     history = np.array(history, np.int64)
-    queries = ask(model, [history], causal=causal)
-    scores = queries.vectors @ queries.items.T + queries.bias
+    scorer = scorer_for(model, [history], causal=causal)
+    scores = scorer.vectors @ scorer.items.T + scorer.bias
     if excluded:
         scores[0, history - 1] = float("-inf")
     values, order = scores[0].topk(top_k)
@@ -137,9 +137,9 @@ def test_a_number_that_is_no_item_follows_the_policy(tmp_path):
 def test_a_catalogue_in_blocks_gives_the_same_items(tmp_path):
     _, model = bert4rec_checkpoint(tmp_path / "checkpoint")
     histories = [np.array([3, 8], np.int64), np.array([50, 1, 17], np.int64)]
-    queries = ask(model, histories, causal=False)
-    whole = queries.top(TOP_K, *pairs(histories, CPU))
-    parts = queries.top(TOP_K, *pairs(histories, CPU), block_rows=7)
+    scorer = scorer_for(model, histories, causal=False)
+    whole = scorer.top(TOP_K, *history_item_pairs(histories, CPU))
+    parts = scorer.top(TOP_K, *history_item_pairs(histories, CPU), block_rows=7)
     torch.testing.assert_close(parts[1], whole[1])
     assert torch.equal(parts[0], whole[0])
 
@@ -220,7 +220,7 @@ def test_a_raw_id_that_is_not_known_follows_the_policy(tmp_path, dataset):
     lenient, model = named(tmp_path, dataset, "lenient", out_of_range="zero")
     request = {"history": np.append(raw(3, 8), [[b"no film"]], axis=1)}
     with pytest.raises(
-        BadRequestError, match="row 0, place 2: 'no film' is no item of the catalogue"
+        BadRequestError, match="row 0, position 2: 'no film' is no item of the catalogue"
     ):
         strict.check(request)
     lenient.check(request)

@@ -11,7 +11,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import pack, training_batches
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.data.windows import Windows
-from bert4rec.model.loss import LossNetwork, Question
+from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.train.step import build_sampler, build_step, next_item_batch
 from recsys.data.sequences import Sequences
@@ -49,13 +49,13 @@ def make_model(settings) -> Bert4Rec:
     return model
 
 
-def make_question(settings) -> Question:
+def make_inputs(settings) -> LossInputs:
     windows = Windows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([4, 1, 5]))
     items, layout = pack(sequences(), windows, CPU)
     asked = next_item_batch(items, layout)
     sampler = build_sampler(settings, sequences(), CPU)
     drawn = sampler.draw(torch.Generator().manual_seed(1))
-    return Question(
+    return LossInputs(
         items=asked.items,
         layout=asked.layout,
         targets=asked.targets,
@@ -70,11 +70,11 @@ def make_question(settings) -> Question:
 @pytest.mark.parametrize("loss", ["sampled", "gbce"])
 def test_row_gradients_are_those_of_autograd(head, loss):
     settings = config(head=head, loss=loss)
-    question = make_question(settings)
+    inputs = make_inputs(settings)
     dense, rowwise = make_model(settings), make_model(settings)
-    LossNetwork(dense, loss, 0.75)(question).backward()
+    LossNetwork(dense, loss, 0.75)(inputs).backward()
     item_rows = ItemRows(rowwise, ("embedding", "head", "bias"))
-    LossNetwork(rowwise, loss, 0.75)(question).backward()
+    LossNetwork(rowwise, loss, 0.75)(inputs).backward()
     expected = {
         "embedding": dense.embedding.items.grad,
         "bias": dense.head.bias.grad.unsqueeze(1),
@@ -153,19 +153,19 @@ def test_accumulated_batches_are_one_large_batch():
     group = next(source.batches(0, 0))
     loss = step(group, 0.0)
     found = {name: p.grad.clone() for name, p in model.named_parameters()}
-    asked = [next_item_batch(part.items, part.layout) for part in group.parts]
+    asked = [next_item_batch(batch.items, batch.layout) for batch in group.batches]
     plain = make_model(joined)
     total = sum(len(a.labels) for a in asked)
     assert len(asked[0].labels) != len(asked[1].labels)
     expected_loss = 0.0
     network = LossNetwork(plain, "full", 0.0)
     for a in asked:
-        question = Question(
+        inputs = LossInputs(
             items=a.items, layout=a.layout, targets=a.targets, labels=a.labels, causal=True
         )
-        part = network(question) * len(a.labels) / total
-        part.backward()
-        expected_loss += float(part.detach())
+        batch_loss = network(inputs) * len(a.labels) / total
+        batch_loss.backward()
+        expected_loss += float(batch_loss.detach())
     assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
     for name, parameter in plain.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)

@@ -42,7 +42,7 @@ def targets_at(layout, index):
     return Targets(
         index,
         SequenceLayout.of_lengths(counts, int(counts.max()), len(index)),
-        layout.place_of_token()[index],
+        layout.position_of_token()[index],
     )
 
 

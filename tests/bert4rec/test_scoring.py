@@ -10,7 +10,7 @@ from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import random_sequences
 from bert4rec.data.split import true_items
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import Queries, rank_among
+from bert4rec.model.scoring import ItemScorer, rank_among
 from bert4rec.train.evaluate import rank_split, seen_pairs
 from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
 from recsys.train.optimizers.precision import Precision
@@ -18,12 +18,14 @@ from recsys.train.optimizers.precision import Precision
 CPU = torch.device("cpu")
 
 
-def queries(batch=4, items=11, dim=3, seed=0, levels=None):
+def scorer(batch=4, items=11, dim=3, seed=0, levels=None):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-    found = Queries(draw(batch, dim), draw(items, dim), draw(items))
+    found = ItemScorer(draw(batch, dim), draw(items, dim), draw(items))
     if levels:  # many equal scores
-        found = Queries(torch.ones(batch, 1), (found.items[:, :1] * levels).round(), found.bias * 0)
+        found = ItemScorer(
+            torch.ones(batch, 1), (found.items[:, :1] * levels).round(), found.bias * 0
+        )
     return found
 
 
@@ -38,7 +40,7 @@ TRUTH = torch.tensor([3, 11, 5, 1])
 @pytest.mark.parametrize("levels", [None, 1])
 @pytest.mark.parametrize("max_scores", [1, 8, 12, 1000])
 def test_ranks_equal_sorting_whatever_the_blocks(max_scores, levels):
-    q = queries(levels=levels)
+    q = scorer(levels=levels)
     everything, unseen = q.ranks(TRUTH, *SEEN, max_scores)
     scores = plain_scores(q)
     for row in range(4):
@@ -52,7 +54,7 @@ def test_ranks_equal_sorting_whatever_the_blocks(max_scores, levels):
 @pytest.mark.parametrize("max_scores", [1, 12, 1000])
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_top_equals_sorting_whatever_the_blocks(max_scores, count):
-    q = queries()
+    q = scorer()
     items, scores = q.top(count, *SEEN, max_scores)
     expected = plain_scores(q)
     expected[SEEN[0], SEEN[1] - 1] = -math.inf
@@ -62,7 +64,7 @@ def test_top_equals_sorting_whatever_the_blocks(max_scores, count):
 
 
 def test_scores_of_are_the_same_scores():
-    q = queries()
+    q = scorer()
     items = torch.tensor([[1, 5], [11, 2], [3, 3], [4, 9]])
     torch.testing.assert_close(q.scores_of(items), plain_scores(q).gather(1, items - 1))
 

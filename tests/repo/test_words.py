@@ -12,16 +12,7 @@ MAX_WORDS = 12
 RIDDLES = ("What", "Where", "How")
 NOT_NAMES = {"found", "part", "piece", "place", "share"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-NOT_YET = (
-    "bert4rec/data/masking.py",
-    "bert4rec/data/split.py",
-    "bert4rec/model/next_items.py",
-    "bert4rec/model/weights.py",
-    "bert4rec/scripts/",
-    "bert4rec/serve/",
-    "bert4rec/train/",
-    "preproc/criteo/engines/",
-)
+NOT_YET = ("preproc/criteo/engines/",)
 """Where words are still to be changed; this list only gets shorter."""
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention for training on a CPU, in blocks that fit its cache.
 
-The projections are read where they lie, side by side, and their gradients are written there, so
-that nothing of [tokens, columns] is copied, padded or put together in memory. Attention weights are
-kept for backward with dropout as their sign. Letters: B sequences, N tokens, Q queries, H heads, E
-columns of a head, D = H E, S sequences of a block, T its longest, P the most queries of one.
+Queries, keys and values are read from one fused tensor and their gradients are written to another,
+so no [N, D] tensor is copied, padded or concatenated. Attention weights are kept for backward, with
+dropout as their sign. D = H E; B and T are those of a block.
 """
 
 import dataclasses
@@ -23,13 +22,13 @@ _WEIGHTS = 1 << 17
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rows:
-    """Packed rows of some sequences, and where they go when padded.
+    """Packed rows of a block's sequences, and their index when padded.
 
     Attributes:
         rows: slice of the packed rows.
-        count: S.
+        count: B.
         longest: rows of the longest sequence.
-        index: [rows] place of each among S x longest; None where all are of the same length.
+        index: [rows] int64 index of each among B x longest; None if all are of the same length.
     """
 
     rows: slice
@@ -38,7 +37,7 @@ class _Rows:
     index: Tensor | None
 
     def padded(self, packed: Tensor, heads: int) -> Tensor:
-        """Maps [rows, D], possibly a strided view, to [S H, longest, E]."""
+        """Maps [rows, D], possibly a strided view, to [B H, longest, E]."""
         rows = packed[self.rows]
         if self.index is not None:
             flat = rows.new_zeros(self.count * self.longest, rows.shape[1])
@@ -47,7 +46,7 @@ class _Rows:
         return by_head.reshape(self.count * heads, self.longest, rows.shape[1] // heads)
 
     def write(self, padded: Tensor, packed: Tensor, heads: int) -> None:
-        """Puts [S H, longest, E] into the rows of [.., D]."""
+        """Writes [B H, longest, E] to the block's rows of [.., D]."""
         by_token = padded.view(self.count, heads, self.longest, -1).transpose(1, 2)
         target = packed[self.rows]
         if self.index is None:
@@ -60,7 +59,7 @@ class _Rows:
 class _Block:
     """A block of sequences.
 
-    `hidden` is [S, 1, P or 1, T], True where no weight may be, None nowhere.
+    `hidden` is [B, 1, Q or 1, T] bool, True for keys that are not attended to; None if all are.
     """
 
     queries: _Rows
@@ -69,13 +68,13 @@ class _Block:
 
 
 class _Lengths:
-    """A layout on the host: token offsets of any run of sequences."""
+    """A layout on the host: packed rows of any range of sequences."""
 
     def __init__(self, layout: SequenceLayout) -> None:
         self.offsets: list[int] = layout.offsets.tolist()
         self.lengths = layout.lengths()
         self._sequence = layout.sequence_of_token()
-        self._position = layout.place_of_token()
+        self._position = layout.position_of_token()
 
     def longest(self, start: int, stop: int) -> int:
         return int(self.lengths[start:stop].max())
@@ -90,9 +89,9 @@ class _Lengths:
 
 
 def _runs(queries: _Lengths, keys: _Lengths, heads: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of sequences, as many as fit, one at least.
+    """Yields ranges of at least one sequence that fit a block.
 
-    In a batch that is sorted by length those of a block are of like length, so little is padded.
+    Batches are sorted by length, so sequences of a block differ little and few rows are padding.
     """
     start = most_queries = most_keys = 0
     pairs = zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True)
@@ -108,11 +107,11 @@ def _runs(queries: _Lengths, keys: _Lengths, heads: int) -> Iterator[tuple[int, 
 def _blocks(
     query_layout: SequenceLayout,
     key_layout: SequenceLayout,
-    places: Tensor | None,
+    positions: Tensor | None,
     causal: bool,
     heads: int,
 ) -> Iterator[_Block]:
-    """Yields the sequences that ask for anything, some at a time."""
+    """Yields blocks of the sequences that have queries."""
     same = query_layout is key_layout
     key_lengths = _Lengths(key_layout)
     query_lengths = key_lengths if same else _Lengths(query_layout)
@@ -123,11 +122,11 @@ def _blocks(
         queries = keys if same else query_lengths.rows(start, stop)
         number = torch.arange(keys.longest)
         hidden = None
-        if causal and places is None:
+        if causal and positions is None:
             hidden = number > number.unsqueeze(1)
         elif causal:
-            assert places is not None
-            of_query = queries.padded(places.unsqueeze(1), 1).squeeze(2)
+            assert positions is not None
+            of_query = queries.padded(positions.unsqueeze(1), 1).squeeze(2)
             hidden = (number > of_query.unsqueeze(2)).unsqueeze(1)
         elif keys.index is not None:
             hidden = (number >= key_lengths.lengths[start:stop].unsqueeze(1))[:, None, None, :]
@@ -144,7 +143,7 @@ class BlockedAttention(torch.autograd.Function):
         fused: Tensor,
         query_layout: SequenceLayout,
         key_layout: SequenceLayout,
-        places: Tensor | None,
+        positions: Tensor | None,
         causal: bool,
         heads: int,
         dropped_levels: int,
@@ -152,26 +151,27 @@ class BlockedAttention(torch.autograd.Function):
         """Attends from each query to the tokens of its own sequence.
 
         Args:
-            ctx: keeps the weights of the attention.
-            queries: [Q, D]; None where they are the first columns of `fused`.
+            ctx: keeps the attention weights.
+            queries: [Q, D]; None if they are the first columns of `fused`.
             fused: [N, 2 D] keys and values, or [N, 3 D] with the queries before them.
-            query_layout: of the queries.
-            key_layout: of keys and values.
-            places: [Q] int64, place of each query in its sequence; without, queries are tokens.
-            causal: look at no later place than the query's own.
+            query_layout: offsets of the sequences in the queries.
+            key_layout: offsets of the same sequences in `fused`.
+            positions: [Q] int64 position of each query in its sequence; None if every token is a
+                query.
+            causal: attend to no later position than the query's own.
             heads: H.
-            dropped_levels: probability of the dropout in 1/256.
+            dropped_levels: dropout probability in 1/256.
 
         Returns:
             [Q, D].
         """
-        asked, keys, values = _parts(queries, fused)
-        output = fused.new_empty(asked.shape)
+        q_rows, keys, values = _split_projections(queries, fused)
+        output = fused.new_empty(q_rows.shape)
         factor = 256 / (256 - dropped_levels)
-        scale = math.sqrt(heads / asked.shape[1])
+        scale = math.sqrt(heads / q_rows.shape[1])
         kept = []
-        for block in _blocks(query_layout, key_layout, places, causal, heads):
-            q = block.queries.padded(asked, heads).mul(scale)
+        for block in _blocks(query_layout, key_layout, positions, causal, heads):
+            q = block.queries.padded(q_rows, heads).mul(scale)
             k, v = (block.keys.padded(x, heads) for x in (keys, values))
             weights = _softmax(torch.bmm(q, k.transpose(1, 2)), block, heads)
             if dropped_levels:
@@ -198,10 +198,10 @@ class BlockedAttention(torch.autograd.Function):
         kept = ctx.kept  # type: ignore[attr-defined]
         to_queries = None if queries is None else torch.zeros_like(queries)
         to_fused = torch.zeros_like(fused)
-        asked, keys, values = _parts(queries, fused)
-        to_asked, to_keys, to_values = _parts(to_queries, to_fused)
+        q_rows, keys, values = _split_projections(queries, fused)
+        to_q_rows, to_keys, to_values = _split_projections(to_queries, to_fused)
         for block, signed in kept:
-            q = block.queries.padded(asked, heads).mul(scale)
+            q = block.queries.padded(q_rows, heads).mul(scale)
             k, v = (block.keys.padded(x, heads) for x in (keys, values))
             delta = block.queries.padded(gradient, heads).mul(factor)
             used = torch.relu(signed)
@@ -211,11 +211,11 @@ class BlockedAttention(torch.autograd.Function):
             )
             to_scores = torch._softmax_backward_data(to_weights, signed.abs(), 2, signed.dtype)
             block.keys.write(torch.bmm(to_scores.transpose(1, 2), q), to_keys, heads)
-            block.queries.write(torch.bmm(to_scores, k).mul_(scale), to_asked, heads)
+            block.queries.write(torch.bmm(to_scores, k).mul_(scale), to_q_rows, heads)
         return to_queries, to_fused, None, None, None, None, None, None
 
 
-def _parts(queries: Tensor | None, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _split_projections(queries: Tensor | None, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns queries, keys and values, each [.., D]."""
     if queries is None:
         first, second, third = fused.chunk(3, dim=1)

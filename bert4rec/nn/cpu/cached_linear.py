@@ -2,9 +2,8 @@
 """Linear layers over many tokens, in blocks that fit a CPU's cache.
 
 A product of [100,000, 64] with [64, 256] runs at two thirds of the speed of its blocks of 1,024
-rows, and between the two layers of a feed-forward network each pass over [tokens, columns] would go
-to memory and back. Other devices, other types and few tokens take PyTorch's own layers.
-Letters: N tokens, D columns, F columns between the two layers.
+rows, and between the two layers of a feed-forward network each pass over all tokens would go to
+memory and back. Other devices, other types and few tokens take PyTorch's own layers.
 """
 
 from collections.abc import Iterator
@@ -20,12 +19,12 @@ _ROWS = 1024
 
 
 def linear(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Maps [N, D] to [N, F] as `torch.nn.functional.linear` does.
+    """Maps [N, D] to [N, out] like `torch.nn.functional.linear`.
 
     Args:
         tokens: [N, D].
-        weight: [F, D].
-        bias: [F].
+        weight: [out, D].
+        bias: [out].
     """
     if not _pays(tokens, weight):
         return F.linear(tokens, weight, bias)
@@ -40,9 +39,9 @@ def feed_forward(
 
     Args:
         tokens: [N, D].
-        expand: D to F columns.
-        contract: F to D columns.
-        activation: between them.
+        expand: first layer, to more columns.
+        contract: second layer, back to D columns.
+        activation: activation function between them.
     """
     if not _pays(tokens, expand.weight):
         between = expand(tokens)

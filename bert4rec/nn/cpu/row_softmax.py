@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross entropy over all items in one pass over blocks of targets.
 
-A block's logits become its gradient where they stand, in cache, and go straight into the two
-products that want them: no matrix of [targets, items] is written to memory, read back or computed
-twice. Letters: M targets, I items, D columns.
+A block's logits are turned into their gradient in place, in cache, and multiplied at once: no
+matrix of [M, I] is written to memory, read back or computed twice.
 """
 
 import torch
@@ -17,7 +16,7 @@ _FEWEST_ROWS = 32
 
 
 def rows_per_block(targets: int, items: int, max_logits: int, device: torch.device) -> int:
-    """Returns targets per block, 0 if a block would exceed `max_logits`.
+    """Chooses the targets per block; 0 if a block would exceed `max_logits`.
 
     Args:
         targets: M.
@@ -25,8 +24,8 @@ def rows_per_block(targets: int, items: int, max_logits: int, device: torch.devi
         max_logits: bound on the elements of a block of logits.
         device: a GPU takes the largest block, a CPU one that fits its cache.
     """
-    wanted = _CACHED_LOGITS if device.type == "cpu" else max_logits
-    rows = min(targets, max(min(wanted, max_logits) // items, _FEWEST_ROWS))
+    logits = _CACHED_LOGITS if device.type == "cpu" else max_logits
+    rows = min(targets, max(min(logits, max_logits) // items, _FEWEST_ROWS))
     return rows if rows * items <= max_logits else 0
 
 
@@ -42,23 +41,23 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         rows: int,
     ) -> Tensor:
-        """Computes the loss and, where they are wanted, the gradients.
+        """Computes the loss and, if an input requires one, the gradients.
 
         Args:
             ctx: keeps the gradients.
-            hidden: [M, D], M > 0.
-            weight: [I, D].
-            bias: [I] or None.
-            labels: [M] int64.
+            hidden: [M, D] output of the network at the targets, M > 0.
+            weight: [I, D] vectors of the items.
+            bias: [I] biases of the items, or None.
+            labels: [M] int64 item of each target, from 0.
             rows: targets of a block.
         """
         kind = hidden.device.type
         dtype = hidden.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        wants = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
+        wants_gradients = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
         with torch.autocast(kind, enabled=False):
-            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, wants)
+            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, wants_gradients)
             for start in range(0, hidden.shape[0], rows):
                 sums.add(slice(start, start + rows), labels)
         if sums.wants_gradients:
@@ -85,7 +84,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
 
 
 class _Sums:
-    """Loss and gradients summed over blocks, for a mean over M."""
+    """Sums the loss and the mean loss's gradients over blocks."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants_gradients: bool
@@ -110,21 +109,22 @@ class _Sums:
             logits += self._bias
         true = logits.gather(1, labels)
         top = logits.amax(1, keepdim=True)
-        shares = logits.sub_(top).exp_()
-        total = shares.sum(1, keepdim=True)
+        exponentials = logits.sub_(top).exp_()
+        total = exponentials.sum(1, keepdim=True)
         self.loss += (total.log() + top - true).sum()
         if not self.wants_gradients:
             return
-        shares.mul_(1 / (total * self._hidden.shape[0]))
-        shares.scatter_add_(1, labels, shares.new_full((), -1 / len(self._hidden)).expand_as(true))
+        count = self._hidden.shape[0]
+        to_logits = exponentials.mul_(1 / (total * count))
+        to_logits.scatter_add_(1, labels, to_logits.new_full((), -1 / count).expand_as(true))
         if self.to_bias is not None:
-            self.to_bias += shares.sum(0)
-        shares = shares.to(hidden.dtype)
-        torch.mm(shares, self._weight, out=self.to_hidden[rows])
+            self.to_bias += to_logits.sum(0)
+        to_logits = to_logits.to(hidden.dtype)
+        torch.mm(to_logits, self._weight, out=self.to_hidden[rows])
         if self.to_weight.dtype == hidden.dtype:
-            # With beta 0 what stood there does not count, not even a nan.
-            self.to_weight.addmm_(shares.t(), hidden, beta=int(rows.start > 0))
+            # beta 0 ignores the uninitialised memory, even a nan.
+            self.to_weight.addmm_(to_logits.t(), hidden, beta=int(rows.start > 0))
         elif rows.start:
-            self.to_weight += shares.t() @ hidden
+            self.to_weight += to_logits.t() @ hidden
         else:
-            self.to_weight.copy_(shares.t() @ hidden)
+            self.to_weight.copy_(to_logits.t() @ hidden)
