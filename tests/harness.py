@@ -52,6 +52,13 @@ def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[st
     return run(sys.executable, *arguments, **options)
 
 
+def repository_files(*patterns: str) -> list[Path]:
+    """Returns the repository's files of these names, those about to be added included."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *patterns)
+    paths = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
 @contextlib.contextmanager
 def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Starts Python with arguments; kills it at the end of the block.
@@ -125,8 +132,10 @@ def run_ranks(
     """
     # Started processes import this module by its name.
     monkeypatch.syspath_prepend(str(REPOSITORY))
-    # Not torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
-    context = multiprocessing.get_context("spawn")
+    # Ranks are forked from a process that has imported torch, which alone takes seconds. Not
+    # torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests", "recsys.train.processes", "dlrm.train.step"])
     job = (free_port(), world_size, joined, function, arguments)
     ranks = [context.Process(target=_one_rank, args=(rank, *job)) for rank in range(world_size)]
     for process in ranks:
