@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the extension is built: with and without compilers, as a wheel, and what runs without it."""
 
-import os
 import shutil
-import subprocess
-import sys
 import textwrap
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from cuda_ext import library
+from cuda_ext.emu import build
+from tests import harness
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = ("setup.py", "build_ext", "--inplace")
 
 LOOKS_RIGHT = """
     import torch
@@ -34,20 +32,12 @@ LOOKS_RIGHT = """
 """
 
 
-def run(*command, folder, **environment):
-    return subprocess.run(
-        list(command),
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def python(folder, *arguments, **options):
+    return harness.python(*arguments, folder=folder, PYTHONPATH=None, **options)
 
 
-def run_example(folder, *flags):
-    answer = run(sys.executable, *flags, "-c", textwrap.dedent(LOOKS_RIGHT), folder=folder)
-    assert answer.returncode == 0, answer.stderr
+def run_example(folder):
+    answer = python(folder, "-c", textwrap.dedent(LOOKS_RIGHT))
     assert str(folder) in answer.stdout
     return answer
 
@@ -57,29 +47,19 @@ def sources(tmp_path):
     """A copy of what the build reads, without anything built."""
     copy = tmp_path / "copy"
     skip = shutil.ignore_patterns(".*", "build", "*.so", "*.egg-info", "shared", "__pycache__")
-    shutil.copytree(REPOSITORY, copy, ignore=skip)
+    shutil.copytree(harness.REPOSITORY, copy, ignore=skip)
     return copy
 
 
-def test_without_kernels_the_ops_run_in_plain_pytorch_and_say_so_once(sources):
+def test_built_without_a_compiler_the_ops_run_in_plain_pytorch_and_say_so_once(sources):
+    python(sources, *BUILD, CC="/nonexistent/cc", CXX="/nonexistent/c++")
+    assert not list(sources.rglob("*.so"))
     answer = run_example(sources)
     assert answer.stdout.split()[-1] == "reference"
     assert answer.stderr.count("RuntimeWarning: cuda_ext runs in plain PyTorch on cpu") == 1
     assert "make build" in answer.stderr
-    described = run(sys.executable, "-m", "cuda_ext", folder=sources)
-    assert "cpu: plain PyTorch, without compiled kernels: they are not built" in described.stdout
-
-
-def test_a_build_without_a_compiler_leaves_a_working_package(sources):
-    build = run(
-        *(sys.executable, "setup.py", "build_ext", "--inplace"),
-        folder=sources,
-        CC="/nonexistent/cc",
-        CXX="/nonexistent/c++",
-    )
-    assert build.returncode == 0, build.stderr
-    assert not list(sources.rglob("*.so"))
-    assert run_example(sources).stdout.split()[-1] == "reference"
+    described = python(sources, "-m", "cuda_ext").stdout
+    assert "cpu: plain PyTorch, without compiled kernels: they are not built" in described
 
 
 def test_a_library_that_does_not_load_is_named(sources):
@@ -90,14 +70,9 @@ def test_a_library_that_does_not_load_is_named(sources):
 
 
 def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
-    build = run(
-        *(sys.executable, "setup.py", "build_ext", "--inplace"),
-        folder=sources,
-        FORCE_CUDA="1",
-        CUDA_HOME=str(sources / "nowhere"),
-    )
-    assert build.returncode != 0
-    assert "there is no nvcc" in build.stderr + build.stdout
+    nowhere = str(sources / "nowhere")
+    done = python(sources, *BUILD, FORCE_CUDA="1", CUDA_HOME=nowhere, status=1)
+    assert "there is no nvcc" in done.stderr + done.stdout
 
 
 @pytest.mark.slow
@@ -106,18 +81,23 @@ def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
 def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     """One build for all that needs a whole one: with CUDA kernels where nvcc is here.
 
-    They load into a torch without CUDA too. The assembler of nvcc need not optimize: none runs.
+    They load into a torch without CUDA too. Compilers need not optimize, which takes most of the
+    time: the kernels of `make build` are those that all other tests run.
     """
     devices = ["cpu"] if shutil.which("nvcc") is None else ["cpu", "cuda"]
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    built = run(
-        *(*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), "."),
-        folder=sources,
+    compiler = tmp_path / "c++"
+    compiler.write_text(f'#!/bin/bash\nexec {build.compiler()} "${{@/#-O3/-O0}}"\n')
+    compiler.chmod(0o755)
+    python(
+        sources,
+        *("-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "-w", tmp_path, "."),
+        CC=str(compiler),
+        CXX=str(compiler),
         FORCE_CUDA=str(int("cuda" in devices)),
         TORCH_CUDA_ARCH_LIST="9.0",
         NVCC_APPEND_FLAGS="-Xptxas=-O0",
     )
-    assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
@@ -130,5 +110,4 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
         archive.extractall(installed)
     assert run_example(installed).stdout.split()[-1] == "compiled"
     script = "from cuda_ext import library; print(sorted(library.COMPILED_FOR))"
-    answer = run(sys.executable, "-c", script, folder=installed)
-    assert answer.stdout == f"{devices}\n", answer.stderr
+    assert python(installed, "-c", script).stdout == f"{devices}\n"
