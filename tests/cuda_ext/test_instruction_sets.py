@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels of the instruction sets that this CPU has, but would not choose."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests import harness
+
 HERE = Path(__file__).parent
 MODULES = ["test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"]
+NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]
 NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 
@@ -21,32 +21,20 @@ def other_instruction_sets():
     return BEST_LAST[: BEST_LAST.index(best)]
 
 
-def run_with(kernels, *arguments):
-    environment = os.environ | {"RECSYS_CPU_KERNELS": kernels}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-    )
+def run_with(kernels, *arguments, **options):
+    return harness.python(*arguments, RECSYS_CPU_KERNELS=kernels, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", other_instruction_sets())
 def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels):
     """The kernel tests, in a process that was told to use these kernels."""
-    code = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
-    assert run_with(kernels, "-c", code).stdout.strip() == kernels
+    assert run_with(kernels, "-c", NAME_KERNELS).stdout.strip() == kernels
     options = ("-m", "pytest", "-q", "-k", "cpu", "-p", "no:cacheprovider")
-    done = run_with(kernels, *options, *(str(HERE / name) for name in MODULES))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    done = run_with(kernels, *options, *(HERE / name for name in MODULES))
     assert " passed" in done.stdout
 
 
 def test_an_unknown_instruction_set_is_refused(cpu_backend):
-    code = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
-    done = run_with("avx1024", "-c", code)
-    assert done.returncode != 0
+    done = run_with("avx1024", "-c", NAME_KERNELS, status=1)
     assert "RECSYS_CPU_KERNELS=avx1024: expected portable, avx2 or avx512" in done.stderr

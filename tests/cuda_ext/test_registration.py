@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled ops as citizens of torch: opcheck, autograd, torch.compile, export, AOTInductor."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -11,6 +9,7 @@ from torch import library as torch_library
 
 from cuda_ext import library, ops, reference
 from cuda_ext.row_rules import ROW_RULES
+from tests import harness
 
 pytestmark = pytest.mark.skipif(
     "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
@@ -205,11 +204,7 @@ def test_aotinductor_package_runs_in_a_fresh_process(tmp_path):
         torch.testing.assert_close(model(x, ids), expected)
         print("same")
     """
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert answer.stdout == "same\n", answer.stderr
+    assert harness.python("-c", textwrap.dedent(script)).stdout == "same\n"
 
 
 def test_a_table_that_requires_a_gradient_gets_a_dense_one():

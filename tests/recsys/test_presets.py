@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presets of every program: each file loads, and one that is wrong is refused by its line."""
 
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from absl import flags
@@ -22,7 +19,6 @@ from recsys.presets import PresetFolder
 from recsys.settings import declared
 from tests import harness
 
-REPOSITORY = Path(__file__).parents[2]
 FOLDERS = {"dlrm": dlrm.PRESETS, "bert4rec": bert4rec.PRESETS, "preproc": CRITEO}
 
 
@@ -36,9 +32,11 @@ def dlrm_config(*arguments):
 @pytest.mark.parametrize("package", FOLDERS)
 def test_every_preset_is_read_and_shipped(package):
     folder = FOLDERS[package]
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    project = tomllib.loads((harness.REPOSITORY / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"][package]
-    shipped = {path for pattern in patterns for path in (REPOSITORY / package).glob(pattern)}
+    shipped = {
+        path for pattern in patterns for path in (harness.REPOSITORY / package).glob(pattern)
+    }
     assert len(folder.names()) > 3
     for name in folder.names():
         preset = folder.read(name)
@@ -181,7 +179,4 @@ def test_yaml_is_imported_only_for_a_preset():
         "import sys; from preproc.criteo.job import PRESETS; PRESETS.names(); "
         "print('yaml' in sys.modules); PRESETS.read('kaggle'); print('yaml' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]
+    assert harness.python("-c", program).stdout.split() == ["False", "True"]

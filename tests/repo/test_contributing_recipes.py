@@ -5,10 +5,8 @@ Kernels are not compiled anew, so the copy has none of `cuda_ext`, and plain PyT
 """
 
 import dataclasses
-import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -292,14 +290,10 @@ def recipe(heading):
 def copy(tmp_path_factory):
     """The repository with every toy added."""
     folder = tmp_path_factory.mktemp("repository")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.yaml"],
-        cwd=harness.REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in listed.stdout.splitlines():
-        if not name.startswith("tests/") and (harness.REPOSITORY / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(harness.REPOSITORY / name, folder / name)
+    for path in harness.repository_files("*.py", "*.yaml", ":!tests"):
+        target = folder / path.relative_to(harness.REPOSITORY)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     kernel = Path(native_kernel.__file__).parent
     for library in kernel.glob("*.so"):
         (folder / kernel.relative_to(harness.REPOSITORY) / library.name).symlink_to(library)
@@ -373,8 +367,7 @@ def trained(run_there, npz):
 @pytest.fixture(scope="module")
 def records(trained):
     """What the run logged."""
-    lines = (trained.parent / "log.json").read_text().splitlines()
-    return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+    return harness.read_log(trained.parent / "log.json")
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.recipe}: {edit.file}")

@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from bert4rec.scripts import flags as bert4rec_flags
 from dlrm.scripts.flags import config_from_flags, define_flags
 from preproc.ratings import command as ratings_command
 from preproc.ratings.job import AMAZON, MOVIELENS
+from tests.harness import REPOSITORY, run
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 DECISIONS = REPOSITORY / "docs" / "decisions"
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -97,10 +96,7 @@ def test_a_documented_command_can_be_run(command):
     while words and re.fullmatch(r"\w+=.*", words[0]):
         words = words[1:]
     if words[:1] == ["make"]:
-        done = subprocess.run(
-            [*words, "--dry-run"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        run(*words, "--dry-run")
     elif words[0] == "torchrun" and "-m" in words:
         program = words.index("-m") + 1
         check_module(words[program], words[program + 1 :])

@@ -4,13 +4,14 @@ that `make` runs too, and those scripts work."""
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import harness
+from tests.harness import REPOSITORY
+
 STEPS = sorted((REPOSITORY / "docker").glob("*.sh"))
 
 
@@ -25,15 +26,9 @@ def arguments_of(name):
     return [argument for instruction, argument in instructions() if instruction == name]
 
 
-def run_step(name, folder, **environment):
-    return subprocess.run(
-        [REPOSITORY / "docker" / name],
-        cwd=folder,
-        env=os.environ | {"PYTHON": sys.executable} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_step(name, folder, **options):
+    options = {"PYTHON": sys.executable} | options
+    return harness.run(REPOSITORY / "docker" / name, folder=folder, **options)
 
 
 def test_every_run_line_is_one_script():
@@ -66,41 +61,35 @@ def test_every_build_argument_is_read():
 def test_a_step_is_clean_and_make_runs_it(step):
     assert os.access(step, os.X_OK)
     assert "set -euo pipefail" in step.read_text().splitlines()
-    shellcheck = Path(sys.executable).with_name("shellcheck")
-    done = subprocess.run([shellcheck, step], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    harness.run(Path(sys.executable).with_name("shellcheck"), step)
     assert f"/{step.name}" in (REPOSITORY / "Makefile").read_text()
 
 
 def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
     done = run_step("install_python.sh", tmp_path, PIP_DRY_RUN="1", PIP_NO_INDEX="1")
-    assert done.returncode == 0, done.stderr
     assert "torch is still" in done.stdout
     assert not re.search(r"Would install .*\btorch-", done.stdout)
 
 
 def test_an_image_without_torch_is_refused(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    done = run_step("install_python.sh", tmp_path, PYTHON=str(tmp_path / "bare/bin/python"))
-    assert done.returncode == 1
+    harness.python("-m", "venv", "--without-pip", tmp_path / "bare")
+    python = str(tmp_path / "bare/bin/python")
+    done = run_step("install_python.sh", tmp_path, status=1, PYTHON=python)
     assert "has no torch; take a base image that has one" in done.stderr
 
 
 def test_an_unknown_group_of_packages_is_refused(tmp_path):
-    done = run_step("install_python.sh", tmp_path, EXTRAS="dev,nothing")
-    assert done.returncode == 1
+    done = run_step("install_python.sh", tmp_path, status=1, EXTRAS="dev,nothing")
     assert "no group 'nothing' in pyproject.toml; it has benchmark, peers, dev" in done.stderr
 
 
 def test_apex_is_left_out_unless_asked_for(tmp_path):
     done = run_step("install_apex.sh", tmp_path, WITH_APEX="0")
-    assert done.returncode == 0
     assert "apex is there already" in done.stdout or "left out" in done.stdout
 
 
 def test_system_packages_that_are_there_need_no_root(tmp_path):
-    done = run_step("install_system.sh", tmp_path, USER_ID="")
-    assert done.returncode == 0, done.stderr
+    run_step("install_system.sh", tmp_path, USER_ID="")
 
 
 def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
@@ -114,8 +103,7 @@ def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run_step("install_system.sh", tmp_path, USER_ID="4321", PATH=path)
-    assert done.returncode == 0, done.stderr
+    run_step("install_system.sh", tmp_path, USER_ID="4321", PATH=path)
     assert calls.read_text().splitlines() == [
         "useradd --create-home --uid 4321 --shell /bin/bash recipes",
         "chown 4321 .",
@@ -125,6 +113,5 @@ def test_the_user_of_the_image_exists_and_can_write_where_runs_start(tmp_path):
 @pytest.mark.slow
 def test_the_smoke_test_passes_from_any_folder(tmp_path):
     done = run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
-    assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("smoke.sh: this installation works\n")
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,8 @@ import grimp
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.harness import REPOSITORY, repository_files, run
+
 MAX_BYTES = 250_000
 MAX_MODULES = 12
 REFUSED_NAMES = {"common", "commons", "helpers", "misc", "shared", "util", "utils"}
@@ -29,20 +29,8 @@ REGISTRY_HOSTS = re.compile(
 OVERRIDE = re.compile(r"#\s*type:\s*ignore\[[\w\s,-]*" + "override")
 
 
-def tracked_files():
-    """Returns the files of the repository, those about to be added included."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
-    return [REPOSITORY / name for name in listed if name and (REPOSITORY / name).is_file()]
-
-
 def texts():
-    for path in tracked_files():
+    for path in repository_files():
         try:
             yield path.relative_to(REPOSITORY), path.read_text()
         except UnicodeDecodeError:
@@ -59,7 +47,7 @@ def places(pattern):
 
 
 def test_no_file_is_too_large():
-    sizes = {str(p.relative_to(REPOSITORY)): p.stat().st_size for p in tracked_files()}
+    sizes = {str(p.relative_to(REPOSITORY)): p.stat().st_size for p in repository_files()}
     assert {name: size for name, size in sizes.items() if size > MAX_BYTES} == {}
 
 
@@ -104,9 +92,8 @@ def test_the_patterns_find_what_they_are_for(text, pattern):
 def test_no_package_has_a_name_that_refuses_nothing():
     found = [
         str(path.relative_to(REPOSITORY))
-        for path in tracked_files()
-        if path.suffix == ".py"
-        and REFUSED_NAMES & {path.stem, *path.relative_to(REPOSITORY).parts[:-1]}
+        for path in repository_files("*.py")
+        if REFUSED_NAMES & {path.stem, *path.relative_to(REPOSITORY).parts[:-1]}
     ]
     assert found == []
 
@@ -114,8 +101,8 @@ def test_no_package_has_a_name_that_refuses_nothing():
 def test_no_folder_holds_more_modules_than_a_newcomer_reads_at_a_glance():
     counted = Counter(
         path.parent.relative_to(REPOSITORY)
-        for path in tracked_files()
-        if path.suffix == ".py" and not path.name.startswith("__")
+        for path in repository_files("*.py")
+        if not path.name.startswith("__")
     )
     source = {folder: n for folder, n in counted.items() if folder.parts[:1] != ("tests",)}
     # The benchmark's suites are not sorted yet.
@@ -151,11 +138,7 @@ def test_every_training_module_serves_every_model():
 
 
 def test_import_rules():
-    lint = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run(
-        [lint, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
 
 
 def test_ci_runs_the_command_of_the_readme():

@@ -2,12 +2,11 @@
 """Names and docstrings use the words of CONTRIBUTING's glossary."""
 
 import ast
-import subprocess
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.harness import REPOSITORY, repository_files
+
 MAX_WORDS = 12
 RIDDLES = ("What", "Where", "How")
 NOT_NAMES = {"found", "part", "piece", "place", "share"}
@@ -17,14 +16,11 @@ NOT_YET = ("preproc/criteo/engines/",)
 
 
 def sources():
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    files = {str(path.relative_to(REPOSITORY)): path for path in repository_files("*.py")}
     return [
-        pytest.param(REPOSITORY / name, id=name)
-        for name in listed.stdout.splitlines()
-        if not name.startswith(("tests/", *NOT_YET)) and (REPOSITORY / name).is_file()
+        pytest.param(path, id=name)
+        for name, path in files.items()
+        if not name.startswith(("tests/", *NOT_YET))
     ]
 
 
