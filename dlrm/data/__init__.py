@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets to batches on the device."""
+"""Batches of samples, read from a dataset or generated."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to the model: narrow, then widened there.
-
-Letters: B batch, M numerical features, F categorical features.
-"""
+"""Batches of samples, in storage dtypes and in the model's dtypes."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -20,11 +17,11 @@ LookupsT_contra = TypeVar("LookupsT_contra", contravariant=True)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch(Generic[LookupsT_co]):
-    """The model's input and the labels.
+    """Features and labels of the samples of a step.
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: [B, F] int64; on several devices what a rank looks up and receives.
+        ids: [B, F] int64 on one device; a rank's ids or lookups on several.
         label: [B] float32, 0 or 1.
     """
 
@@ -41,26 +38,26 @@ class BatchSource(Protocol[LookupsT_co]):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch, of all processes together."""
+        """Samples of a batch, of all ranks together."""
         ...
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
+        """Batches of an epoch."""
         ...
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[LookupsT_co]]:
-        """Yields an epoch's batches from `start` on, always in one order."""
+        """Yields an epoch's batches from number `start` on, in a fixed order."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NarrowBatch:
-    """A batch in storage dtypes: 89 bytes a Criteo row, not 264.
+    """A batch in storage dtypes: 89 bytes per Criteo sample, not 264.
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: per dtype, (features it holds, [features, B] ids).
+        ids: (numbers of n features, [n, B] ids) for each integer dtype.
         label: [B] bool.
     """
 
@@ -70,7 +67,7 @@ class NarrowBatch:
 
     @classmethod
     def from_columns(cls, columns: ClickColumns, pin_memory: bool) -> "NarrowBatch":
-        """Copies columns into tensors; ids of one dtype travel together."""
+        """Copies columns into tensors, one tensor of ids per dtype."""
         by_dtype: dict[np.dtype[np.signedinteger], list[int]] = {}
         for i, ids in enumerate(columns.categorical):
             by_dtype.setdefault(ids.dtype, []).append(i)
@@ -97,12 +94,12 @@ class NarrowBatch:
         return self._map(lambda t: t.to(device, non_blocking=True))
 
     def record_stream(self, stream: torch.Stream) -> None:
-        """Keeps the memory until `stream` has read it."""
+        """Tells the allocator that `stream` reads the tensors."""
         for tensor in (self.numerical, self.label, *(ids for _, ids in self.ids)):
             tensor.record_stream(stream)
 
     def widen(self) -> Batch[Tensor]:
-        """Returns the batch in the model's dtypes, on the same device."""
+        """Converts the batch to the model's dtypes, on its device."""
         num_features = sum(len(features) for features, _ in self.ids)
         wide = torch.empty(
             num_features, len(self.label), dtype=torch.int64, device=self.label.device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of a split, read ahead in threads, widened on the device."""
+"""Loads the batches of a split in threads, ahead of the model."""
 
 import collections
 import concurrent.futures
@@ -22,27 +22,27 @@ from recsys.errors import UserError
 T = TypeVar("T")
 
 READER_THREADS = 2
-"""Readers wait for the disk, or run NumPy without the interpreter's lock; two keep both busy."""
+"""Threads that read batches: one waits for the disk while the other decodes."""
 
 _BLOCKS_AHEAD = 1
-"""Blocks of a stream that are decoded while batches are cut from the one before."""
+"""Blocks of a stream that are decoded ahead of the one being cut into batches."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLoader:
-    """The batches of one split.
+    """Loader of a split's batches, by row number or as a stream.
 
-    Rows that come as a stream are read as one, unless the batches are shuffled.
+    A source that can stream is streamed, unless the batches are shuffled.
 
     Attributes:
-        source: rows.
-        batch_size: rows of a batch.
-        device: where batches are wanted.
+        source: reader of the split.
+        batch_size: samples per batch.
+        device: device of the batches.
         drop_last: leave out the last, shorter batch (training), or yield it (evaluation).
-        shuffle: permute the batches of each epoch (not the rows inside).
-        seed: of the permutations.
-        subset: share of the batches to use, from the front; None uses all.
-        read_ahead: batches prepared while the model works; 0 reads when asked.
+        shuffle: permute the order of the batches in each epoch, not the rows within.
+        seed: seed of the permutations.
+        subset: fraction of the batches to use, from the front, in (0, 1]; None uses all.
+        read_ahead: batches read ahead of the model; 0 reads on demand.
     """
 
     source: RowSource
@@ -60,22 +60,22 @@ class BatchLoader:
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
+        """Batches of an epoch."""
         return count_batches(self.source.num_rows, self.batch_size, self.drop_last, self.subset)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
-        """Yields an epoch's batches from `start` on, always in one order."""
-        return arrive(self.narrow_batches(epoch, start), self.device)
+        """Yields an epoch's batches from number `start` on, in a fixed order."""
+        return to_device(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches on the host, as reader threads leave them."""
+        """Yields the same batches on the host, in storage dtypes."""
         if isinstance(self.source, StreamedRows) and not self.shuffle:
             return iterate_ahead(self._cut(self.source, start), self.read_ahead)
         reads = (functools.partial(self._read, *rows) for rows in self.row_ranges(epoch, start))
         return call_ahead(reads, self.read_ahead, READER_THREADS)
 
     def row_ranges(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yields each batch's first row and the row after its last."""
+        """Yields (first row, row after the last) of each batch."""
         order = list(range(self.num_batches))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
@@ -88,24 +88,24 @@ class BatchLoader:
         return self._narrow(self.source.read(start, stop))
 
     def _cut(self, source: StreamedRows, start: int) -> Generator[NarrowBatch, None, None]:
-        """Cuts the batches from `start` on out of a stream's blocks."""
+        """Cuts a stream's blocks into batches, from number `start` on."""
         blocks = iterate_ahead(
             source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
         )
         with contextlib.closing(blocks):
             block: ClickColumns | None = None
             for _ in range(start, self.num_batches):
-                pieces: list[ClickColumns] = []
-                wanted = self.batch_size
-                while wanted:
+                slices: list[ClickColumns] = []
+                missing = self.batch_size
+                while missing:
                     block = block or next(blocks, None)
                     if block is None:
                         break
-                    pieces.append(block[:wanted])
-                    block = block[wanted:]
-                    wanted -= len(pieces[-1])
+                    slices.append(block[:missing])
+                    block = block[missing:]
+                    missing -= len(slices[-1])
                 yield self._narrow(
-                    pieces[0] if len(pieces) == 1 else ClickColumns.concatenate(pieces)
+                    slices[0] if len(slices) == 1 else ClickColumns.concatenate(slices)
                 )
 
     def _narrow(self, columns: ClickColumns) -> NarrowBatch:
@@ -113,13 +113,13 @@ class BatchLoader:
 
 
 def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float | None) -> int:
-    """Returns the batches of an epoch; see `BatchLoader` for the arguments."""
+    """Counts the batches of an epoch; arguments as in `BatchLoader`."""
     whole = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
     return whole if subset is None else int(whole * subset)
 
 
 def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: float | None) -> None:
-    """Refuses an epoch without a batch.
+    """Refuses an epoch without batches.
 
     Raises:
         UserError: there is none.
@@ -132,18 +132,18 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         )
 
 
-def arrive(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
-    """Yields batches in the dtypes of the model, on its device."""
-    return _to_cuda(queued, device) if device.type == "cuda" else map(NarrowBatch.widen, queued)
+def to_device(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
+    """Copies batches to the device, in the model's dtypes."""
+    return _to_cuda(host, device) if device.type == "cuda" else map(NarrowBatch.widen, host)
 
 
-def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
-    """Copies each batch on a stream while the model uses another."""
+def _to_cuda(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
+    """Copies each batch on a separate stream while the model computes."""
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def start_copy(host: NarrowBatch) -> NarrowBatch:
+    def start_copy(batch: NarrowBatch) -> NarrowBatch:
         with torch.cuda.stream(copies):
-            return host.to(device)
+            return batch.to(device)
 
     def finish(batch: NarrowBatch) -> Batch[Tensor]:
         stream = torch.cuda.current_stream(device)
@@ -152,8 +152,8 @@ def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Ba
         return batch.widen()
 
     ahead: NarrowBatch | None = None
-    for host in queued:
-        current, ahead = ahead, start_copy(host)
+    for batch in host:
+        current, ahead = ahead, start_copy(batch)
         if current is not None:
             yield finish(current)
     if ahead is not None:
@@ -163,12 +163,12 @@ def _to_cuda(queued: Iterator[NarrowBatch], device: torch.device) -> Iterator[Ba
 def call_ahead(
     calls: Iterable[Callable[[], T]], depth: int, threads: int
 ) -> Generator[T, None, None]:
-    """Yields the results of calls in their order.
+    """Runs calls in threads and yields their results in order.
 
     Args:
-        calls: run in threads; an exception of one is raised where its result was due.
-        depth: results that are made before they are asked for; 0 runs each call when asked.
-        threads: that run calls at the same time.
+        calls: functions to run; an exception is raised in place of the result.
+        depth: results computed ahead of the consumer; 0 runs each call on demand, in its thread.
+        threads: number of threads.
     """
     if depth == 0:
         for call in calls:
@@ -188,15 +188,15 @@ def call_ahead(
 
 
 def iterate_ahead(items: Iterator[T], depth: int) -> Generator[T, None, None]:
-    """Yields the items, never None, of an iterator run in a thread.
+    """Runs an iterator in a thread and yields its items.
 
     Args:
-        items: closed at the end, if it is a generator.
-        depth: items that are made before they are asked for; 0 makes each when asked.
+        items: iterator that never yields None; a generator is closed at the end.
+        depth: items computed ahead of the consumer; 0 computes each on demand.
     """
-    ask = functools.partial(next, items, None)
+    take = functools.partial(next, items, None)
     try:
-        with contextlib.closing(call_ahead(itertools.repeat(ask), depth, threads=1)) as ahead:
+        with contextlib.closing(call_ahead(itertools.repeat(take), depth, threads=1)) as ahead:
             for item in ahead:
                 if item is None:
                     return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of a parquet split through merlin-dataloader, the loader of NVTabular.
+"""Loads a parquet split with merlin-dataloader, the loader of NVTabular.
 
-It is imported here alone, when a run asks for `--loader merlin`. With cuDF it decodes on the GPU
-and its batches never leave it; without, it reads with pandas.
+It is imported only with `loader` merlin. With cuDF it decodes on the GPU and its batches stay
+there; without, it reads with pandas.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch
-from dlrm.data.loader import arrive, check_any_batch, count_batches, iterate_ahead
+from dlrm.data.loader import check_any_batch, count_batches, iterate_ahead, to_device
 from recsys.data.click_columns import ClickColumns, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader
@@ -26,15 +26,15 @@ from recsys.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MerlinLoader:
-    """The batches of one split, those of `BatchLoader` in their order.
+    """The batches of one split, equal to those of an unshuffled `BatchLoader`.
 
     Attributes:
-        reader: finds the parts, and has checked their schemas.
-        batch_size: rows of a batch.
-        device: where batches are wanted.
+        reader: reader of the split, which has checked the schemas of its files.
+        batch_size: samples per batch.
+        device: device of the batches.
         drop_last: leave out the last, shorter batch (training), or yield it (evaluation).
-        subset: share of the batches to use, from the front; None uses all.
-        read_ahead: batches prepared while the model works; 0 makes each when asked.
+        subset: fraction of the batches to use, from the front, in (0, 1]; None uses all.
+        read_ahead: batches read ahead of the model; 0 reads on demand.
         check_ids: refuse ids outside their tables.
     """
 
@@ -52,19 +52,19 @@ class MerlinLoader:
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
+        """Batches of an epoch."""
         return count_batches(self.reader.num_rows, self.batch_size, self.drop_last, self.subset)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
-        """Yields an epoch's batches from `start` on, always in one order."""
-        return arrive(self.narrow_batches(epoch, start), self.device)
+        """Yields an epoch's batches from number `start` on, in a fixed order."""
+        return to_device(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches where merlin-dataloader made them; all epochs are equal.
+        """Yields the same batches as merlin-dataloader decodes them; epochs are equal.
 
         Raises:
             UserError: merlin-dataloader is not installed.
-            DatasetError: a part is damaged, a value is missing, a label is neither 0 nor 1, or an
+            DatasetError: a file is damaged, a value is missing, a label is neither 0 nor 1, or an
                 id is outside its table.
         """
         del epoch
@@ -73,7 +73,7 @@ class MerlinLoader:
     def _read(self, start: int) -> Generator[NarrowBatch, None, None]:
         loader = _open(self.reader, self.batch_size, self.device)
         with contextlib.closing(_stopping(loader, self.reader)) as batches:
-            # It can only begin at the front: what a resumed run has seen is read and dropped.
+            # The loader starts at the front: a resumed run reads and drops earlier batches.
             for index, columns in enumerate(itertools.islice(batches, self.num_batches)):
                 if index >= start:
                     yield self._narrow(columns, index * self.batch_size)
@@ -96,10 +96,10 @@ class MerlinLoader:
                 f"in {missing or 'numerical features'}; prepared data has none: fill them in, or "
                 "prepare the dataset again"
             )
-        clicks = check_label(label.cpu().numpy(), spec.label, source, first_row)
+        labels = check_label(label.cpu().numpy(), spec.label, source, first_row)
         if self.check_ids:
             on_host = tuple(column.cpu().numpy() for column in ids)
-            ClickColumns(clicks, numerical[:, :0].cpu().numpy(), on_host).check_ids(
+            ClickColumns(labels, numerical[:, :0].cpu().numpy(), on_host).check_ids(
                 spec, source, first_row
             )
         groups = (
@@ -111,14 +111,14 @@ class MerlinLoader:
 
 
 def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
-    """Returns merlin-dataloader's loader over the parts of a split.
+    """Opens a split with merlin-dataloader.
 
     Raises:
-        UserError: it is not installed.
+        UserError: merlin-dataloader is not installed.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of every package of its stack, and of CPUs
+            warnings.simplefilter("ignore")  # of every package of its stack, and of a missing GPU
             from merlin.dataloader.torch import Loader
             from merlin.io import Dataset
             from merlin.schema import Schema
@@ -143,10 +143,10 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
 
 
 def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor], None, None]:
-    """Yields {name: [B] tensor} of every batch; ends the loader's thread.
+    """Yields {name: [B] tensor} of every batch, then stops the loader.
 
     Raises:
-        DatasetError: a part is damaged.
+        DatasetError: a file is damaged.
     """
     try:
         for columns, _ in loader:

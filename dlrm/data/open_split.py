@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a split of a run's dataset as batches on one device."""
+"""Opens a split of any dataset type as batches on one device."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a split by number, whatever the dataset type."""
+"""Opens the rows of a split, of any dataset type on disk."""
 
 import dataclasses
 import threading
@@ -17,11 +17,11 @@ from recsys.data.split_binary import Access, SplitBinaryReader
 
 
 class RowSource(Protocol):
-    """Rows of one split."""
+    """Random access to the rows of a split."""
 
     @property
     def spec(self) -> FeatureSpec:
-        """The columns."""
+        """Features of the rows."""
         ...
 
     @property
@@ -30,26 +30,26 @@ class RowSource(Protocol):
         ...
 
     def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop); may be called from several threads."""
+        """Reads rows [start, stop); several threads may call it."""
         ...
 
 
 @runtime_checkable
 class StreamedRows(Protocol):
-    """Rows that are cheapest to read in order."""
+    """Sequential access, for rows that are cheapest to read in order."""
 
     def stream(self, start: int) -> Iterator[ClickColumns]:
-        """Yields the rows from `start` on, in blocks of any length."""
+        """Yields the rows from number `start` on, in blocks of any length."""
         ...
 
 
 class ParquetRows:
-    """Rows of a parquet split, streamed by row group or by number.
+    """Rows of a parquet split, by number or as row groups.
 
-    By number, the last row groups that were decoded are kept.
+    Access by number caches the last decoded row groups.
 
     Args:
-        reader: of the split.
+        reader: reader of the split.
         check_ids: refuse ids outside their tables.
     """
 
@@ -64,21 +64,21 @@ class ParquetRows:
         self.num_rows = reader.num_rows
 
     def stream(self, start: int) -> Iterator[ClickColumns]:
-        """Yields the rows from `start` on, at most a row group each."""
+        """Yields the rows from number `start` on, by row group."""
         return self._reader.groups(start, check_ids=self._check_ids)
 
     def read(self, start: int, stop: int) -> ClickColumns:
-        """Returns rows [start, stop)."""
-        parts = []
+        """Reads rows [start, stop)."""
+        slices = []
         first_row = 0
         for index, rows in enumerate(self._reader.group_rows):
             if first_row < stop and first_row + rows > start:
                 group = self._group(index)
-                parts.append(group[max(start - first_row, 0) : min(stop - first_row, rows)])
+                slices.append(group[max(start - first_row, 0) : min(stop - first_row, rows)])
             first_row += rows
-        if not parts:
+        if not slices:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
-        return parts[0] if len(parts) == 1 else ClickColumns.concatenate(parts)
+        return slices[0] if len(slices) == 1 else ClickColumns.concatenate(slices)
 
     def _group(self, index: int) -> ClickColumns:
         with self._lock:
@@ -90,12 +90,12 @@ class ParquetRows:
 
 
 def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
-    """Returns the spec of the dataset of a run.
+    """Loads the feature spec of a run's dataset.
 
     Args:
-        config: says where it is, and the table sizes if the user gave them.
-        num_numerical: numerical features, where the spec does not tell (synthetic data,
-            model_size.json and folders without a spec).
+        config: dataset and, if given, table sizes.
+        num_numerical: number of numerical features, for data whose spec has none: synthetic data,
+            model_size.json and folders without a spec.
 
     Raises:
         DatasetError: the folder or the spec is missing or malformed.
@@ -145,16 +145,16 @@ def _stored_spec(config: DataConfig, root: Path, num_numerical: int) -> FeatureS
 def open_rows(
     config: DataConfig, split: str, spec: FeatureSpec, *, check_ids: bool = True
 ) -> RowSource:
-    """Opens a split of the dataset of a run.
+    """Opens a split of a run's dataset.
 
     Args:
-        config: says where it is, and of which type.
+        config: folder and type of the dataset.
         split: `train`, `validation` or `test`.
-        spec: the columns.
-        check_ids: refuse ids outside their tables, by file, feature, row and value.
+        spec: features to read.
+        check_ids: refuse ids outside their tables.
 
     Raises:
-        DatasetError: it is missing or damaged.
+        DatasetError: the split is missing or damaged.
     """
     root = dataset_root(config)
     if config.dataset_type == "parquet":
@@ -168,10 +168,10 @@ def open_rows(
 
 
 def dataset_root(config: DataConfig) -> Path:
-    """Returns the folder of the dataset of a run.
+    """Returns the folder of a run's dataset.
 
     Raises:
-        DatasetError: there is none.
+        DatasetError: it is no folder.
     """
     root = Path(
         config.synthetic_dataset_dir

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated data: batches on the device, or a split-binary dataset on disk."""
+"""Random data: batches on the device, or a dataset on disk."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,10 @@ from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.split_binary import SplitBinaryWriter
 
 ZIPF_EXPONENT = 1.1
-"""Reproduces the share of distinct ids in a batch of Criteo (0.15 at 32,768 rows)."""
+"""Gives as many distinct ids in a batch as Criteo: 0.15 per lookup at 32,768 rows."""
 
 CLICK_RATE = 0.5
-_EVALUATION_SHARE = 16
+_TRAIN_ROWS_PER_EVALUATION_ROW = 16
 _WRITE_ROWS = 1 << 18
 
 
@@ -31,14 +31,14 @@ def draw_ids(
     generator: torch.Generator,
     device: torch.device,
 ) -> torch.Tensor:
-    """Draws ids of every feature.
+    """Draws random ids of every feature.
 
     Args:
-        table_sizes: ids of feature i lie in [0, table_sizes[i]).
-        num_rows: samples.
+        table_sizes: rows of each table; ids of feature i are in [0, table_sizes[i]).
+        num_rows: number of samples.
         distribution: `uniform` or `zipf` (low ids are frequent, as in a prepared dataset).
-        generator: on `device`.
-        device: where to draw.
+        generator: random generator on `device`.
+        device: device of the ids.
 
     Returns:
         [num_rows, F] int64. Zipf ids are drawn by inverting the continuous distribution function.
@@ -56,16 +56,16 @@ def draw_ids(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticBatches:
-    """Fresh random batches, made on the device while training (`synthetic_gpu`).
+    """Random batches, drawn on the device while training (`synthetic_gpu`).
 
     Attributes:
-        spec: the columns.
+        spec: features of the samples.
         num_rows: samples of an epoch.
-        batch_size: samples of a batch.
-        device: where batches are made.
-        distribution: of the ids.
+        batch_size: samples per batch.
+        device: device of the batches.
+        distribution: of the ids: `uniform` or `zipf`.
         drop_last: leave out the last, shorter batch.
-        seed: of the generator; batch i of an epoch is the same on every run.
+        seed: random seed; batch i of an epoch is the same on every run.
     """
 
     spec: FeatureSpec
@@ -78,13 +78,13 @@ class SyntheticBatches:
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
+        """Batches of an epoch."""
         if self.drop_last:
             return self.num_rows // self.batch_size
         return -(-self.num_rows // self.batch_size)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
-        """Yields the batches of an epoch from `start` on."""
+        """Yields an epoch's batches from number `start` on."""
         generator = torch.Generator(self.device)
         for index in range(start, self.num_batches):
             generator.manual_seed((self.seed * 1_000_003 + epoch) * 1_000_003 + index)
@@ -103,23 +103,23 @@ class SyntheticBatches:
 def write_synthetic_dataset(
     root: Path, spec: FeatureSpec, num_rows: int, distribution: str, seed: int
 ) -> None:
-    """Writes a split-binary dataset of noise, a 16th of it to evaluate.
+    """Writes a split-binary dataset of random samples.
 
     Args:
-        root: folder to make; it appears when it is complete.
-        spec: the columns.
-        num_rows: of the train split.
-        distribution: of the ids.
-        seed: of everything.
+        root: folder to create; it appears when it is complete.
+        spec: features of the samples.
+        num_rows: rows of the train split; each other split has a 16th of them.
+        distribution: of the ids: `uniform` or `zipf`.
+        seed: random seed.
 
     Raises:
-        FileExistsError: `root` is there already.
+        FileExistsError: `root` exists.
     """
     if root.exists():
         raise FileExistsError(f"{root} exists; remove it, or choose another folder")
     staging = root.with_name(root.name + ".partial")
     generator = torch.Generator().manual_seed(seed)
-    evaluation_rows = max(num_rows // _EVALUATION_SHARE, 1)
+    evaluation_rows = max(num_rows // _TRAIN_ROWS_PER_EVALUATION_ROW, 1)
     sizes = {"train": num_rows, "validation": evaluation_rows, "test": evaluation_rows}
     positives = {}
     for split, rows in sizes.items():
@@ -158,7 +158,7 @@ def _columns(
 
 
 def ensure_synthetic_dataset(config: DlrmConfig, announce: Callable[[str], None]) -> None:
-    """Writes the synthetic dataset of a run, unless its folder is there."""
+    """Writes a run's synthetic dataset, unless its folder exists."""
     root = Path(config.data.synthetic_dataset_dir)
     if root.exists():
         announce(f"Using the synthetic dataset in {root}; remove it to make another one")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network, and its checkpoints in other layouts."""
+"""The DLRM network, and its weights in checkpoints."""

@@ -17,12 +17,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
     """Bottom MLP and embeddings, their interaction, and the top MLP.
 
     Args:
-        config: sizes and kinds of the parts.
-        table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
-        build_tables: makes the tables from these sizes.
-
-    Attributes:
-        bottom_mlp, embeddings, interaction, top_mlp: the parts.
+        config: sizes and variants of the network.
+        table_sizes: rows of each table, capped at `config.max_table_size`.
+        build_tables: builds the embeddings for these sizes.
     """
 
     def __init__(
@@ -64,11 +61,11 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
 
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:
-        """Scores samples.
+        """Predicts clicks.
 
         Args:
-            numerical: [B, M] floating point, transformed features.
-            ids: of the categorical features, as the tables take them.
+            numerical: [B, M] floating point, transformed as in the dataset.
+            ids: categorical features, as the embeddings take them.
 
         Returns:
             [B] logits of a click, float32 (or the autocast dtype).
@@ -87,12 +84,12 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         return logits
 
     def mlp_parameters(self) -> list[nn.Parameter]:
-        """Returns every parameter but the tables, in a fixed order."""
+        """Returns all parameters but the tables, in a fixed order."""
         modules = (self.bottom_mlp, self.interaction, self.top_mlp)
         return [p for module in modules for p in module.parameters()]
 
     def mlp_state(self) -> dict[str, Tensor]:
-        """Returns every parameter but the tables, by name."""
+        """Returns {name: tensor} of all parameters but the tables."""
         modules = {
             "bottom_mlp": self.bottom_mlp,
             "interaction": self.interaction,
@@ -106,12 +103,12 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
 
 class Dlrm(DlrmNetwork[Tensor]):
-    """A DLRM on one device: it takes [B, F] int64 ids.
+    """A DLRM on one device, which takes [B, F] int64 ids.
 
     Args:
-        config: sizes and kinds of the parts.
-        table_sizes: ids of each categorical feature; cut by `config.max_table_size`.
-        embeddings: the tables; None makes them.
+        config: sizes and variants of the network.
+        table_sizes: rows of each table, capped at `config.max_table_size`.
+        embeddings: the tables; None builds them.
     """
 
     def __init__(

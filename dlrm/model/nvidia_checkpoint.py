@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes weights in the layout of NVIDIA's DLRM for PyTorch.
+"""Reads and writes checkpoints in the layout of NVIDIA's DLRM.
 
     bottom_model.embeddings.{i}.bin      raw little-endian float32, row-major
     bottom_model.embeddings.{i}.meta.pt  {"shape": (rows, dim)}
@@ -7,8 +7,8 @@
     top_model.out.pt                     state dict of the last layer of the top MLP
     metadata.pt                          {"data": {...}, "config": {...}}
 
-The last layer of the top MLP is a module of its own there (`out`). Pickles are read with
-`weights_only`, so a file cannot run code.
+NVIDIA's DLRM has the last layer of the top MLP in a module of its own (`out`). Pickles are read
+with `weights_only`, so a file cannot run code.
 """
 
 import pickle
@@ -51,16 +51,16 @@ def save(
 ) -> None:
     """Writes a model's weights; the folder appears when it is complete.
 
-    Every process must call it, and reach the folder: each writes tables that lie on it, and its
-    blocks of those that are spread by rows.
+    All processes must call it and reach the folder: each writes its table-wise tables, and some
+    blocks of rows of the row-wise ones.
 
     Args:
-        path: folder; an earlier one there is replaced.
-        model: with dot or cat interaction (others have parameters the layout has no place for).
-        epoch: complete epochs.
-        step: complete steps.
-        config: settings to keep beside the weights.
-        processes: that write it together.
+        path: folder to write; an earlier checkpoint there is replaced.
+        model: network with dot or cat interaction; the layout cannot hold others' parameters.
+        epoch: completed epochs.
+        step: completed steps.
+        config: settings, stored in metadata.pt.
+        processes: all ranks of the run.
 
     Raises:
         CheckpointError: the layout cannot hold the model, or the folder holds other files.
@@ -72,7 +72,7 @@ def save(
     check_destination(path)
     sizes, dim = model.embeddings.table_sizes, model.embeddings.embedding_dim
     temporary = path.with_name(path.name + ".tmp")
-    processes.barrier()  # what was just looked at is changed from here on
+    processes.barrier()  # all ranks have checked the folder before it changes
     if processes.is_first:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -89,7 +89,7 @@ def save(
         torch.save(_mlp_dict(model.top_mlp.linears[:-1]), temporary / _TOP_MLP)
         out = model.top_mlp.linears[-1]
         torch.save({"weight": _host(out.weight), "bias": _host(out.bias)}, temporary / _TOP_OUT)
-        # Where the tables lay is no part of a checkpoint, which any number of devices reads.
+        # The placement is not stored: any number of devices can load the checkpoint.
         data = {"device_mapping": {"embedding": [list(range(len(sizes)))], "bottom_mlp": 0}}
         data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
         torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
@@ -100,7 +100,7 @@ def save(
 
 
 def _rows_to_write(model: DlrmNetwork[LookupsT], rank: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Yields what this process is to write: (table, first row, [rows, D])."""
+    """Yields (table, first row, [rows, D]) that this rank is to write."""
     shards = model.embeddings.shards()
     for i, table in read_tables(model.embeddings).items():
         if shards[i].rows.step > 1:
@@ -112,7 +112,7 @@ def _rows_to_write(model: DlrmNetwork[LookupsT], rank: int) -> Iterator[tuple[in
 
 @torch.no_grad()
 def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
-    """Puts the weights of a folder into a model.
+    """Loads the weights of a folder into a model.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a shape differs.
@@ -128,7 +128,7 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
 
 
 def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the position and settings of the run that wrote a folder.
+    """Reads (epoch and step, settings) of the run from metadata.pt.
 
     Raises:
         CheckpointError: metadata.pt is missing or damaged.
@@ -138,10 +138,10 @@ def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def table_sizes(path: Path) -> tuple[int, ...]:
-    """Returns the rows of each table of a folder.
+    """Reads the number of rows of each table of a folder.
 
     Raises:
-        CheckpointError: a description of a table is damaged.
+        CheckpointError: a file is damaged.
     """
     count = len(list(path.glob(_table("*", "meta.pt"))))
     return tuple(_stored_shape(path, i)[0] for i in range(count))
@@ -151,7 +151,7 @@ def check_destination(path: Path) -> None:
     """Refuses to replace anything but a checkpoint of this layout.
 
     Raises:
-        CheckpointError: the folder holds other files, or it is no folder.
+        CheckpointError: the folder holds other files, or is no folder.
     """
     if not path.exists():
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a DLRM in a checkpoint, for training and export.
+"""Saves and loads the weights of a DLRM, for training and export.
 
-Tables are stored per feature, so a checkpoint does not depend on --embedding_type and can be
-spread over devices differently when it is loaded.
+Tables are stored per feature, so a checkpoint depends neither on `embedding_type` nor on the
+placement of the tables.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ _WEIGHT = "weight"
 
 
 def table_group(index: int) -> str:
-    """Returns the group of a feature's table."""
+    """Names the group of a feature's table in a checkpoint."""
     return f"embedding_{index}"
 
 
 def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
-    """Returns this process's weights by group and name, tables by their shards."""
+    """Returns {group: {name: tensor}} of this process's weights and shards."""
     groups = {MLP_GROUP: model.mlp_state()}
     for i, table in read_tables(model.embeddings).items():
         groups[table_group(i)] = {_WEIGHT: table}
@@ -51,14 +51,14 @@ def row_parts(model: DlrmNetwork[LookupsT]) -> dict[str, RowPart]:
 
 
 def load_weights(path: Path, model: DlrmNetwork[LookupsT]) -> None:
-    """Puts the weights of a checkpoint into a model.
+    """Loads the weights of a checkpoint into a model.
 
     Args:
         path: a checkpoint of this project, or a folder in NVIDIA's layout.
-        model: changed in place.
+        model: network whose weights are overwritten.
 
     Raises:
-        CheckpointError: it is missing or damaged, or a shape differs.
+        CheckpointError: the checkpoint is missing or damaged, or a shape differs.
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         nvidia_checkpoint.load(path, model)
@@ -69,7 +69,7 @@ def load_weights(path: Path, model: DlrmNetwork[LookupsT]) -> None:
 
 
 def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
-    """Puts the weights of an opened checkpoint into a model.
+    """Loads the weights of an opened checkpoint into a model.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a shape differs.
@@ -84,7 +84,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
 
 
 def model_settings(path: Path) -> dict[str, Any] | None:
-    """Returns the settings stored with a checkpoint; None for NVIDIA's layout.
+    """Reads the settings of a checkpoint; None for NVIDIA's layout.
 
     Raises:
         CheckpointError: there is no checkpoint.
@@ -96,13 +96,13 @@ def model_settings(path: Path) -> dict[str, Any] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoredModel:
-    """The description of a checkpoint's model.
+    """The model of a checkpoint, without its weights.
 
     Attributes:
-        path: of the checkpoint itself.
-        step: steps it was trained for.
-        config: of the model.
-        table_sizes: rows of each table, as they are stored.
+        path: folder of the checkpoint itself.
+        step: number of training steps.
+        config: settings of the model.
+        table_sizes: rows of each stored table.
     """
 
     path: Path
@@ -111,7 +111,7 @@ class StoredModel:
     table_sizes: tuple[int, ...]
 
     def load(self) -> Dlrm:
-        """Returns the model with its weights, in evaluation mode on the CPU.
+        """Loads the model with its weights, in evaluation mode on the CPU.
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
@@ -122,10 +122,10 @@ class StoredModel:
 
 
 def stored_table_sizes(path: Path) -> tuple[int, ...]:
-    """Returns the rows of each table in a checkpoint.
+    """Reads the number of rows of each table in a checkpoint.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: the checkpoint is missing or damaged.
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         return nvidia_checkpoint.table_sizes(path)
@@ -137,13 +137,13 @@ def stored_table_sizes(path: Path) -> tuple[int, ...]:
 def check_dataset(
     path: Path, names: Sequence[str], table_sizes: Sequence[int], dataset: str
 ) -> None:
-    """Refuses another dataset than that of the training; see `check_same_dataset`.
+    """Refuses a checkpoint trained on a dataset with other table sizes.
 
     Args:
-        path: of the checkpoint, as of `describe_model`.
-        names: of the categorical features of the dataset.
-        table_sizes: rows of the table that each needs.
-        dataset: its name, for the message.
+        path: checkpoint, as for `describe_model`.
+        names: names of the dataset's categorical features.
+        table_sizes: rows of the table that each feature needs.
+        dataset: name of the dataset, for the error message.
 
     Raises:
         CheckpointError: the sizes differ, or the checkpoint is missing or damaged.
@@ -164,13 +164,13 @@ def _sizes(names: Sequence[str], table_sizes: Sequence[int]) -> dict[str, int]:
 
 
 def describe_model(path: Path) -> StoredModel:
-    """Reads what model a checkpoint holds, without its weights.
+    """Reads the model of a checkpoint, without its weights.
 
     Args:
         path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
 
     Raises:
-        CheckpointError: it is missing, damaged or of another model.
+        CheckpointError: the checkpoint is missing, damaged or of another model.
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         data, settings = nvidia_checkpoint.read_metadata(path)
@@ -190,5 +190,5 @@ def _model_config(path: Path, settings: Mapping[str, Any]) -> ModelConfig:
         raise CheckpointError(
             f"{path}: its settings have no {', '.join(sorted(missing))}: not a checkpoint of DLRM"
         )
-    # Which kernel multiplies is a matter of the machine, and apex is for training.
+    # apex depends on the machine and is for training.
     return section_from_dict(ModelConfig, {**settings, "optimized_mlp": False})

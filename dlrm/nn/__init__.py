@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that the model is composed of."""
+"""Layers of DLRM: MLPs, embeddings and interactions."""

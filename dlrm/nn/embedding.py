@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables of all categorical features, in the four ways of --embedding_type.
+"""Embedding tables of all categorical features, a class per `embedding_type`.
 
-All of them look up [B, F] ids and give [B, F, D]; they differ in where the tables lie and how the
-gradient of the looked-up rows reaches the optimizer. None ever makes a gradient of a whole table.
-Letters: B batch, F tables, D embedding dimension, R rows of the joint table, L = B x F lookups.
+All map ids [B, F] to vectors [B, F, D]. They differ in storage (one joint table or one per feature)
+and in how row gradients reach the optimizer; none computes a gradient of a whole table.
 """
 
 import abc
@@ -22,11 +21,11 @@ from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
 
 LookupsT = TypeVar("LookupsT")
-"""Ids as the tables take them: a tensor, or what several ranks exchange."""
+"""Type of the ids: a tensor on one device, exchanged lookups on several."""
 
-_NONE_BAD = torch.iinfo(torch.int64).max
+_NO_BAD_ID = torch.iinfo(torch.int64).max
 _LONG_ROW = 64
-"""Columns of a row from which on a lookup costs more than reading the result again."""
+"""Columns from which on inference is faster with lookup and dot products in one pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,10 +33,10 @@ class Shard:
     """The rows of one feature's table that a process stores.
 
     Attributes:
-        rows: of the table: first, past the last, and step, the number of shards dealt out by row.
-        storage: number of the stored table that holds them.
-        stored_rows: their rows there.
-        is_saved_here: whether this process saves them; of copies one process does.
+        rows: their numbers in the feature's table; the step is W for a row-wise table, else 1.
+        storage: number of the stored table with these rows.
+        stored_rows: their numbers in the stored table.
+        is_saved_here: whether this process saves them; only one rank saves a replicated table.
     """
 
     rows: slice
@@ -46,12 +45,12 @@ class Shard:
     is_saved_here: bool = True
 
     def view(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Returns the shard's rows of tensors with the stored tables' rows."""
+        """Returns this shard's rows of tensors shaped like the stored tables."""
         return tensors[self.storage][self.stored_rows]
 
 
 def joint_shards(table_sizes: Sequence[int]) -> dict[int, Shard]:
-    """Returns the shards of whole tables, joined one after the other."""
+    """Returns {feature: shard} of a joint table of whole tables."""
     starts = itertools.accumulate(table_sizes, initial=0)
     return {
         feature: Shard(slice(0, rows, 1), 0, slice(start, start + rows))
@@ -60,15 +59,12 @@ def joint_shards(table_sizes: Sequence[int]) -> dict[int, Shard]:
 
 
 class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
-    """Tables of all categorical features.
+    """Embedding tables of all categorical features.
 
     Args:
         table_sizes: rows of each table.
-        embedding_dim: D.
+        embedding_dim: D, columns of each table.
         hash_indices: take ids modulo the table size.
-
-    Attributes:
-        table_sizes: as given.
     """
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
@@ -79,13 +75,13 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         self.trainable = True
 
     def prepare(self, ids: LookupsT) -> LookupsT:
-        """Starts the communication of `forward`, so that it overlaps with computing.
+        """Starts the communication of `forward`, to overlap it with computation.
 
         Args:
-            ids: as the batch has them.
+            ids: lookups of the batch.
 
         Returns:
-            What `forward` takes.
+            The argument for `forward`.
         """
         return ids
 
@@ -94,40 +90,40 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """Looks up one row per feature.
 
         Args:
-            ids: [B, F] int, in [0, table size), or lookups of several ranks; never changed.
-            dtype: of the result.
+            ids: [B, F] int in [0, table size), or exchanged lookups; never modified.
+            dtype: dtype of the vectors.
 
         Returns:
-            [B, F, D] of `dtype`.
+            [B, F, D] vectors.
         """
 
     def prefers_one_pass(self) -> bool:
-        """Returns whether `interact` is faster than lookup and interaction apart."""
+        """Returns whether `interact` is faster than two separate ops."""
         return False
 
     def interact(self, ids: LookupsT, bottom: Tensor) -> Tensor:
-        """Looks up the rows and takes their dot products.
+        """Computes the dot interaction of the looked-up vectors.
 
         Args:
             ids: as in `forward`.
-            bottom: [B, D], output of the bottom MLP.
+            bottom: [B, D] output of the bottom MLP.
 
         Returns:
-            The result of `ops.dot_interaction` for the looked-up rows.
+            [B, width] as `ops.dot_interaction` returns it.
         """
         return ops.dot_interaction(self(ids, bottom.dtype), bottom)
 
     @abc.abstractmethod
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the tables in memory; changing them changes the model."""
+        """Returns the tables as stored, without copying them."""
 
     @abc.abstractmethod
     def shards(self) -> dict[int, Shard]:
-        """Returns this process's rows of each feature, if it has any."""
+        """Returns {feature: shard} of the features with rows on this process."""
 
     @abc.abstractmethod
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients that backward left, and forgets them."""
+        """Returns the row gradients of the last backward pass and clears them."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -145,17 +141,17 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
                 load_table(self, feature, drawn)
 
     def raise_bad_ids(self) -> None:
-        """Refuses ids outside their tables met so far; waits for the device.
+        """Refuses ids outside their tables in earlier batches; waits for the device.
 
-        On a CPU such ids are refused by the lookup itself.
+        On a CPU the lookup itself refuses such ids.
 
         Raises:
-            UserError: names the feature.
+            UserError: an id was outside its table; names the feature.
         """
 
 
 class JointTable(Embeddings[Tensor]):
-    """One [R, D] table for all features, feature i from offset i."""
+    """One [R, D] table for all features, one after the other."""
 
     def __init__(
         self,
@@ -170,7 +166,7 @@ class JointTable(Embeddings[Tensor]):
         self._offsets: Tensor
         self._bad_id: Tensor
         self.register_buffer("_offsets", torch.tensor(starts), persistent=False)
-        self.register_buffer("_bad_id", torch.full((1,), _NONE_BAD), persistent=False)
+        self.register_buffer("_bad_id", torch.full((1,), _NO_BAD_ID), persistent=False)
         self.weight = nn.Parameter(
             ops.use_huge_pages(torch.empty(starts[-1], embedding_dim, dtype=dtype))
         )
@@ -180,11 +176,11 @@ class JointTable(Embeddings[Tensor]):
         """Looks up rows of the joint table.
 
         Args:
-            rows: integers of any shape.
-            dtype: of the result.
+            rows: [...] int32 or int64 row numbers.
+            dtype: dtype of the vectors.
 
         Returns:
-            [..., D] of `dtype`.
+            [..., D] vectors.
         """
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -209,10 +205,10 @@ class JointTable(Embeddings[Tensor]):
         )
 
     def raise_bad_ids(self) -> None:
-        """Refuses ids outside their tables met so far; waits for the device."""
-        position = int(self._bad_id)
-        if position != _NONE_BAD:
-            feature = position % len(self.table_sizes)
+        """Refuses ids outside their tables in earlier batches; waits for the device."""
+        lookup = int(self._bad_id)
+        if lookup != _NO_BAD_ID:
+            feature = lookup % len(self.table_sizes)
             raise UserError(
                 f"categorical feature {feature}: a batch held an id outside [0, "
                 f"{self.table_sizes[feature]}), the rows of its table; the dataset and its feature "
@@ -220,42 +216,42 @@ class JointTable(Embeddings[Tensor]):
             )
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the sparse gradient that backward left, and forgets it."""
+        """Returns the sparse gradient of the last backward pass and clears it."""
         gradient, self.weight.grad = self.weight.grad, None
         return [] if gradient is None else [_from_sparse(0, gradient)]
 
 
 class JointEmbedding(JointTable):
-    """One joint table, looked up by PyTorch with a sparse gradient (`joint`)."""
+    """A joint table in plain PyTorch, with a sparse gradient (`joint`)."""
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Reads rows; their gradient is a sparse tensor."""
+        """Looks up rows with PyTorch's embedding."""
         return nn.functional.embedding(rows, self.weight, sparse=self.trainable).to(dtype)
 
 
 class JointSparseEmbedding(JointTable):
-    """One joint table through the extension's gather, with a sparse gradient (`joint_sparse`).
+    """A joint table with the extension's lookup and a sparse gradient (`joint_sparse`).
 
     The gradient is an ordinary sparse tensor in `weight.grad`, so any optimizer can use it.
     """
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Reads rows; their gradient is a sparse tensor."""
+        """Looks up rows with the extension."""
         return ops.sparse_embedding(self.weight, rows, dtype)
 
 
 class JointFusedEmbedding(JointTable):
-    """One joint table outside autograd, updated in place by rows (`joint_fused`).
+    """A joint table outside autograd, updated in place by rows (`joint_fused`).
 
-    No gradient tensor of the table exists, dense or sparse: the gradient of the looked-up rows
-    leaves through an anchor, see `ops.row_gradient_anchor`.
+    The table has no gradient tensor, dense or sparse: autograd delivers the row gradients through
+    a stand-in tensor, see `ops.row_gradient_anchor`.
 
     Args:
         table_sizes: rows of each table.
-        embedding_dim: D.
+        embedding_dim: D, columns of each table.
         hash_indices: take ids modulo the table size.
-        storage: `float32`; `bfloat16`, written with stochastic rounding; or `planar`, float32 in
-            two halves of which the forward pass reads the high one alone, as bfloat16.
+        storage: `float32`; `bfloat16`, updated with stochastic rounding; or `planar`, float32 in
+            two halves, of which the forward pass reads only the high one, as bfloat16.
     """
 
     def __init__(
@@ -278,22 +274,22 @@ class JointFusedEmbedding(JointTable):
         return [StoredTable(self.weight.data, self.weight_low)]
 
     def _anchor(self, rows: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Returns the holder of these rows' gradient, where one is wanted."""
+        """Returns the tensor that will receive the row gradients, in training."""
         if not (self.trainable and torch.is_grad_enabled()):
             return None
         return self._lookups.anchor(rows, self.embedding_dim, dtype)
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Reads rows; their gradient leaves through an anchor."""
+        """Looks up rows with the extension."""
         anchor = self._anchor(rows, dtype)
         return ops.embedding_gather(self.weight, rows, dtype, anchor=anchor)
 
     def prefers_one_pass(self) -> bool:
-        """Returns whether `interact` is faster than lookup and interaction apart.
+        """Returns whether `interact` is faster than two separate ops.
 
-        Measured on a CPU (AVX-512, two cores): in inference with long rows by a quarter, in
-        training never, because backward reads the rows again. On CUDA it was counted, not
-        measured: it moves half the bytes or less.
+        Measured on a CPU (AVX-512, two cores): a quarter faster in inference with long rows, never
+        in training, because backward reads the rows again. On CUDA it moves half the bytes or less
+        (counted, not measured).
         """
         if self.weight.is_cuda:
             return True
@@ -301,18 +297,18 @@ class JointFusedEmbedding(JointTable):
         return not trains and self.embedding_dim >= _LONG_ROW
 
     def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
-        """Takes the dot products in one pass; [B, F, D] never exists."""
+        """Looks up and multiplies in one pass, without storing [B, F, D]."""
         rows = self._rows(ids)
         anchor = self._anchor(rows, bottom.dtype)
         return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients of the vectors that were looked up."""
+        """Returns the row gradients of the last backward pass and clears them."""
         return self._lookups.take(0)
 
 
 class MultiTableEmbedding(Embeddings[Tensor]):
-    """One table per feature, each with a sparse gradient (`multi_table`)."""
+    """A table per feature in plain PyTorch, with sparse gradients (`multi_table`)."""
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
@@ -325,7 +321,7 @@ class MultiTableEmbedding(Embeddings[Tensor]):
         return [StoredTable(weight.data) for weight in self.weights]
 
     def shards(self) -> dict[int, Shard]:
-        """Returns each stored table whole."""
+        """Returns a shard per feature with all its rows."""
         return {
             feature: Shard(slice(0, rows, 1), feature, slice(0, rows))
             for feature, rows in enumerate(self.table_sizes)
@@ -342,7 +338,7 @@ class MultiTableEmbedding(Embeddings[Tensor]):
         return torch.stack(vectors, dim=1).to(dtype)
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the sparse gradient of each table that has one."""
+        """Returns the sparse gradients of the last backward pass and clears them."""
         gradients = []
         for i, weight in enumerate(self.weights):
             gradient, weight.grad = weight.grad, None
@@ -352,9 +348,9 @@ class MultiTableEmbedding(Embeddings[Tensor]):
 
 
 def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
-    """Returns the stored rows of each feature as [rows, D] float32.
+    """Returns {feature: [rows, D] float32} of the rows stored on this process.
 
-    They are views of the tables where these are float32, otherwise copies.
+    These are views of float32 tables and copies of others.
     """
     stored = embeddings.stored_tables()
     values = [table.values for table in stored]
@@ -369,12 +365,12 @@ def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
 
 @torch.no_grad()
 def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -> None:
-    """Copies a whole table's values into the rows that are stored here.
+    """Copies a table's values into the rows stored on this process.
 
     Args:
-        embeddings: that store it.
-        feature: its number.
-        values: [rows, D] floating point.
+        embeddings: tables to overwrite.
+        feature: number of the feature.
+        values: [table size, D] floating point, the whole table.
     """
     shard = embeddings.shards().get(feature)
     if shard is None:
@@ -408,7 +404,7 @@ def build_embeddings(
     hash_indices: bool,
     storage: EmbeddingStorage = "float32",
 ) -> Embeddings[Tensor]:
-    """Returns the tables that --embedding_type and --embedding_storage name, freshly drawn."""
+    """Builds embeddings of a type and storage, with random values."""
     tables: Embeddings[Tensor]
     if embedding_type == "joint_fused":
         tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)

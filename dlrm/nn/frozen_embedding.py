@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only embedding tables in plain PyTorch, which every exporter understands.
-
-Letters: B batch, F tables, D embedding dimension, R rows of the joint table.
-"""
+"""Read-only embedding tables in plain PyTorch, for all exporters."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,14 +14,14 @@ _LARGEST = 127
 
 
 def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounds each row to 8 bits with a scale of its own.
+    """Quantizes each row to 8 bits with a scale of its own.
 
     Args:
         table: [R, D] floating point, finite.
 
     Returns:
-        ([R, D] int8 in [-127, 127], [R] float32 scales); a value times its scale is within half a
-        scale of the original.
+        ([R, D] int8 in [-127, 127], [R] float32 scales). An int8 value times its scale differs
+        from the original by at most half a scale.
     """
     values = table.to(torch.float32)
     largest = values.abs().amax(dim=1) if values.shape[1] else values.new_zeros(len(values))
@@ -36,11 +33,11 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class FrozenEmbedding(Embeddings[Tensor]):
-    """One joint table that is only read.
+    """A read-only joint table.
 
     Args:
-        table: [R, D] float32, bfloat16 or int8; kept as it is, never copied.
-        scale: [R] float32, the factor of each row; None where the table is floating point.
+        table: [R, D] float32, bfloat16 or int8; not copied.
+        scale: [R] float32 scale of each row; None for a floating-point table.
         table_sizes: rows of each feature.
         hash_indices: take ids modulo the table size.
     """
@@ -64,7 +61,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
         self.register_buffer("_sizes", torch.tensor(self.table_sizes))
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] ids, which are not checked, to [B, F, D]."""
+        """Maps [B, F] ids, inside their tables, to [B, F, D]."""
         if self.hash_indices:
             ids = torch.remainder(ids, self._sizes)
         rows = ids + self._starts
@@ -76,7 +73,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
         return vectors.view(-1, len(self.table_sizes), self.embedding_dim).to(dtype)
 
     def stored_tables(self) -> list[StoredTable]:
-        """Returns the table as floating point; a copy where it is quantised."""
+        """Returns the table as floating point; a copy if it is quantized."""
         if self.scale is None:
             return [StoredTable(self.table)]
         return [StoredTable(self.table.to(torch.float32) * self.scale.unsqueeze(1))]
@@ -86,5 +83,5 @@ class FrozenEmbedding(Embeddings[Tensor]):
         return joint_shards(self.table_sizes)
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns nothing: the table is not trained."""
+        """Returns an empty list: the table is not trained."""
         return []

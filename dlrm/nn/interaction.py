@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interactions of the bottom-MLP output and the embeddings.
+"""Interactions of the bottom MLP's output and the embeddings.
 
-Every interaction maps the bottom-MLP output [B, D] and the looked-up vectors [B, F, D] (or None,
-without tables) to [B, out_features]. Letters: B batch, F tables, N = F + 1 vectors, D embedding
-dimension.
+Each maps the bottom MLP's output [B, D] and the looked-up vectors [B, F, D] (None without tables)
+to [B, out_features]. N = F + 1 is the number of vectors of a sample.
 """
 
 from typing import Protocol
@@ -16,24 +15,24 @@ from dlrm.nn.mlp import init_linear
 
 
 class DotOp(Protocol):
-    """`ops.dot_interaction`, or its reference."""
+    """Signature of `ops.dot_interaction` and its reference."""
 
     def __call__(self, features: Tensor, bottom: Tensor | None = None) -> Tensor:
         """Maps [B, N - 1, D] and [B, D] to [B, width]."""
 
 
 def _concatenated(bottom: Tensor, vectors: Tensor | None) -> Tensor:
-    """Returns [B, N * D]."""
+    """Concatenates the vectors of each sample: [B, N * D]."""
     return bottom if vectors is None else torch.cat([bottom, vectors.flatten(1)], dim=1)
 
 
 class DotInteraction(nn.Module):
-    """Pairwise dot products.
+    """Pairwise dot products of the vectors, beside the bottom MLP's output.
 
     Args:
         num_vectors: N.
         embedding_dim: D.
-        op: the extension's op, or its reference in plain PyTorch.
+        op: the extension's op, or its definition in plain PyTorch.
     """
 
     def __init__(self, num_vectors: int, embedding_dim: int, op: DotOp) -> None:
@@ -45,14 +44,14 @@ class DotInteraction(nn.Module):
         self._op = op
 
     def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
-        """Gives [B, out_features]: bottom | dot products | zeros."""
+        """Returns [B, out_features]: bottom | dot products | zeros."""
         if vectors is None:
             return self._op(bottom.unsqueeze(1))
         return self._op(vectors, bottom)
 
 
 class CatInteraction(nn.Module):
-    """Plain concatenation.
+    """Plain concatenation of the vectors.
 
     Args:
         num_vectors: N.
@@ -66,7 +65,7 @@ class CatInteraction(nn.Module):
         self.out_features = num_vectors * embedding_dim
 
     def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
-        """Gives [B, N * D]."""
+        """Returns [B, N * D]."""
         return _concatenated(bottom, vectors)
 
 
@@ -76,8 +75,8 @@ class LowRankCross(nn.Module):
     Args:
         num_vectors: N.
         embedding_dim: D.
-        num_layers: cross layers.
-        rank: columns of V.
+        num_layers: number of cross layers.
+        rank: rows of V, the rank of the product WV.
 
     Source: Wang et al. 2021, DCN V2 (arXiv:2008.13535), section 3.3 (one expert).
     """
@@ -98,7 +97,7 @@ class LowRankCross(nn.Module):
             nn.init.zeros_(up.bias)
 
     def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
-        """Gives [B, N * D]."""
+        """Returns [B, N * D]."""
         x0 = _concatenated(bottom, vectors)
         x = x0
         for down, up in zip(self.down, self.up, strict=True):
@@ -116,7 +115,7 @@ def build_interaction(
     dcn_num_layers: int,
     dcn_low_rank_dim: int,
 ) -> Interaction:
-    """Returns the interaction that --interaction_op names."""
+    """Builds the interaction that `interaction_op` names."""
     if interaction_op == "cat":
         return CatInteraction(num_vectors, embedding_dim)
     if interaction_op == "dcnv2":

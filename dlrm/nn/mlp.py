@@ -24,9 +24,9 @@ class Mlp(nn.Module):
 
     Args:
         in_features: width of the input.
-        sizes: width of each layer.
-        final_relu: whether a ReLU follows the last layer too (bottom MLP) or not (top MLP).
-        dropout: share of activations dropped after each hidden layer while training.
+        sizes: outputs of each layer.
+        final_relu: apply a ReLU after the last layer too (bottom MLP).
+        dropout: fraction of activations dropped after each hidden layer in training.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Mlp(nn.Module):
 
 
 class ApexMlp(nn.Module):
-    """The same perceptron through NVIDIA apex's fused kernels (CUDA, float32 and float16).
+    """Runs an `Mlp` with NVIDIA apex's fused kernels (CUDA, float32 and float16).
 
-    apex fuses a ReLU after every layer, so the last layer stays outside where it has none. The
-    linear layers own the parameters, so checkpoints do not depend on this choice.
+    apex applies a ReLU after every layer, so a last layer without one runs in PyTorch. The
+    parameters stay those of the `Mlp`, so checkpoints do not depend on apex.
 
     Args:
-        mlp: the perceptron to run; its parameters are used, not copied.
+        mlp: the perceptron to run.
     """
 
     def __init__(self, mlp: Mlp) -> None:
