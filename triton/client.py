@@ -8,10 +8,10 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
     python triton/client.py --url 127.0.0.1:8001 --model dlrm --mode load \
         --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
 
-The first says what the model takes and gives; the second answers requests, one JSON object a line
-(- reads them from standard input); the third scores the test split and exits 1 where the server
-does not answer as the checkpoint; the fourth measures latency and throughput. Models of both kinds
-are asked alike: rows of a Criteo dataset, or the next item of each user of a dataset of ratings.
+The first prints the model's inputs and outputs; the second sends requests, one JSON object per line
+(- reads standard input); the third evaluates the test split and exits 1 if the server's replies
+differ from the checkpoint's; the fourth measures latency and throughput. DLRM gets samples of a
+Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from recsys.serve.signature import Signature
 
 MISMATCH = 1
 _LOAD_REQUESTS = 64
-"""Distinct requests of a load: one over and over would stay in the processor's cache."""
+"""Distinct requests of a load test; a single one would stay in the processor's cache."""
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -57,28 +57,28 @@ def argument_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", required=True, help="host:port, as triton/serve.py prints it")
     add("--protocol", choices=("grpc", "http"), default="grpc")
-    add("--model", default="dlrm", help="its name on the server")
-    add("--version", default="", help="of the model; default: the one that is served")
-    add("--timeout_s", type=float, default=60.0, help="of a request, in seconds")
+    add("--model", default="dlrm", help="name of the model on the server")
+    add("--version", default="", help="version of the model; default: the one that is served")
+    add("--timeout_s", type=float, default=60.0, help="seconds to wait for a reply")
     add("--mode", choices=("request", "test", "load"), default="request")
-    add("--request", help="file of requests, a JSON object each line; - is standard input")
-    add("--dataset", help="folder of the dataset to ask for")
+    add("--request", help="file of requests, a JSON object per line; - is standard input")
+    add("--dataset", help="folder of the dataset to make requests from")
     add("--dataset_type", choices=("split", "binary", "memmap", "parquet"), default="split",
-        help="of a Criteo dataset")  # fmt: skip
+        help="type of a Criteo dataset")  # fmt: skip
     add("--eval_split", choices=("test", "validation"), default="test")
-    add("--checkpoint", type=Path, help="that was deployed, for --mode test")
-    add("--batch_size", type=int, default=4096, help="rows of a request, for --mode test")
-    add("--tolerance", type=float, default=1e-5, help="of a logit or score, for --mode test")
-    add("--auc_tolerance", type=float, default=1e-6, help="for --mode test")
-    add("--ranking_tolerance", type=float, default=1e-4, help="of HR@10, NDCG@10; --mode test")
-    add("--batch_sizes", default="1,64,4096", help="rows of a request, for --mode load")
-    add("--concurrency", default="1", help="requests under way; several for --mode load")
-    add("--seconds", type=float, default=5.0, help="of each measurement, for --mode load")
+    add("--checkpoint", type=Path, help="deployed checkpoint to compare with in --mode test")
+    add("--batch_size", type=int, default=4096, help="rows of a request in --mode test")
+    add("--tolerance", type=float, default=1e-5, help="largest difference of a logit or score")
+    add("--auc_tolerance", type=float, default=1e-6, help="largest difference of the AUC")
+    add("--ranking_tolerance", type=float, default=1e-4, help="of HR@10 and NDCG@10, likewise")
+    add("--batch_sizes", default="1,64,4096", help="rows of a request in --mode load")
+    add("--concurrency", default="1", help="requests in flight; several for --mode load")
+    add("--seconds", type=float, default=5.0, help="length of a measurement in --mode load")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, 1 for wrong answers, 2 for what is refused."""
+    """Returns 0, 1 for wrong replies, 2 for an error."""
     options = argument_parser().parse_args(arguments)
     try:
         with Endpoint(
@@ -108,7 +108,7 @@ def numbers(flag: str, text: str) -> list[int]:
 
 
 def data_config(options: argparse.Namespace) -> DataConfig:
-    """Returns where the dataset is."""
+    """Returns the dataset and split that the command line names."""
     return DataConfig(
         dataset=options.dataset, dataset_type=options.dataset_type, eval_split=options.eval_split
     )
@@ -128,7 +128,7 @@ def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arr
 
 
 def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
-    """Answers a file's requests; without one, prints the model's signature."""
+    """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
         say(f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request")
         for role, tensors in (
@@ -147,14 +147,14 @@ def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
 
 
 def raw_ids(options: argparse.Namespace, signature: Signature) -> ItemNames | None:
-    """Returns the items' raw ids, if the model takes those."""
+    """Reads the raw item ids, if the model takes these."""
     if signature.inputs[0].dtype != "string":
         return None
     return ItemNames(read_item_map(Path(options.dataset)).raw.to_pylist())
 
 
 def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
-    """Scores a split, beside the checkpoint where one is given."""
+    """Evaluates the model on a split, and compares it with a checkpoint."""
     if options.dataset is None:
         raise UserError("--mode test needs --dataset")
     (concurrency,) = numbers("concurrency", options.concurrency)
@@ -192,7 +192,7 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
 def test_ranking(
     options: argparse.Namespace, endpoint: Endpoint, concurrency: int, size: int
 ) -> int:
-    """Ranks each user's true item, beside the checkpoint if given."""
+    """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
     stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
     sequences = bert4rec_split.open_dataset(Path(options.dataset), stored)
     signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
@@ -216,8 +216,8 @@ def test_ranking(
         causal=stored is not None and stored.causal,
     )
 
-    def shown(figures: Mapping[str, float]) -> str:
-        return ", ".join(f"{name} {value:.6f}" for name, value in figures.items())
+    def shown(metrics: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {value:.6f}" for name, value in metrics.items())
 
     say(f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s")
     if scored.met_before:
@@ -236,11 +236,11 @@ def test_ranking(
     return mismatch(options, "ranking_tolerance")
 
 
-def mismatch(options: argparse.Namespace, of_figures: str) -> int:
-    """Prints that answers differ by more than the tolerances."""
+def mismatch(options: argparse.Namespace, metric_tolerance: str) -> int:
+    """Prints that replies differ by more than the tolerances."""
     fail(
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
-        f"--{of_figures} {getattr(options, of_figures):g})"
+        f"--{metric_tolerance} {getattr(options, metric_tolerance):g})"
     )
     return MISMATCH
 
@@ -248,7 +248,7 @@ def mismatch(options: argparse.Namespace, of_figures: str) -> int:
 def dataset_requests(
     options: argparse.Namespace, endpoint: Endpoint, size: int
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yields (rows, request) over --eval_split, of `size` rows but for the last."""
+    """Yields (rows, request) of --eval_split; `size` rows, the last may have fewer."""
     signature = endpoint.signature
     if not signature.recommends:
         for batch, request in read_requests(data_config(options), signature, size):
@@ -264,7 +264,7 @@ def dataset_requests(
 
 
 def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
-    """Measures each batch size with each number of clients."""
+    """Measures latency and throughput by batch size and number of clients."""
     clients = numbers("concurrency", options.concurrency)
     say(TABLE_HEAD)
     if options.request is not None:
@@ -277,14 +277,14 @@ def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
     if options.dataset is None:
         raise UserError("--mode load needs --dataset, or --request")
     for size in numbers("batch_sizes", options.batch_sizes):
-        whole = (
+        full = (
             request for rows, request in dataset_requests(options, endpoint, size) if rows == size
         )
-        kept = list(itertools.islice(whole, _LOAD_REQUESTS))
-        if not kept:
+        requests = list(itertools.islice(full, _LOAD_REQUESTS))
+        if not requests:
             raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
         for concurrency in clients:
-            say(measure_load(endpoint, kept, concurrency, options.seconds).table_row())
+            say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
     return 0
 
 

@@ -32,9 +32,9 @@ from recsys.serve.served import ServedModel
 from recsys.settings import REQUIRED, section_from_dict, setting
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
-"""Rows after which larger executions only take longer."""
+"""Default of --max_batch_size: larger batches raise the latency, not the throughput."""
 _SCORED_ROWS = 16384
-"""Rows of --dataset that are scored at a time."""
+"""Rows of --dataset that are evaluated at a time."""
 _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
     "python": "eager",
     "pytorch": "torchscript",
@@ -44,7 +44,7 @@ _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeployerOptions:
-    """Settings of this program alone: checkpoint, kind of server, scored rows."""
+    """Settings of this program alone: checkpoint, server and evaluated dataset."""
 
     checkpoint: Path = setting(REQUIRED, "Folder of a checkpoint, or of a run")
     target: Literal["bundled", "container"] = setting(
@@ -69,17 +69,17 @@ SECTIONS: dict[type, str] = {
     DeploySettings: "deployment",
     ServingSettings: "serving",
 }
-"""Sections of the flags, and their headings."""
+"""Sections of the flags -> their headings."""
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines every flag of the deployer; backend and model decide two defaults."""
+    """Defines every flag; two defaults depend on backend and model."""
     defaults = {"format": None, "max_batch_size": None}
     define_settings(flag_values, SECTIONS, defaults=defaults)
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Does what the flags say."""
+    """Deploys the checkpoint and compares the deployed version with it."""
     values, _ = values_from_flags(flag_values, SECTIONS)
     for name in ("checkpoint", "repository"):
         if values[name] is None:
@@ -126,7 +126,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
-    """Returns the settings, with format and batch size by default."""
+    """Fills in the defaults of format and batch size."""
     backend: Backend = values["backend"]
     if options.target == "bundled" and backend != "python":
         raise UserError(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a Triton server on a repository and stops it.
+"""Runs a Triton server on a model repository.
 
     .venv-triton/bin/python triton/serve.py --repository REPO
 
-It listens on 127.0.0.1 with free ports unless told otherwise, prints where when every model is
-ready, or why one is not, and ends with Ctrl-C or SIGTERM.
+It listens on free ports of 127.0.0.1 by default, prints them when all models are ready, or the
+reason why one is not, and ends with Ctrl-C or SIGTERM.
 """
 
 import argparse
@@ -39,13 +39,13 @@ def argument_parser() -> argparse.ArgumentParser:
         "--cache_mib", type=int, default=16, help="response cache, for models deployed with --cache"
     )
     add("--ready_timeout_s", type=float, default=300.0, help="give up loading after this long")
-    add("--log_file", type=Path, help="of the server; default: a file in the temporary folder")
-    add("arguments", nargs="*", help="after --: arguments of tritonserver, as they are")
+    add("--log_file", type=Path, help="log of the server; default: in the temporary folder")
+    add("arguments", nargs="*", help="after --: arguments passed on to tritonserver")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the server until a signal; 1 where it fails."""
+    """Runs the server until a signal; returns 1 if it fails."""
     options = argument_parser().parse_args(arguments)
     log_file = options.log_file
     if log_file is None:
