@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line that all preprocessing commands share."""
+"""Flags, exit status and last lines of every preprocessing command."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from recsys.settings import Sections
 
 
 def values_of(values: flags.FlagValues, sections: Sections) -> dict[str, Any]:
-    """Returns what the flags of a command that makes a dataset say.
+    """Returns the settings given by the flags of a preprocessing command.
 
     Raises:
-        PreprocError: --input or --output is missing, or a text cannot be read.
+        PreprocError: --input or --output is missing, or a value cannot be parsed.
     """
     for name in ("input", "output"):
         if not values[name].value:
@@ -37,9 +37,9 @@ def run(
     interrupted: str,
     describe: Callable[[flags.FlagValues], None] = lambda _: None,
 ) -> int:
-    """Runs a preprocessing command and returns its exit status.
+    """Runs a preprocessing command as `run_command`, and prints the dataset's folder.
 
-    It prints the dataset's folder.
+    `prepare` makes the dataset from parsed flags and returns its folder.
     """
 
     def prepare_and_report(values: flags.FlagValues) -> None:

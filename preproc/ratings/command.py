@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line that the ratings commands share."""
+"""The command line of `preproc.movielens` and `preproc.amazon`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from recsys.settings import section_from_dict
 
 
 def define_flags(source: RatingsSource) -> flags.FlagValues:
-    """Returns the flags of a ratings command, unparsed."""
+    """Defines the flags of a ratings command."""
     values = new_flags()
     folder = f", or the folder of {' or '.join(source.file_names)}" if source.file_names else ""
     help_texts = {
@@ -39,13 +39,13 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
 
 
 def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJob:
-    """Returns the settings of a run.
+    """Reads the settings of a run from parsed flags.
 
     Raises:
-        UserError: a flag has no meaning.
+        UserError: a value is invalid.
     """
     given = command.values_of(values, SECTIONS)
-    # Spark SQL alone: there is no kernel for ratings.
+    # Spark SQL only: there is no kernel for ratings.
     spark = section_from_dict(SparkSettings, given | {"spark_mode": "dataframe"})
     return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
 

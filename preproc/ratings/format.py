@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row grammars of the ratings formats, and diagnoses of bad rows.
+"""Row grammars of the ratings formats, and diagnoses of rejected rows.
 
-The grammar is one regular expression over the bytes of a row, read alike by Python and by RE2.
+The grammar is a regular expression over the bytes of a row, which Python and RE2 read alike.
 """
 
 import dataclasses
@@ -10,14 +10,17 @@ import re
 from typing import Any, Literal, get_args
 
 Column = Literal["user", "item", "rating", "timestamp"]
+USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
+ROW = "row"
+"""Column of the number of a valid row in its file, from 0."""
 
 RejectReason = Literal["columns", "encoding", "user", "item", "rating", "timestamp", "json"]
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 INTEGER_ID = r"(?:0|[1-9][0-9]{0,17})"
 TOKEN_ID = r"[!#-+\--~]{1,128}"
-RATING = r"[0-9]{1,3}(?:\.[0-9]{1,4})?"
-TIMESTAMP = r"-?[0-9]{1,18}"
+RATING_PATTERN = r"[0-9]{1,3}(?:\.[0-9]{1,4})?"
+TIMESTAMP_PATTERN = r"-?[0-9]{1,18}"
 
 TIMESTAMP_LIMIT = 10**18
 RATING_LIMIT = 1000
@@ -45,12 +48,12 @@ class RatingsFormat:
     """The grammar and columns of a ratings file.
 
     Attributes:
-        name: for messages and the manifest.
-        separator: between fields; empty for JSON lines.
-        columns: meaning of the fields, in order.
-        id_pattern: of user and item ids.
-        headers: first lines that are recognised, and skipped.
-        needs_header: the first line must be one of them.
+        name: name in flags, messages and the manifest.
+        separator: text between fields; empty for JSON lines.
+        columns: columns of the fields, in order.
+        id_pattern: regular expression of user and item ids.
+        headers: possible first lines, which are skipped.
+        needs_header: the first line must be one of `headers`.
     """
 
     name: str
@@ -67,30 +70,30 @@ class RatingsFormat:
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether rows carry their time; otherwise the file is in time order."""
+        """Whether rows have timestamps; files of others are in time order."""
         return "timestamp" in self.columns
 
     def pattern(self, column: Column) -> str:
         """Returns the regular expression of a field."""
-        return {"rating": RATING, "timestamp": TIMESTAMP}.get(column, self.id_pattern)
+        return {RATING: RATING_PATTERN, TIMESTAMP: TIMESTAMP_PATTERN}.get(column, self.id_pattern)
 
     def grammar(self) -> str:
         """Returns the regular expression of a row without its line end.
 
-        Of JSON it is a first sieve only: one object a line.
+        For JSON it only requires an object; `is_good` checks the fields.
         """
         if self.is_json:
             return r"\{[^\n]*\}"
         return re.escape(self.separator).join(self.pattern(c) for c in self.columns)
 
     def is_good(self, row: bytes) -> bool:
-        """Returns whether a row follows the grammar, fields of JSON included."""
+        """Checks a row against the grammar, with the fields of JSON."""
         if self.is_json:
             return _json_fault(row) is None
         return re.fullmatch(self.grammar().encode(), row) is not None
 
     def diagnose(self, row: bytes) -> tuple[RejectReason, str]:
-        """Returns why a row is bad: the reason and an explanation."""
+        """Returns the reason for a rejected row, and an explanation."""
         if self.is_json:
             return _json_fault(row) or ("json", "the object cannot be read")
         fields = row.split(self.separator.encode())
@@ -108,7 +111,7 @@ class RatingsFormat:
 
 
 def _json_fault(row: bytes) -> tuple[RejectReason, str] | None:
-    """Returns the fault of a line of JSON, None if sound."""
+    """Returns the reason and explanation for invalid JSON, None if valid."""
     value_or_fault = _read_json(row)
     if isinstance(value_or_fault, str):
         return "json", value_or_fault
@@ -134,7 +137,7 @@ def _is_number(value: Any, column: Column) -> bool:
 
 
 def _read_json(row: bytes) -> dict[str, Any] | str:
-    """Returns the object of a line, or what is wrong with it."""
+    """Returns the object of a line, or an error message."""
     try:
         value = json.loads(row)
     except (ValueError, RecursionError) as error:
@@ -145,7 +148,7 @@ def _read_json(row: bytes) -> dict[str, Any] | str:
 
 
 def show(value: bytes) -> str:
-    """Returns bytes for a message, cut where they are long."""
+    """Quotes bytes for a message, at most 60 characters of them."""
     text = value.decode("latin-1").encode("unicode_escape").decode("ascii")
     return f"'{text}'" if len(text) <= _SHOWN_BYTES else f"'{text[:_SHOWN_BYTES]}...'"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers raw ids; drops users and items with few interactions."""
+"""Dense ids of users and items, and the k-core filter."""
 
 from typing import Literal, get_args
 
@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from preproc.ratings.format import ITEM, USER
 from recsys.data.sequences import RawIds, order_raw_ids
 
 Int32Array = npt.NDArray[np.int32]
@@ -14,14 +15,17 @@ Int32Array = npt.NDArray[np.int32]
 KCore = Literal["iterated", "once"]
 KCORES: tuple[KCore, ...] = get_args(KCore)
 
+FIRST_IDS = {USER: 0, ITEM: 1}
+"""The first dense id of each column."""
+
 _SLICE_ROWS = 2**22
 _MIN_PENDING = 2**20
 
 
 class IdColumn:
-    """A column of raw ids, read in chunks, as codes.
+    """A column of raw ids, dictionary-encoded as it grows.
 
-    It holds 4 bytes a row, and each id once.
+    Memory is 4 bytes a row, and each id once.
     """
 
     def __init__(self) -> None:
@@ -31,7 +35,7 @@ class IdColumn:
         self._pending_values = 0
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Takes the next rows, dictionary-encoded."""
+        """Appends rows, dictionary-encoded."""
         for chunk in column.chunks:
             self._pending.append(chunk)
             self._pending_values += len(chunk.dictionary)
@@ -49,67 +53,43 @@ class IdColumn:
         self._pending, self._pending_values = [], 0
 
     def finish(self) -> tuple[Int32Array, pa.Array]:
-        """Returns the codes of all rows and their raw ids.
-
-        The column is empty afterwards.
-        """
+        """Returns the codes [rows] and the raw ids; frees the codes."""
         self._merge()
         codes = np.concatenate([*self._codes, np.empty(0, np.int32)])
         self._codes = []
         return codes, self._values
 
 
-def dense_users(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
-    """Numbers the users that occur from 0, by raw id.
+def order_ids(column: str, raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the indices of raw ids in dense id order.
+
+    Users are ordered by raw id, items by count descending, then raw id.
 
     Args:
-        codes: [n] places in `raw`.
-        raw: raw ids.
-
-    Returns:
-        [n] dense ids, and what they stand for.
+        column: `user` or `item`.
+        raw: [ids] distinct raw ids.
+        counts: [ids] interactions of each.
     """
-    counts, present = _count(codes, raw)
-    order = order_raw_ids(raw.take(pa.array(present)))
-    return _renumber(codes, raw, counts, present[order], first_id=0)
-
-
-def dense_items(codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
-    """Numbers the items from 1, by count descending, then raw id.
-
-    Args:
-        codes: [n] places in `raw`.
-        raw: raw ids.
-
-    Returns:
-        [n] dense ids, and what they stand for.
-    """
-    counts, present = _count(codes, raw)
-    order = order_items(raw.take(pa.array(present)), counts[present])
-    return _renumber(codes, raw, counts, present[order], first_id=1)
-
-
-def order_items(raw: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the order of items: count descending, then raw id."""
     by_raw = order_raw_ids(raw)
-    return by_raw[np.argsort(-counts[by_raw], kind="stable")]
+    return by_raw if column == USER else by_raw[np.argsort(-counts[by_raw], kind="stable")]
 
 
-def _count(codes: Int32Array, raw: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def dense_ids(column: str, codes: Int32Array, raw: pa.Array) -> tuple[Int32Array, RawIds]:
+    """Encodes a column in dense ids, numbering the raw ids that occur.
+
+    Args:
+        column: `user` or `item`.
+        codes: [rows] indices into `raw`.
+        raw: raw ids, of which some may not occur.
+
+    Returns:
+        [rows] dense ids; the raw ids and their counts, in id order.
+    """
     counts = np.bincount(codes, minlength=len(raw))
-    return counts, np.flatnonzero(counts)
-
-
-def _renumber(
-    codes: Int32Array,
-    raw: pa.Array,
-    counts: npt.NDArray[np.int64],
-    ordered: npt.NDArray[np.int64],
-    *,
-    first_id: int,
-) -> tuple[Int32Array, RawIds]:
+    present = np.flatnonzero(counts)
+    ordered = present[order_ids(column, raw.take(pa.array(present)), counts[present])]
     dense = np.zeros(len(raw), np.int32)
-    dense[ordered] = np.arange(first_id, first_id + len(ordered), dtype=np.int32)
+    dense[ordered] = np.arange(len(ordered), dtype=np.int32) + FIRST_IDS[column]
     return dense[codes], RawIds(raw.take(pa.array(ordered)), counts[ordered])
 
 
@@ -121,22 +101,21 @@ def kcore(
     min_item_count: int,
     kind: KCore,
 ) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Chooses the interactions whose user and item have enough of them.
+    """Selects the interactions of users and items that have enough of them.
 
     A pass drops the items with fewer than `min_item_count` interactions, then the users with fewer
     than `min_user_count` among the rest. Repeats of a pair count each time.
 
     Args:
-        users: [n] numbers from 0.
-        items: [n] numbers from 0.
-        min_user_count: of the interactions of a user.
-        min_item_count: of the interactions of an item.
-        kind: `once` makes one pass, after which items may again be short of interactions;
-            `iterated` makes passes until one drops nothing. The result is the same in whatever
-            order users and items are dropped.
+        users: [interactions] codes from 0.
+        items: [interactions] codes from 0.
+        min_user_count: fewest interactions of a user.
+        min_item_count: fewest interactions of an item.
+        kind: `once` makes one pass, after which items may be short again; `iterated` makes passes
+            until one drops nothing, with the same result in any order of dropping.
 
     Returns:
-        The places of the chosen interactions, ascending (None: all of them), and the number of
+        The indices of the selected interactions, ascending (None: all of them), and the number of
         passes that dropped something.
     """
     kept: npt.NDArray[np.int64] | None = None
@@ -157,12 +136,12 @@ def kcore(
 
 
 def _has_enough(codes: Int32Array, minimum: int) -> npt.NDArray[np.bool_] | None:
-    """Returns a mask of frequent codes, None if all are."""
+    """Returns a mask [rows] of frequent codes, None if all are."""
     if minimum <= 1 or len(codes) == 0:
         return None
     num_codes = int(codes.max()) + 1
     counts = np.zeros(num_codes, np.int64)
-    # NumPy makes int64 of what it counts and looks up: in slices, that stays small.
+    # NumPy converts codes to int64 to count and look up: in slices, the copies stay small.
     slices = [slice(i, i + _SLICE_ROWS) for i in range(0, len(codes), _SLICE_ROWS)]
     for rows in slices:
         counts += np.bincount(codes[rows], minlength=num_codes)

@@ -12,7 +12,7 @@ from preproc.ratings.format import AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, RatingsFor
 from preproc.ratings.job import RatingsJob
 
 RATINGS_FILE = "a ratings file"
-"""What a file should be, for messages about text that is not."""
+"""Noun for the messages about other files."""
 
 SAMPLE_ROWS = 100
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -21,10 +21,10 @@ _ASIN = re.compile(rb"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
 
 def find_file(job: RatingsJob) -> InputFile:
-    """Returns the ratings file of a run.
+    """Finds the ratings file of a run.
 
     Raises:
-        PreprocError: it is missing, ambiguous, empty, or packed in a way that is not supported.
+        PreprocError: it is missing, ambiguous, empty, or of an unsupported compression.
     """
     path = job.input
     if not path.exists():
@@ -33,12 +33,11 @@ def find_file(job: RatingsJob) -> InputFile:
         names = [n + suffix for n in job.source.file_names for suffix in ("", ".gz")]
         present = [path / n for n in names if (path / n).is_file()]
         if len(present) != 1:
-            what = ", ".join(f.name for f in present) or "none of " + ", ".join(
-                job.source.file_names
-            )
-            what = what if job.source.file_names else "a folder"
+            listed = ", ".join(f.name for f in present)
+            listed = listed or "none of " + ", ".join(job.source.file_names)
+            came = listed if job.source.file_names else "a folder"
             raise PreprocError(
-                f"`input` {path}: must name one ratings file, found {what}; give the path of the "
+                f"`input` {path}: must name one ratings file, found {came}; give the path of the "
                 "file itself"
             )
         path = present[0]
@@ -50,10 +49,10 @@ def find_file(job: RatingsJob) -> InputFile:
 
 
 def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, float]:
-    """Detects a file's format and mean row length by its first rows.
+    """Detects a file's format and mean row bytes from its first rows.
 
     Raises:
-        PreprocError: no row is good, or the order of columns cannot be told.
+        PreprocError: no row is valid, or the order of columns is ambiguous.
     """
     chunk = next(read_chunks(file, 2**18, RATINGS_FILE))
     rows = [chunk.row(i) for i in range(min(chunk.num_lines, SAMPLE_ROWS))]
@@ -83,7 +82,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
             "header"
         )
     if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
-        best = _order_of_columns(job, file, [r for r in rows if best.is_good(r)])
+        best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
     return best, length
@@ -98,21 +97,18 @@ def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> R
     return layout
 
 
-def _order_of_columns(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
-    """Returns whether users or items come first, without a header.
-
-    Items are ASINs or ISBNs.
-    """
+def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> RatingsFormat:
+    """Detects whether users or items, which are ASINs or ISBNs, come first."""
     orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
     if job.columns != "auto":
         return orders[job.columns]
     fields = [row.split(b",") for row in rows]
     first, second = (all(_ASIN.fullmatch(f[i]) for f in fields) for i in (0, 1))
     if first == second:
-        what = "both" if first else "neither"
+        alike = "both" if first else "neither"
         raise PreprocError(
             f"{file.path}: which column holds the items cannot be told from the first rows "
-            f"({what} look like ASINs: {show(rows[0])}); say it with `columns` user,item or "
+            f"({alike} look like ASINs: {show(rows[0])}); say it with `columns` user,item or "
             "`columns` item,user"
         )
     return orders["item,user" if first else "user,item"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of one ratings run, validated."""
+"""Settings of a ratings run, and the families of ratings files."""
 
 import dataclasses
 import math
@@ -10,6 +10,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
+from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
@@ -25,9 +26,6 @@ from preproc.spark.settings import SparkSettings
 from recsys.data.sequences import MIN_LENGTH
 from recsys.settings import REQUIRED, require_choices, setting
 
-RatingsEngine = Literal["pyarrow", "nvtabular", "spark"]
-RATINGS_ENGINES: tuple[RatingsEngine, ...] = get_args(RatingsEngine)
-
 BadRows = Literal["refuse", "quarantine"]
 BAD_ROWS: tuple[BadRows, ...] = get_args(BadRows)
 
@@ -37,11 +35,11 @@ class RatingsSource:
     """A family of ratings files.
 
     Attributes:
-        name: for the manifest.
-        formats: those it comes in.
-        file_names: looked for in a folder, as they are or with .gz.
-        min_user_count: default for logs (text files are filtered already).
-        min_item_count: default for logs.
+        name: `source` of the manifest.
+        formats: formats of its files.
+        file_names: names to look for in a folder, with or without .gz.
+        min_user_count: default for files with timestamps (text files are filtered already).
+        min_item_count: default for files with timestamps.
     """
 
     name: str
@@ -76,7 +74,7 @@ COLUMN_ORDERS = ("auto", "user,item", "item,user")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsJob:
-    """Settings of one run, `source` being the family of files."""
+    """Settings of a run; `source` is the family of files."""
 
     source: RatingsSource
     input: Path = setting(REQUIRED, "A ratings file, plain or gzip.")
@@ -105,7 +103,7 @@ class RatingsJob:
     max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
     progress: ProgressMode = setting("none", PROGRESS_HELP)
     overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
-    engine: RatingsEngine = setting("pyarrow", f"Who does the work: {', '.join(RATINGS_ENGINES)}.")
+    engine: str = setting("pyarrow", f"Who does the work: {', '.join(ENGINES)}.")
     nvtabular_python: Path | None = setting(
         None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
     )
@@ -114,9 +112,8 @@ class RatingsJob:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        require_choices(
-            self, {"format": self.source.format_names, "columns": COLUMN_ORDERS}, separator=" | "
-        )
+        choices = {"format": self.source.format_names, "columns": COLUMN_ORDERS, "engine": ENGINES}
+        require_choices(self, choices, separator=" | ")
         if not math.isfinite(self.min_rating):
             raise PreprocError(f"`min_rating` must be a number, got {self.min_rating}")
         if self.min_user_count is not None and self.min_user_count < MIN_LENGTH:
@@ -132,7 +129,7 @@ class RatingsJob:
             )
 
     def resolve(self, layout: RatingsFormat) -> "RatingsJob":
-        """Returns the job with the minimum counts that suit a format.
+        """Sets the default minimum counts for a format.
 
         Raises:
             PreprocError: a setting contradicts the format.

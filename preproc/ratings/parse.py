@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses ratings: the grammar judges rows, Arrow reads the good.
+"""Parses ratings: the grammar validates rows, Arrow reads the valid ones.
 
-No CSV or JSON reader is trusted to find malformed rows: each accepts some of them silently.
+No CSV or JSON reader is trusted to reject malformed rows: each accepts some of them silently.
 """
 
 import dataclasses
@@ -36,18 +36,18 @@ _JSON_SCHEMA = pa.schema(
         for key, column in JSON_KEYS.items()
     ]
 )
-_JSON_BLOCK_BYTES = 4 * 2**20  # longer than any line that is let through
+_JSON_BLOCK_BYTES = 4 * 2**20  # longer than the longest allowed line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interactions:
-    """The good rows of a chunk, in file order.
+    """The valid rows of a chunk, in file order.
 
     Attributes:
-        users: chunked dictionary of raw ids.
-        items: chunked dictionary of raw ids.
-        ratings: float64, None where the format has none.
-        timestamps: int64, None where the format has none.
+        users: [rows] raw ids, dictionary-encoded.
+        items: [rows] raw ids, dictionary-encoded.
+        ratings: [rows], None if the format has none.
+        timestamps: [rows], None if the format has none.
     """
 
     users: pa.ChunkedArray
@@ -62,20 +62,20 @@ class Interactions:
 def parse_chunk(
     chunk: Chunk, layout: RatingsFormat, *, skip_header: bool
 ) -> tuple[Interactions, npt.NDArray[np.int64]]:
-    """Returns a chunk's good rows and the line numbers of others.
+    """Returns a chunk's valid rows and the line numbers of others.
 
     Args:
-        chunk: the lines.
-        layout: how they are written.
-        skip_header: the first line is a header: neither good nor bad.
+        chunk: lines of a ratings file.
+        layout: format of the lines.
+        skip_header: skip the first line, a header.
     """
     good = chunk.matches(layout.grammar())
     bad = ~good
     if skip_header:
         good[0] = bad[0] = False
     if layout.is_json:
-        table, refused = _sound_objects(chunk, np.flatnonzero(good))
-        bad[refused] = True
+        table, invalid = _read_valid_objects(chunk, np.flatnonzero(good))
+        bad[invalid] = True
         table = table.rename_columns(list(JSON_KEYS.values()))
     else:
         table = _read_fields(chunk.text_of(good), layout)
@@ -96,7 +96,7 @@ def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
     types = {c: _COLUMN_TYPES[c] for c in layout.columns}
     if not text:
         return pa.table({c: pa.array([], t) for c, t in types.items()})
-    # Arrow knows separators of one byte; with "::" every second field is empty, and not read.
+    # Arrow takes separators of one byte; with "::" every second field is empty, and not read.
     names: list[str] = []
     for column in layout.columns:
         names += [column, *(f"{column}{i}" for i in range(1, len(layout.separator)))]
@@ -132,44 +132,44 @@ def _read_json(text: bytes) -> pa.Table:
     )
 
 
-def _sound_objects(
-    chunk: Chunk, places: npt.NDArray[np.int64]
+def _read_valid_objects(
+    chunk: Chunk, candidates: npt.NDArray[np.int64]
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Returns the rows of sound lines and the numbers of others.
+    """Returns the rows of valid lines and the numbers of others.
 
-    Arrow refuses a text as a whole, so it is halved until the lines at fault are found: the verdict
-    on a line does not depend on its neighbours.
+    Arrow rejects a text as a whole, so it is halved down to the lines at fault: whether a line is
+    valid does not depend on its neighbours.
     """
-    tables, refused = [_JSON_SCHEMA.empty_table()], []
-    pending = [places]
+    tables, invalid = [_JSON_SCHEMA.empty_table()], []
+    pending = [candidates]
     while pending:
         lines = pending.pop()
-        chosen = np.zeros(chunk.num_lines, np.bool_)
-        chosen[lines] = True
-        table = _read_objects(chunk.text_of(chosen), len(lines))
+        mask = np.zeros(chunk.num_lines, np.bool_)
+        mask[lines] = True
+        table = _read_objects(chunk.text_of(mask), len(lines))
         if table is not None:
-            is_sound = _is_sound(table)
-            tables.append(table if is_sound.all() else table.filter(pa.array(is_sound)))
-            refused += lines[~is_sound].tolist()
+            is_valid = _is_valid(table)
+            tables.append(table if is_valid.all() else table.filter(pa.array(is_valid)))
+            invalid += lines[~is_valid].tolist()
         elif len(lines) == 1:
-            refused.append(int(lines[0]))
+            invalid.append(int(lines[0]))
         else:
             pending += [lines[len(lines) // 2 :], lines[: len(lines) // 2]]  # the first half next
-    return pa.concat_tables(tables), np.array(refused, np.int64)
+    return pa.concat_tables(tables), np.array(invalid, np.int64)
 
 
 def _read_objects(text: bytes, num_lines: int) -> pa.Table | None:
-    """Returns one row a line, None if that cannot be had."""
+    """Reads one row a line, None if Arrow reads another number."""
     try:
         table = _read_json(text)
     except pa.ArrowInvalid:
         return None
-    return table if len(table) == num_lines else None  # two objects may stand in one line
+    return table if len(table) == num_lines else None  # a line may have two objects
 
 
-def _is_sound(table: pa.Table) -> BoolArray:
-    """Returns which objects have all fields, and good values in them."""
-    sound = np.ones(len(table), np.bool_)
+def _is_valid(table: pa.Table) -> BoolArray:
+    """Returns a mask [rows] of the objects with all fields, in range."""
+    valid = np.ones(len(table), np.bool_)
     for key, column in JSON_KEYS.items():
         values = table.column(key)
         if column in ("user", "item"):
@@ -180,5 +180,5 @@ def _is_sound(table: pa.Table) -> BoolArray:
             checked = pc.and_(
                 pc.greater(values, -TIMESTAMP_LIMIT), pc.less(values, TIMESTAMP_LIMIT)
             )
-        sound &= np.array(pc.fill_null(checked, False))
-    return sound
+        valid &= np.array(pc.fill_null(checked, False))
+    return valid

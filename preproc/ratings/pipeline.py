@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ratings run, from checks before work to the final rename.
+"""A ratings run, from the first checks to the final rename."""
 
-Peak memory is about 45 bytes for each row at or above --min_rating, plus each raw id twice, plus
-about 200 MiB.
-"""
-
+import collections
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import Workspace, check_output, existing_folder
+from preproc.ratings.engines import ENGINES
+from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.order import Filtered, order_sequences
-from preproc.ratings.read import CHUNK_BYTES, Ratings, RatingsSink, read_ratings
+from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from recsys.data.manifest import Manifest, file_checksum, fingerprint
 from recsys.data.sequences import write_sequences
 from recsys.errors import as_flags
@@ -31,14 +28,14 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     """Makes a dataset of sequences from a ratings file.
 
     Args:
-        job: what to do.
-        chunk_bytes: text read at a time; the result does not depend on it.
+        job: settings of the run.
+        chunk_bytes: bytes of text read at a time; the result does not depend on it.
 
     Returns:
         The dataset folder.
 
     Raises:
-        PreprocError: input, settings or machine do not allow it.
+        PreprocError: the input, the settings or the machine do not allow it.
     """
     check_output(job.output, job.input, None, overwrite=job.overwrite)
     file = find_file(job)
@@ -59,29 +56,18 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             if InputFile.open(file.path).identity != file.identity:
                 raise PreprocError(f"{file.path}: changed while it was read; run the command again")
 
-        sink: RatingsSink
-        if job.engine == "nvtabular":
-            from preproc.ratings.engines import nvtabular as nvtabular_ratings
-
-            sink, filtered, engine = nvtabular_ratings.run(job, read, workspace.root, reporter)
-        elif job.engine == "spark":
-            from preproc.ratings.engines import spark as spark_ratings
-
-            sink, filtered, engine = spark_ratings.run(job, read, workspace.root, reporter)
-        else:
-            sink = ratings = Ratings()
-            read(ratings)
-            filtered = order_sequences(job, ratings, reporter)
-            engine = {"name": "pyarrow", "version": pa.__version__}
-        num_rows, bad = sink.num_rows, sink.bad
+        run: Engine = importlib.import_module(ENGINES[job.engine]).run
+        sink, filtered, engine = run(job, read, workspace.root, reporter)
+        num_rows, rejected = sink.num_rows, sink.rejected
+        del sink  # of the pyarrow engine: all ids
         dataset = workspace.staging_dir("sequences") / "dataset"
         shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
         dataset.mkdir()
         write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
-        if bad:
-            write_quarantine(dataset / QUARANTINE_FILE, bad)
+        if rejected:
+            write_quarantine(dataset / QUARANTINE_FILE, rejected)
         semantics = _semantics(job, layout.name, layout.columns)
-        _save_manifest(dataset, engine, semantics, file, num_rows, bad, filtered)
+        _save_manifest(dataset, engine, semantics, file, num_rows, rejected, filtered)
         workspace.publish(dataset)
     return job.output
 
@@ -106,7 +92,7 @@ def _save_manifest(
     semantics: dict[str, Any],
     file: InputFile,
     num_rows: int,
-    bad: list[RejectedRow],
+    rejected: list[RejectedRow],
     filtered: Filtered,
 ) -> None:
     files = Manifest.describe_files(dataset)
@@ -120,7 +106,7 @@ def _save_manifest(
                 "name": file.path.name,
                 "bytes": file.size,
                 "rows": num_rows,
-                "rejected": len(bad),
+                "rejected": len(rejected),
                 "xxh3_128": file_checksum(file.path),
             }
         ],
@@ -130,7 +116,7 @@ def _save_manifest(
             "test": users,
         },
         positives={},
-        rejected={r: sum(b.reason == r for b in bad) for r in sorted({b.reason for b in bad})},
+        rejected=dict(sorted(collections.Counter(row.reason for row in rejected).items())),
         cardinalities=[len(filtered.items) + 1],
         files=files,
         fingerprint=fingerprint(files),

@@ -1,2 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that turn ratings into sequences beside the embedded one."""
+"""Registry of the ratings engines: all make the same bytes."""
+
+ENGINES = {
+    "pyarrow": "preproc.ratings.engines.pyarrow",
+    "nvtabular": "preproc.ratings.engines.nvtabular",
+    "spark": "preproc.ratings.engines.spark",
+}
+"""The module of each engine; its `run` is an `Engine` of `preproc.ratings.histories`."""

@@ -7,9 +7,8 @@ of dense ids follows `ratings.ids`, since NVTabular breaks ties at random. Memor
 ids, and about 28 bytes for each row that passes the filters.
 """
 
-import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +29,24 @@ from preproc.nvtabular.counts import (
     write_vocabulary,
 )
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
-from preproc.ratings.ids import order_items
+from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
+from preproc.ratings.histories import (
+    EngineResult,
+    FilterCounts,
+    Read,
+    collect,
+    nothing_left,
+    time_keys,
+)
+from preproc.ratings.ids import FIRST_IDS, order_ids
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left, time_keys
-from preproc.ratings.read import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsSink, RawParts
-from recsys.data.sequences import RawIds, order_raw_ids
+from preproc.ratings.read import RawParts
+from recsys.data.sequences import RawIds
 from recsys.settings import default_threads
 
 
-def run(
-    job: RatingsJob,
-    read: Callable[[RatingsSink], None],
-    folder: Path,
-    reporter: ProgressReporter,
-) -> tuple[RatingsSink, Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file with NVTabular.
-
-    Args:
-        job: resolved, with both minimum counts.
-        read: reads the file into a sink.
-        folder: for temporary files; exists, and is removed by the caller.
-        reporter: shows the stages.
-
-    Returns:
-        The rows as read, those that pass the filters, and the engine for the manifest.
-
-    Raises:
-        PreprocError: NVTabular is missing or failed, or no row is left.
-    """
+def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -> EngineResult:
+    """Makes the histories of a ratings file with NVTabular; see `Engine`."""
     process = NvtabularProcess(
         job.nvtabular_python, job.nvtabular_device, None, default_threads(), folder / "log"
     )
@@ -65,34 +54,14 @@ def run(
         (folder / "raw").mkdir()
         raw = RawParts(folder / "raw")
         read(raw)
-        dense = _make_dense(job, process, raw, folder, reporter)
-    if dense is None:
-        raise nothing_left(job, raw.num_rows)
-    order = np.argsort(time_keys(dense.user_ids, dense.timestamps), kind="stable")
-    filtered = collect(dense.item_ids[order], dense.users, dense.items, dense.figures, reporter)
+        columns, maps, counts = _filter_and_encode(job, process, raw, folder, reporter)
+    users, items = (
+        columns[column].astype(np.int32) - (FIRST_ID - FIRST_IDS[column]) for column in (USER, ITEM)
+    )
+    order = np.argsort(time_keys(users, columns.get(TIMESTAMP)), kind="stable")
+    filtered = collect(items[order], maps[USER], maps[ITEM], counts, reporter)
     engine = {"name": "nvtabular", "version": process.version, "device": process.device}
     return raw, filtered, engine
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _DenseRows:
-    """The rows that pass the filters, in file order.
-
-    Attributes:
-        user_ids: [rows] from 0.
-        item_ids: [rows] from 1.
-        timestamps: [rows], None if the format has none.
-        users: raw user ids and their counts, in id order.
-        items: raw item ids and their counts, in id order.
-        figures: rows dropped by the filters.
-    """
-
-    user_ids: npt.NDArray[np.int32]
-    item_ids: npt.NDArray[np.int32]
-    timestamps: npt.NDArray[np.int64] | None
-    users: RawIds
-    items: RawIds
-    figures: FilterFigures
 
 
 class RatingsSteps:
@@ -197,21 +166,21 @@ class RatingsSteps:
         return {column: np.concatenate(arrays) for column, arrays in chunks.items()}
 
 
-def _make_dense(
+def _filter_and_encode(
     job: RatingsJob,
     process: NvtabularProcess,
     raw: RawParts,
     folder: Path,
     reporter: ProgressReporter,
-) -> _DenseRows | None:
-    """Filters the rows and encodes them in dense ids, None without rows.
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, RawIds], FilterCounts]:
+    """Filters the rows and encodes users and items; removes the raw parts.
 
-    Args:
-        job: resolved, with both minimum counts.
-        process: started.
-        raw: the rows as read; their files are removed.
-        folder: for temporary files.
-        reporter: shows the stages.
+    Returns:
+        The columns, each [rows] in file order, users and items counted from `FIRST_ID`; the raw ids
+        of users and items; the rows dropped.
+
+    Raises:
+        PreprocError: NVTabular failed, or no row is left.
     """
     steps = RatingsSteps(process, folder, reporter, raw.parts)
     has_timestamps = TIMESTAMP in raw.columns
@@ -219,34 +188,23 @@ def _make_dense(
         steps.filter(RATING, {"minimum": job.min_rating})
     rated = steps.num_rows
     if not rated:
-        return None
+        raise nothing_left(job, raw.num_rows)
     # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
     counts = steps.count(USER, ITEM)
     raw_ids = {column: values for column, (values, _) in counts.items()}
     steps.encode(raw_ids)
     passes = _kcore(job, steps)
     if not steps.num_rows:
-        return None
-    orders: dict[str, Callable[[pa.Array, npt.NDArray[np.int64]], npt.NDArray[np.int64]]] = {
-        USER: lambda ids, _: order_raw_ids(ids),
-        ITEM: order_items,
-    }
+        raise nothing_left(job, raw.num_rows)
     maps, vocabularies = {}, {}
     for column, (codes, occurrences) in steps.count(USER, ITEM).items():
         ids = raw_ids[column].take(pa.array(codes.to_numpy() - FIRST_ID))
-        order = orders[column](ids, occurrences)
+        order = order_ids(column, ids, occurrences)
         maps[column] = RawIds(ids.take(pa.array(order)), occurrences[order])
         vocabularies[column] = codes.take(pa.array(order))
     steps.encode(vocabularies)
     columns = steps.load([USER, ITEM, *([TIMESTAMP] if has_timestamps else [])])
-    return _DenseRows(
-        user_ids=columns[USER].astype(np.int32) - FIRST_ID,
-        item_ids=columns[ITEM].astype(np.int32) - (FIRST_ID - 1),
-        timestamps=columns.get(TIMESTAMP),
-        users=maps[USER],
-        items=maps[ITEM],
-        figures=FilterFigures(raw.num_rows - rated, rated - steps.num_rows, passes),
-    )
+    return columns, maps, FilterCounts(raw.num_rows - rated, rated - steps.num_rows, passes)
 
 
 def _kcore(job: RatingsJob, steps: RatingsSteps) -> int:

@@ -9,7 +9,6 @@ bytes for each row that passes the filters.
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.progress import ProgressReporter
-from preproc.ratings.ids import order_items
+from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
+from preproc.ratings.histories import EngineResult, FilterCounts, Read, collect, nothing_left
+from preproc.ratings.ids import FIRST_IDS, order_ids
 from preproc.ratings.job import RatingsJob
-from preproc.ratings.order import Filtered, FilterFigures, collect, nothing_left
-from preproc.ratings.read import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsSink, RawParts
+from preproc.ratings.read import RawParts
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
-from recsys.data.sequences import RawIds, order_raw_ids
+from recsys.data.sequences import RawIds
 
 _BATCH_ROWS = 2**18
 
 
-def run(
-    job: RatingsJob,
-    read: Callable[[RatingsSink], None],
-    folder: Path,
-    reporter: ProgressReporter,
-) -> tuple[RatingsSink, Filtered, dict[str, Any]]:
-    """Makes the histories of a ratings file with Spark.
-
-    Args:
-        job: resolved, with both minimum counts.
-        read: reads the file into a sink.
-        folder: for temporary files, on storage that executors see; exists, and is removed by the
-            caller.
-        reporter: shows the stages.
-
-    Returns:
-        The rows as read, those that pass the filters, and the engine for the manifest.
-
-    Raises:
-        PreprocError: Spark is missing or failed, or no row is left.
-    """
+def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -> EngineResult:
+    """Makes the histories of a ratings file with Spark SQL; see `Engine`."""
     with spark_session.connect(job.spark) as connected:
         runner = connected.for_sql(job.spark.spark_conf)
         raw = RawParts(folder.resolve() / "raw")
@@ -65,12 +46,10 @@ def run(
         passes = _kcore(job, rows)
         if not rows.num_rows:
             raise nothing_left(job, raw.num_rows)
-        users = rows.number(USER, lambda ids, _: order_raw_ids(ids), first_id=0)
-        items = rows.number(ITEM, order_items, first_id=1)
-        dropped = rated - rows.num_rows
+        users, items = rows.number(USER), rows.number(ITEM)
+        counts = FilterCounts(raw.num_rows - rated, rated - rows.num_rows, passes)
         rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
-        figures = FilterFigures(raw.num_rows - rated, dropped, passes)
-        filtered = collect(_load_items(rows, users), users, items, figures, reporter)
+        filtered = collect(_load_items(rows, users), users, items, counts, reporter)
     return raw, filtered, {"name": "spark", "version": runner.version}
 
 
@@ -124,26 +103,15 @@ class _Rows:
         self.folder = written
         self.num_rows = sum(pq.read_metadata(p).num_rows for p in written.glob("*.parquet"))
 
-    def number(
-        self,
-        column: str,
-        order: Callable[[pa.Array, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
-        first_id: int,
-    ) -> RawIds:
-        """Counts and numbers the values of a column, and writes its vocabulary.
-
-        Args:
-            column: name of a column of raw ids.
-            order: returns the order of the values by id, from values and counts.
-            first_id: id of the first value in that order.
-        """
+    def number(self, column: str) -> RawIds:
+        """Counts and numbers a column's raw ids, and writes its vocabulary."""
         written = self.write("count", self.table().groupBy(column).count())
         counted = pq.read_table(written)
         raw = counted[column].combine_chunks()
         counts = counted["count"].to_numpy()
-        by_id = order(raw, counts)
-        ids = RawIds(raw.take(pa.array(by_id)), counts[by_id])
-        numbers = np.arange(first_id, first_id + len(ids), dtype=np.int32)
+        order = order_ids(column, raw, counts)
+        ids = RawIds(raw.take(pa.array(order)), counts[order])
+        numbers = np.arange(len(ids), dtype=np.int32) + FIRST_IDS[column]
         table = pa.table({column: ids.raw, f"{column}_id": numbers})
         pq.write_table(table, self._vocabulary(column))
         shutil.rmtree(written)

@@ -310,12 +310,15 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch, capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["log.csv"]
 
 
-@pytest.mark.parametrize("stage", ["read_ratings", "order_sequences", "write_sequences"])
+@pytest.mark.parametrize(
+    "stage",
+    ["pipeline.read_ratings", "engines.pyarrow.collect", "pipeline.write_sequences"],
+)
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys, stage):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ratings_pipeline, stage, interrupted)
+    monkeypatch.setattr(f"preproc.ratings.{stage}", interrupted)
     source = write(tmp_path / "log.csv", CSV)
     assert call("movielens", source, tmp_path / "made") == 130
     assert "interrupted; nothing was written" in capsys.readouterr().err

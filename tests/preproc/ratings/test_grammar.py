@@ -161,8 +161,8 @@ def test_the_grammar_of_the_page_is_that_of_the_code():
     code = {
         "ID": ratings_format.INTEGER_ID,
         "TOKEN": ratings_format.TOKEN_ID,
-        "RATING": ratings_format.RATING,
-        "TIME": ratings_format.TIMESTAMP,
+        "RATING": ratings_format.RATING_PATTERN,
+        "TIME": ratings_format.TIMESTAMP_PATTERN,
     }
     assert kinds == {name: pattern.replace("(?:", "(") for name, pattern in code.items()}
     section = PAGE[PAGE.index("### Raw rows") :]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.files.errors import PreprocError
+from preproc.ratings import histories as ratings_histories
 from preproc.ratings import ids as ratings_ids
-from preproc.ratings import order as ratings_order
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import FORMATS, RatingsConfig
@@ -198,7 +198,7 @@ def test_keys_sort_by_user_then_time_then_place(number):
     rng = np.random.default_rng(number)
     users = rng.integers(0, 9, 200).astype(np.int32)
     times = rng.integers(-3, 3, 200) * (10**17 if number else 1)
-    order = np.argsort(ratings_order.time_keys(users, times.copy()), kind="stable")
+    order = np.argsort(ratings_histories.time_keys(users, times.copy()), kind="stable")
     np.testing.assert_array_equal(order, np.lexsort((times, users)))
 
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories of all users, and the contract of the engines."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from preproc.files.errors import PreprocError
+from preproc.files.progress import ProgressReporter
+from preproc.ratings.job import RatingsJob
+from preproc.ratings.read import RatingsSink
+from recsys.data.sequences import RawIds, Sequences, split_fingerprint
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filtered:
+    """Interactions that pass the filters.
+
+    Attributes:
+        sequences: histories in dense ids.
+        users: raw user ids and their counts, in id order.
+        items: raw item ids and their counts, in id order.
+        statistics: counts and fingerprint for the manifest.
+    """
+
+    sequences: Sequences
+    users: RawIds
+    items: RawIds
+    statistics: dict[str, Any]
+
+
+Read = Callable[[RatingsSink], None]
+"""Reads the ratings file of the run into a sink."""
+
+EngineResult = tuple[RatingsSink, Filtered, dict[str, Any]]
+"""The sink after reading, the rows that pass the filters, and `engine` of the manifest."""
+
+Engine = Callable[[RatingsJob, Read, Path, ProgressReporter], EngineResult]
+"""Makes the histories of a ratings file.
+
+The job is resolved, with both minimum counts. The folder, for temporary files on storage that
+executors see, exists and is removed by the caller. Raises PreprocError if the engine is missing or
+fails, or no row passes the filters.
+"""
+
+
+def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
+    """Returns the error for filters that drop every row."""
+    return PreprocError(
+        f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
+        f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
+        f"{job.min_item_count} ({job.kcore}); lower them"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FilterCounts:
+    """Counts of rows dropped by rating and by k-core."""
+
+    below_min_rating: int
+    dropped_by_kcore: int
+    kcore_passes: int
+
+
+def collect(
+    items: npt.NDArray[np.int32],
+    user_map: RawIds,
+    item_map: RawIds,
+    counts: FilterCounts,
+    reporter: ProgressReporter,
+) -> Filtered:
+    """Cuts the items of all users into histories.
+
+    Args:
+        items: [interactions] dense ids, ordered by user, then time.
+        user_map: raw user ids and the lengths of their histories, in id order.
+        item_map: raw item ids and their counts, in id order.
+        counts: rows dropped on the way, for the manifest.
+        reporter: prints the counts.
+    """
+    offsets = np.zeros(len(user_map) + 1, np.int64)
+    np.cumsum(user_map.counts, out=offsets[1:])
+    sequences = Sequences(items, offsets, len(item_map))
+    statistics = {
+        "users": len(user_map),
+        "items": len(item_map),
+        "interactions": len(items),
+        "dropped_by_min_rating": counts.below_min_rating,
+        "dropped_by_kcore": counts.dropped_by_kcore,
+        "kcore_passes": counts.kcore_passes,
+        "split_fingerprint": split_fingerprint(sequences, user_map, item_map),
+    }
+    reporter.note(
+        f"{len(user_map):,} users, {len(item_map):,} items, {len(items):,} interactions; "
+        f"dropped {counts.below_min_rating:,} by rating, {counts.dropped_by_kcore:,} by "
+        f"{counts.kcore_passes} k-core passes"
+    )
+    return Filtered(sequences, user_map, item_map, statistics)
+
+
+def time_keys(
+    users: npt.NDArray[np.int32], timestamps: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.integer[Any]]:
+    """Returns sort keys [rows] by user, then time, for a stable sort.
+
+    One key is sorted many times faster than two.
+
+    Args:
+        users: [rows] dense ids.
+        timestamps: [rows]; None if the file is in time order.
+    """
+    if timestamps is None:
+        return users
+    first, last = int(timestamps.min()), int(timestamps.max())
+    bits = (last - first).bit_length()
+    if int(users.max()).bit_length() + bits > 63:  # too wide a range: use ranks of times
+        distinct, timestamps = np.unique(timestamps, return_inverse=True)
+        first, bits = 0, len(distinct).bit_length()
+    keys = users.astype(np.int64)
+    keys <<= bits
+    keys += timestamps
+    keys -= first
+    return keys
