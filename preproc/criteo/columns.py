@@ -16,9 +16,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from preproc.criteo.engine import EncodedColumns, EngineJob
+from preproc.criteo.dictionaries import Dictionaries
+from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, FileRows
 from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, Split
 from preproc.files.input_file import open_fd
+from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
 from preproc.files.workspace import boot_id, read_record, settings_key, write_record
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
@@ -69,9 +71,40 @@ class EncodeStage:
         records = [self.record(unit) or {} for unit in units]
         return {split: sum(r["positives"][split] for r in records) for split in SPLITS}
 
-    def encoded(self) -> EncodedColumns:
-        """Returns the columns, with rows in input order."""
-        return EncodedColumns(self.columns, self.float32)
+    def finish(
+        self,
+        *,
+        engine: dict[str, Any],
+        files: tuple[FileRows, ...],
+        bounds: Bounds,
+        clicks: dict[Split, int],
+        dictionaries: Dictionaries,
+        rejected: Iterable[RejectedRow],
+        is_shuffled: bool = False,
+    ) -> EngineResult:
+        """Adds dictionaries and quarantine; returns the engine's result.
+
+        Args:
+            engine: name and version, for the manifest.
+            files: counts of each input file, in input order.
+            bounds: rows of each split.
+            clicks: clicks of each split.
+            dictionaries: dictionaries of all columns.
+            rejected: rejected rows, in input order.
+            is_shuffled: the training split has its final order, not the input's.
+        """
+        dictionaries.copy_to(self.dataset)
+        if any(sum(file.rejected.values()) for file in files):
+            write_quarantine(self.dataset / QUARANTINE_FILE, rejected)
+        return EngineResult(
+            dataset=self.dataset,
+            engine=engine,
+            files=files,
+            rows={split: last - first for split, (first, last) in bounds.items()},
+            positives=clicks,
+            cardinalities=dictionaries.cardinalities,
+            columns=EncodedColumns(self.columns, self.float32, is_shuffled),
+        )
 
 
 def open_stage(engine_job: EngineJob, depends: Mapping[str, object], bounds: Bounds) -> EncodeStage:

@@ -11,7 +11,7 @@ MAX_WORDS = 12
 RIDDLES = ("What", "Where", "How")
 NOT_NAMES = {"found", "part", "piece", "place", "share"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-NOT_YET = ("preproc/criteo/engines/",)
+NOT_YET = ("preproc/criteo/engines/native/kernel/",)
 """Where words are still to be changed; this list only gets shorter."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of the Criteo engines: all make the same bytes (`preproc.criteo.engine`)."""
+"""Registry of the Criteo engines, which all write the same bytes."""
 
 ENGINES = {
     "native": "preproc.criteo.engines.native.run",
@@ -7,4 +7,4 @@ ENGINES = {
     "spark": "preproc.criteo.engines.spark.run",
     "nvtabular": "preproc.criteo.engines.nvtabular.run",
 }
-"""The module of each engine, whose `run` is an `Engine`; imported when it is chosen."""
+"""Module of each engine; its `run` is a `preproc.criteo.engine.Engine`."""

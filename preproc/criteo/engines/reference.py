@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference engine: the definition in NumPy, short and obvious, in memory.
+"""The reference engine: the rules in plain NumPy, in memory.
 
-It is the oracle of the tests and works where the native kernel cannot be built. About 50 times
-slower than the native engine, and it holds all rows in memory (about 4 kB each).
+Tests compare the other engines with it, and it runs where the native kernel cannot be built. It is
+about 50 times slower than the native engine and holds all rows in memory (about 4 kB each).
 """
 
 import dataclasses
@@ -13,12 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.columns import EncodeStage, SplitColumnsWriter
-from preproc.criteo.dictionaries import dataset_dictionaries
-from preproc.criteo.engine import (
-    EngineJob,
-    EngineResult,
-    FileRows,
-)
+from preproc.criteo.dictionaries import Dictionaries
+from preproc.criteo.engine import EngineJob, EngineResult, FileRows
 from preproc.criteo.input import long_line_message
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
@@ -34,24 +30,21 @@ from preproc.criteo.rules import (
 )
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile
-from preproc.files.quarantine import (
-    QUARANTINE_FILE,
-    RejectedRow,
-    check_rejected_rows,
-    write_quarantine,
-)
+from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParsedRows:
-    """Raw values of n rows; `missing` marks empty fields, whose values are 0.
+    """Raw values of n valid rows.
 
     Attributes:
-        label: [n] bool.
-        integers: [n, 13] int64, and their missing mask.
-        categories: [n, 26] uint32, and their missing mask.
+        label: [n].
+        integers: [n, 13]; 0 where the field is empty.
+        integers_missing: [n, 13], True where the field is empty.
+        categories: [n, 26]; 0 where the field is empty.
+        categories_missing: [n, 26], True where the field is empty.
     """
 
     label: npt.NDArray[np.bool_]
@@ -62,14 +55,14 @@ class ParsedRows:
 
 
 def iterate_lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
-    """Yields (byte offset, row) of every line, without LF and one CR before it.
+    """Yields byte offset and row of every line, without its line end.
 
     Raises:
         PreprocError: a line is longer than any Criteo row.
     """
     offset, rest = 0, b""
-    for piece in file.blocks():
-        *lines, rest = (rest + piece).split(b"\n")
+    for block in file.blocks():
+        *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield offset, _row_of(file, offset, line)
             offset += len(line) + 1
@@ -87,37 +80,37 @@ def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
 
 
 def read_rows(file: InputFile) -> tuple[ParsedRows, list[RejectedRow]]:
-    """Returns the values of the good rows of a file, and its bad rows."""
-    good, bad = [], []
+    """Returns the values of a file's valid rows, and its rejected rows."""
+    valid, rejected = [], []
     for number, (offset, row) in enumerate(iterate_lines(file), start=1):
         reason = reject_reason(row)
         if reason is None:
-            good.append(row.split(b"\t"))
+            valid.append(row.split(b"\t"))
         else:
-            bad.append(RejectedRow(file.path.name, offset, number, reason, row))
-    fields = np.array(good, dtype="S11").reshape(-1, NUM_COLUMNS)
+            rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
+    fields = np.array(valid, dtype="S11").reshape(-1, NUM_COLUMNS)
     missing = fields == b""
     first = 1 + NUM_NUMERICAL
     integers = np.where(missing, b"0", fields)[:, 1:first].astype(np.int64)
-    categories = [[int(f or b"0", 16) for f in row[first:]] for row in good]
+    categories = [[int(f or b"0", 16) for f in row[first:]] for row in valid]
     return ParsedRows(
         label=fields[:, 0] == b"1",
         integers=integers,
         integers_missing=missing[:, 1:first],
         categories=np.array(categories, dtype=np.uint32).reshape(-1, NUM_CATEGORICAL),
         categories_missing=missing[:, first:],
-    ), bad
+    ), rejected
 
 
 def build_dictionaries(
     rows: ParsedRows, counted: int, semantics: CriteoSemantics
 ) -> list[npt.NDArray[np.uint32]]:
-    """Returns the categories of each column in id order.
+    """Returns the categories of each column that are kept, in id order.
 
     Args:
         rows: all rows.
-        counted: only so many first rows are counted.
-        semantics: modulus and frequency limit.
+        counted: number of rows, from the first, whose categories are counted.
+        semantics: gives modulus and frequency limit.
     """
     dictionaries = []
     for column in range(NUM_CATEGORICAL):
@@ -140,13 +133,13 @@ def _modulo(
 def encode(
     rows: ParsedRows, dictionaries: list[npt.NDArray[np.uint32]], semantics: CriteoSemantics
 ) -> ClickColumns:
-    """Returns the columns of the dataset, numerical features as float32."""
+    """Returns the columns of a dataset, with float32 numerical features."""
     ids = []
     for column, dictionary in enumerate(dictionaries):
         id_of = {int(category): i for i, category in enumerate(dictionary, start=1)}
         categories = _modulo(rows.categories[:, column], semantics).tolist()
-        found = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
-        ids.append(np.where(rows.categories_missing[:, column], 0, found).astype(np.int32))
+        looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
+        ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
     return ClickColumns(
         rows.label,
         transform_numerical(rows.integers, rows.integers_missing, semantics),
@@ -155,7 +148,7 @@ def encode(
 
 
 def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) -> ClickColumns:
-    """Returns all rows, those of the training split in the order of their keys."""
+    """Returns all rows, with those of `train` sorted by shuffle key."""
     if seed is None:
         return columns
     order = np.arange(len(columns))
@@ -169,15 +162,15 @@ def _shuffle(columns: ClickColumns, train: tuple[int, int], seed: int | None) ->
 def run(engine_job: EngineJob) -> EngineResult:
     """Prepares a dataset with NumPy."""
     job = engine_job.job
-    parsed, bad, files = [], [], []
+    parsed, rejected, files = [], [], []
     for file in engine_job.inputs:
-        rows, bad_rows = read_rows(file)
+        rows, rejected_rows = read_rows(file)
         parsed.append(rows)
-        bad += bad_rows
-        held = len(rows.label)
-        rejected = {r: sum(b.reason == r for b in bad_rows) for r in REJECT_REASONS}
-        files.append(FileRows(rows=held, lines=held + len(bad_rows), rejected=rejected))
-    check_rejected_rows(len(bad), sum(f.lines for f in files), job.max_bad_fraction, bad)
+        rejected += rejected_rows
+        valid = len(rows.label)
+        counts = {r: sum(row.reason == r for row in rejected_rows) for r in REJECT_REASONS}
+        files.append(FileRows(rows=valid, lines=valid + len(rejected_rows), rejected=counts))
+    check_rejected_rows(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected)
     rows = ParsedRows(
         *(
             np.concatenate([getattr(p, field.name) for p in parsed])
@@ -193,23 +186,21 @@ def run(engine_job: EngineJob) -> EngineResult:
     columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
 
     staging = engine_job.workspace.staging_dir("reference")
-    shutil.rmtree(staging)  # this engine does not continue what was interrupted
+    shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
     stage = EncodeStage(staging, job.format)
-    cardinalities = tuple(len(d) + 1 for d in dictionaries)
-    with SplitColumnsWriter(stage, FeatureSpec.criteo(cardinalities), bounds).open() as writer:
-        clicks = writer.write(0, columns)
-    target = dataset_dictionaries(stage.dataset)
+    saved = Dictionaries(staging)
     for column, categories in enumerate(dictionaries):
-        target.save(column, categories)
-    if bad:
-        write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
-    return EngineResult(
-        dataset=stage.dataset,
+        saved.save(column, categories)
+    spec = FeatureSpec.criteo(saved.cardinalities)
+    with SplitColumnsWriter(stage, spec, bounds).open() as writer:
+        clicks = writer.write(0, columns)
+    return stage.finish(
         engine={"name": "reference"},
         files=tuple(files),
-        rows={split: last - first for split, (first, last) in bounds.items()},
-        positives=clicks,
-        cardinalities=cardinalities,
-        columns=dataclasses.replace(stage.encoded(), is_shuffled=True),
+        bounds=bounds,
+        clicks=clicks,
+        dictionaries=saved,
+        rejected=rejected,
+        is_shuffled=True,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from preproc.criteo import __main__ as criteo
-from preproc.criteo.engines.spark.row_numbers import DayRows, RowGroup
+from preproc.criteo.engines.spark.row_numbers import DayRows, UnitRows
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import RejectedRow
@@ -77,13 +77,13 @@ def day(tmp_path: Path, counts: list[int], bad_lines: list[int]) -> DayRows:
     """A file of blocks of 1000 bytes with so many lines each, numbered by Spark as it pleases."""
     path = tmp_path / "day"
     path.write_bytes(b"x")
-    bad = tuple(RejectedRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
+    rejected = tuple(RejectedRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
     return DayRows(
         file=InputFile.open(path),
         starts=np.arange(len(counts)) * 1000,
         first_lines=np.array([2**33 * (len(counts) - i) for i in range(len(counts))]),
-        positions=np.concatenate([[0], np.cumsum(counts)]),
-        bad=bad,
+        lines_before=np.concatenate([[0], np.cumsum(counts)]),
+        rejected=rejected,
     )
 
 
@@ -101,16 +101,16 @@ def test_rows_are_numbered_past_bad_ones(tmp_path):
 @pytest.mark.parametrize("bad_lines", [[], [0], [1, 4, 9], [0, 1, 2, 3], [9]])
 def test_condition_holds_for_the_first_rows(tmp_path, bad_lines):
     one = day(tmp_path, [4, 1, 5], bad_lines)
-    group = RowGroup("key", tmp_path, (one, one))
+    unit = UnitRows("key", tmp_path, (one, one))
     every = [
-        (d, block, int(one.first_lines[i]) + line, d * 10 + int(one.positions[i]) + line)
+        (d, block, int(one.first_lines[i]) + line, d * 10 + int(one.lines_before[i]) + line)
         for d in range(2)
         for i, (block, count) in enumerate([(0, 4), (1000, 1), (2000, 5)])
         for line in range(count)
     ]
     good = [row for row in every if row[3] % 10 not in bad_lines]
     for count in range(len(good) + 1):
-        condition = group.first_rows_condition(count).replace("L", "").replace(" = ", " == ")
+        condition = unit.first_rows_condition(count).replace("L", "").replace(" = ", " == ")
         code = condition.replace("AND", "and").replace("OR", "or")
         held = [row for row in good if eval(code, {"day": row[0], "block": row[1], "line": row[2]})]
         assert held == good[:count]

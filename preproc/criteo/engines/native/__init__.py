@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded engine: a C++ kernel driven by threads."""
+"""The native engine: a C++ kernel that runs in threads."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 3 of the native engine: rows to columns."""
+"""Stage 3 of the native engine: writes the columns of the splits."""
 
 import contextlib
 import ctypes
@@ -10,82 +10,28 @@ from pathlib import Path
 
 from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
 from preproc.criteo.dictionaries import Dictionaries
-from preproc.criteo.engine import (
-    EncodedColumns,
-    EngineJob,
-    Executor,
-)
+from preproc.criteo.engine import EngineJob, Executor
 from preproc.criteo.engines.native.kernel import binding
-from preproc.criteo.engines.native.merge import rows_per_file
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
 from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
-from preproc.criteo.rules import (
-    REMEDIES,
-    SPLITS,
-    CriteoSemantics,
-    Split,
-    split_bounds,
-)
+from preproc.criteo.rules import REMEDIES, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.errors import PreprocError
 from preproc.files.progress import Progress, Tally
 from recsys.data.feature_spec import FeatureSpec
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EncodedInput:
-    """The staged dataset, rows and clicks of its splits, and what later stages make of them."""
-
-    dataset: Path
-    rows: dict[Split, int]
-    positives: dict[Split, int]
-    columns: EncodedColumns
-
-
-def encode(
-    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, dictionaries: Dictionaries
-) -> EncodedInput:
-    """Encodes every unit that was not encoded before.
-
-    Raises:
-        PreprocError: the dictionaries do not fit the memory limit, or the input changed.
-    """
-    plan = _plan(engine_job, scanned, dictionaries)
-    if missing := plan.missing():
-        _encode_units(engine_job, executor, plan, dictionaries, missing)
-    rows = {split: last - first for split, (first, last) in plan.bounds.items()}
-    dictionaries.copy_to(plan.stage.dataset)
-    clicks = plan.stage.clicks(u.unit.name for u in plan.units)
-    return EncodedInput(plan.stage.dataset, rows, clicks, plan.stage.encoded())
-
-
-def _plan(engine_job: EngineJob, scanned: ScannedInput, dictionaries: Dictionaries) -> "EncodePlan":
-    """Returns what encoding needs to know, with the staging folder made."""
-    semantics = engine_job.job.semantics
-    bounds = split_bounds(rows_per_file(scanned), semantics)
-    depends = {"scan": scanned.folder.name, "merge": dictionaries.key}
-    stage = open_stage(engine_job, depends, bounds)
-    return EncodePlan(
-        stage=stage,
-        columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),
-        semantics=semantics,
-        bounds=bounds,
-        units=scanned.units,
-        first_rows=scanned.first_rows,
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodePlan:
-    """What encoding needs to know; may be sent to another process.
+    """State of the encode stage; may be sent to another process.
 
     Attributes:
-        stage: takes the records of encoded units.
-        columns: takes the rows.
-        semantics: modulus and rule for numerical features.
-        bounds: global rows of each split.
-        units: every unit, in row order.
-        first_rows: global number of each unit's first row.
+        stage: holds the records of encoded units.
+        columns: writes the rows.
+        semantics: gives modulus and transform of numerical features.
+        bounds: rows of each split.
+        units: all units, in row order.
+        first_rows: [units + 1] global number of each unit's first row, then of the end.
     """
 
     stage: EncodeStage
@@ -95,9 +41,31 @@ class EncodePlan:
     units: tuple[ScannedUnit, ...]
     first_rows: tuple[int, ...]
 
-    def missing(self) -> list[int]:
-        """Returns the numbers of the units that are not encoded yet."""
-        return [i for i, u in enumerate(self.units) if self.stage.record(u.unit.name) is None]
+
+def encode(
+    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, dictionaries: Dictionaries
+) -> EncodePlan:
+    """Encodes every unit that was not encoded before.
+
+    Raises:
+        PreprocError: the dictionaries do not fit the memory limit, or the input changed.
+    """
+    semantics = engine_job.job.semantics
+    bounds = split_bounds([file.rows for file in scanned.files], semantics)
+    depends = {"scan": scanned.folder.name, "merge": dictionaries.key}
+    stage = open_stage(engine_job, depends, bounds)
+    plan = EncodePlan(
+        stage=stage,
+        columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),
+        semantics=semantics,
+        bounds=bounds,
+        units=scanned.units,
+        first_rows=scanned.first_rows,
+    )
+    missing = [i for i, u in enumerate(plan.units) if stage.record(u.unit.name) is None]
+    if missing:
+        _encode_units(engine_job, executor, plan, dictionaries, missing)
+    return plan
 
 
 def _encode_units(
@@ -120,7 +88,7 @@ def _encode_units(
 
 
 class _Tables:
-    """The lookup tables of this process; an executor keeps them for its further tasks."""
+    """Lookup tables of this process, kept for further tasks of an executor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +97,7 @@ class _Tables:
         self._stack = contextlib.ExitStack()
 
     def open(self, dictionaries: Dictionaries, memory_limit: int) -> None:
-        """Opens the tables of some dictionaries unless they are open."""
+        """Builds the tables of `dictionaries` unless they are open."""
         with self._lock:
             if self._opened is None or self._folder != dictionaries.folder:
                 self._close()
@@ -139,7 +107,7 @@ class _Tables:
                 self._folder = dictionaries.folder
 
     def opened(self, dictionaries: Dictionaries) -> "ctypes.Array[ctypes.c_void_p]":
-        """Returns the open tables, which must be those of some dictionaries."""
+        """Returns the open tables of `dictionaries`."""
         assert self._opened is not None
         assert self._folder == dictionaries.folder
         return self._opened
@@ -162,10 +130,10 @@ def _open_tables(dictionaries: Dictionaries, memory_limit: int) -> None:
 
 
 def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
-    """Refuses dictionaries that do not fit.
+    """Refuses dictionaries that do not fit the memory limit.
 
     Raises:
-        PreprocError: they need more than the limit leaves.
+        PreprocError: their lookup tables need more memory than is free.
     """
     needed = binding.DICTIONARY_BYTES_PER_CATEGORY * sum(dictionaries.kept)
     free = free_budget(memory_limit)
@@ -178,7 +146,7 @@ def _encode_unit(
 ) -> Tally:
     with plan.columns.open():
         clicks = _write_rows(plan, dictionaries, index, progress)
-    # On an executor the columns are closed now: the rows are on disk before the record says so.
+    # On an executor the columns are closed now: the rows are on disk before the record is.
     plan.stage.write_record(plan.units[index].unit.name, clicks)
     return plan.units[index].tally
 
@@ -186,7 +154,7 @@ def _encode_unit(
 def _write_rows(
     plan: EncodePlan, dictionaries: Dictionaries, index: int, progress: Progress
 ) -> dict[Split, int]:
-    """Writes the rows of one unit; returns the clicks in each split.
+    """Writes the rows of a unit; returns their clicks in each split.
 
     Raises:
         PreprocError: the input changed since it was scanned.

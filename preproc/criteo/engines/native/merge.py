@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 2 of the native engine: one dictionary per column."""
+"""Stage 2 of the native engine: merges runs into dictionaries."""
 
 import functools
 import threading
@@ -26,23 +26,32 @@ from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts, settings_key
 
 LEAST_MERGE_BYTES = 2 * 2**20
-"""A table of one MiB and as much for the categories of a small column."""
+"""Least memory to merge a column: a table of 1 MiB, and 1 MiB for the categories kept."""
 
 
 def merge(
     engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
 ) -> Dictionaries:
-    """Merges the runs of the rows that dictionaries are made from.
+    """Makes the dictionaries that are missing.
 
     Raises:
         PreprocError: the categories kept do not fit the memory limit.
     """
     job = engine_job.job
-    runs, dictionaries = _plan(engine_job, executor, scanned, settings)
+    counted = _counted_units(engine_job, executor, scanned, settings)
+    key = settings_key(
+        {
+            "scan": scanned.folder.name,
+            "units": [u.runs_path.name for u in counted],
+            "frequency_limit": max(job.semantics.frequency_limit, 1),
+        }
+    )
+    dictionaries = Dictionaries(engine_job.workspace.unit_dir("merge", key), key)
     missing = dictionaries.missing()
     if not missing:
         return dictionaries
     remove_attempts(dictionaries.folder)
+    runs = Runs(counted)
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
@@ -55,46 +64,33 @@ def merge(
     total = sum(sizes[column] for column in missing)
     with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
         executor.map(work, missing, LEAST_MERGE_BYTES, progress)
-        for column in dictionaries.missing():  # each did not fit beside others
+        for column in dictionaries.missing():  # too large to be merged together with others
             executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
     return dictionaries
-
-
-def _plan(
-    engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
-) -> tuple["Runs", Dictionaries]:
-    """Returns the runs that count, and their dictionaries, of which some may be missing."""
-    counted = _counted_units(engine_job, executor, scanned, settings)
-    key = settings_key(
-        {
-            "scan": scanned.folder.name,
-            "units": [u.runs_path.name for u in counted],
-            "frequency_limit": max(engine_job.job.semantics.frequency_limit, 1),
-        }
-    )
-    folder = engine_job.workspace.unit_dir("merge", key)
-    return Runs(counted), Dictionaries(folder, key)
 
 
 def _counted_units(
     engine_job: EngineJob, executor: Executor, scanned: ScannedInput, settings: NativeSettings
 ) -> list[ScannedUnit]:
-    """Returns the units whose rows the dictionaries count; a last one may be cut short."""
+    """Returns the units whose categories are counted.
+
+    Where the training split ends inside a unit, the first rows of this unit are scanned again.
+    """
     semantics = engine_job.job.semantics
     if semantics.dictionary_days == "all":
         return list(scanned.units)
-    _, end = split_bounds(rows_per_file(scanned), semantics)["train"]
+    _, end = split_bounds([file.rows for file in scanned.files], semantics)["train"]
     counted = []
     for index, unit in enumerate(scanned.units):
         first, last = scanned.first_rows[index : index + 2]
         if last <= end:
             counted.append(unit)
         elif first < end:
-            counted.append(_scan_cut(engine_job, executor, scanned, unit, end - first, settings))
+            counted.append(_scan_first(engine_job, executor, scanned, unit, end - first, settings))
     return counted
 
 
-def _scan_cut(
+def _scan_first(
     engine_job: EngineJob,
     executor: Executor,
     scanned: ScannedInput,
@@ -102,32 +98,26 @@ def _scan_cut(
     rows: int,
     settings: NativeSettings,
 ) -> ScannedUnit:
-    """Counts the first rows of a unit again: the training rows end inside it."""
+    """Scans the first `rows` valid rows of a unit."""
     name = f"{unit.unit.name}_first_{rows}"
     modulus = engine_job.job.semantics.category_modulus
     work = functools.partial(
         scan_unit, scanned.folder, modulus, settings.table_bytes, name=name, row_limit=rows
     )
-    if (cut := load_unit(scanned.folder, unit.unit, name)) is None:
+    if (first := load_unit(scanned.folder, unit.unit, name)) is None:
         executor.map(work, [unit.unit], LEAST_SCAN_BYTES, Progress())
-        cut = load_unit(scanned.folder, unit.unit, name)
-        assert cut is not None
-    return cut
-
-
-def rows_per_file(scanned: ScannedInput) -> list[int]:
-    """Returns the valid rows of each input file."""
-    rows = [0] * (scanned.units[-1].unit.file_index + 1)
-    for unit in scanned.units:
-        rows[unit.unit.file_index] += unit.result.rows
-    return rows
+        first = load_unit(scanned.folder, unit.unit, name)
+        assert first is not None
+    return first
 
 
 class Runs:
-    """Sorted runs of each column; mapped where and when they are read, not sent.
+    """The sorted runs of each column, memory-mapped at first use.
+
+    May be sent to another process, which maps the files itself.
 
     Args:
-        units: whose rows count.
+        units: units whose categories are counted.
     """
 
     def __init__(self, units: Sequence[ScannedUnit]) -> None:
@@ -136,7 +126,7 @@ class Runs:
         self._columns: list[list[npt.NDArray[np.uint64]]] = []
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leaves the maps behind when it is sent to another process."""
+        """Pickles the units without the mapped files."""
         return Runs, (self._units,)
 
     def sizes(self) -> list[int]:
@@ -148,7 +138,7 @@ class Runs:
         return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(NUM_CATEGORICAL)]
 
     def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
-        """Returns the runs of a column (mapped, not read)."""
+        """Returns the memory-mapped runs of a column."""
         with self._lock:
             if not self._columns:
                 self._columns = self._map()
@@ -172,7 +162,7 @@ def _merge_column(
     budget: int,
     progress: Progress,
 ) -> Tally:
-    """Writes the dictionary of one column, unless it needs more memory than the budget."""
+    """Writes the dictionary of a column if the budget suffices."""
     budget = merge_bytes or budget
     needed = _merge_runs(runs, dictionaries, frequency_limit, column, budget, progress)
     return Tally() if needed > budget else _tally(runs, column)
@@ -187,7 +177,7 @@ def _merge_alone(
     _budget: int,
     progress: Progress,
 ) -> Tally:
-    """Writes the dictionary of one column with all the memory there is."""
+    """Writes the dictionary of a column with all free memory."""
     free = free_budget(memory_limit)
     needed = _merge_runs(runs, dictionaries, frequency_limit, column, free, progress)
     if needed > free:
@@ -210,7 +200,7 @@ def _merge_runs(
     """Merges the runs of a column within a budget.
 
     Returns:
-        The bytes needed; where they exceed the budget, no dictionary is there.
+        The bytes of memory needed; if they exceed the budget, no dictionary was written.
     """
     path = dictionaries.path(column)
     with attempt_folder(path.parent) as private:

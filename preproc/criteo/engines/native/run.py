@@ -1,34 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native engine: scan, merge and encode, in units that survive an interruption.
+"""The native engine: scan, merge and encode, in resumable units.
 
-scan    every unit of text -> row counts, bad rows, sorted runs of (category, count) per column
-merge   runs of the counted rows -> one dictionary per column
-encode  every unit of text again -> its rows of the split-binary columns
+scan    each unit of text -> row counts, rejected rows, sorted runs of (category, count) per column
+merge   runs of the rows that are counted -> a dictionary per column
+encode  each unit of text again -> its rows of the split-binary columns
 
-A unit's results stand under a key of all they depend on, so a changed setting redoes only what it
-touches. Units depend on sizes of files alone, never on threads or memory.
+The results of a unit are in a folder named by a hash of all that they depend on, so a changed
+setting repeats only the stages that it affects. Units depend on the sizes of files alone, never on
+threads or memory.
 """
 
 from typing import Any
 
-from preproc.criteo.engine import EngineJob, EngineResult, Executor, FileRows
+from preproc.criteo.engine import EngineJob, EngineResult, Executor
 from preproc.criteo.engines import reference
 from preproc.criteo.engines.native.encode import encode
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import merge
-from preproc.criteo.engines.native.scan import ScannedInput, scan
+from preproc.criteo.engines.native.scan import rejected_rows, scan
 from preproc.criteo.engines.native.units import NativeSettings, plan_units
-from preproc.criteo.rules import REJECT_REASONS
 from preproc.files.budget import Threads
-from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 
 
 def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> EngineResult:
     """Prepares a dataset with the C++ kernel.
 
     Args:
-        engine_job: what to do.
-        settings: sizes that change speed and memory but no output; None chooses.
+        engine_job: settings, inputs and work folder.
+        settings: sizes that change speed and memory, but not the dataset; None for the defaults.
     """
     if not binding.is_built():
         engine_job.reporter.note(
@@ -48,37 +47,20 @@ def run_stages(
     """Scans, merges and encodes on an executor.
 
     Args:
-        engine_job: what to do.
-        executor: works on the units.
-        settings: sizes that change speed and memory but no output.
+        engine_job: settings, inputs and work folder.
+        executor: runs the units.
+        settings: sizes that change speed and memory, but not the dataset.
         engine: name and version, for the manifest.
     """
     units = plan_units(engine_job.inputs, settings)
     scanned = scan(engine_job, executor, units, settings)
     dictionaries = merge(engine_job, executor, scanned, settings)
-    encoded = encode(engine_job, executor, scanned, dictionaries)
-    if any(unit.bad for unit in scanned.units):
-        write_quarantine(encoded.dataset / QUARANTINE_FILE, scanned.bad_rows())
-    return EngineResult(
-        dataset=encoded.dataset,
+    plan = encode(engine_job, executor, scanned, dictionaries)
+    return plan.stage.finish(
         engine=engine,
-        files=_file_rows(engine_job, scanned),
-        rows=encoded.rows,
-        positives=encoded.positives,
-        cardinalities=dictionaries.cardinalities,
-        columns=encoded.columns,
+        files=scanned.files,
+        bounds=plan.bounds,
+        clicks=plan.stage.clicks(scanned_unit.unit.name for scanned_unit in scanned.units),
+        dictionaries=dictionaries,
+        rejected=rejected_rows(scanned.units),
     )
-
-
-def _file_rows(engine_job: EngineJob, scanned: ScannedInput) -> tuple[FileRows, ...]:
-    held = []
-    for index in range(len(engine_job.inputs)):
-        units = [s.result for s in scanned.units if s.unit.file_index == index]
-        held.append(
-            FileRows(
-                rows=sum(u.rows for u in units),
-                lines=sum(u.lines for u in units),
-                rejected={r: sum(u.rejected[r] for u in units) for r in REJECT_REASONS},
-            )
-        )
-    return tuple(held)

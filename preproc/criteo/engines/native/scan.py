@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 1 of the native engine: validate every row, count every category."""
+"""Stage 1 of the native engine: validates rows and counts categories."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from preproc.criteo.engine import EngineJob, Executor
+from preproc.criteo.engine import EngineJob, Executor, FileRows
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import (
     STREAM_BYTES,
@@ -19,7 +19,7 @@ from preproc.criteo.engines.native.units import (
     feed_unit,
     line_range,
 )
-from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, RejectReason
+from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, Tally
@@ -34,14 +34,14 @@ from preproc.files.workspace import (
 )
 
 LEAST_TABLE_BYTES = 4 * 2**20
-"""Counts of a thread: below this, runs become so short that merging them dominates."""
+"""Least memory for the counts of a thread; less makes so many runs that merging them dominates."""
 
 LEAST_SCAN_BYTES = STREAM_BYTES + LEAST_TABLE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScannedUnit:
-    """A unit's rows, and where its runs and bad rows are."""
+    """Counts of a unit, and files of its runs and rejected rows."""
 
     unit: TextUnit
     result: binding.ScanResult
@@ -49,33 +49,43 @@ class ScannedUnit:
     rejects_path: Path
 
     @property
-    def bad(self) -> int:
-        """Number of bad rows."""
+    def rejected(self) -> int:
+        """Number of rejected rows."""
         return sum(self.result.rejected.values())
 
     @property
     def tally(self) -> Tally:
-        """Counts of the unit."""
-        return Tally(self.result.text_bytes, self.result.rows, self.result.lines, self.bad)
+        """Counts of the unit, for progress."""
+        return Tally(self.result.text_bytes, self.result.rows, self.result.lines, self.rejected)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScannedInput:
-    """All units in row order.
+    """The scanned units of all files, in row order.
 
     Attributes:
-        folder: where results of units are.
-        units: every unit.
-        first_rows: global number of each unit's first valid row, and the total at the end.
+        folder: holds the results of the units.
+        units: at least one per file.
+        first_rows: [units + 1] global number of each unit's first valid row, then of the end.
     """
 
     folder: Path
     units: tuple[ScannedUnit, ...]
     first_rows: tuple[int, ...]
 
-    def bad_rows(self) -> Iterator[RejectedRow]:
-        """Yields the bad rows in input order."""
-        yield from _bad_rows(self.units)
+    @property
+    def files(self) -> tuple[FileRows, ...]:
+        """Counts of each file, in input order."""
+        by_file = itertools.groupby(self.units, key=lambda scanned: scanned.unit.file_index)
+        results = [[scanned.result for scanned in units] for _, units in by_file]
+        return tuple(
+            FileRows(
+                rows=sum(r.rows for r in of_file),
+                lines=sum(r.lines for r in of_file),
+                rejected={why: sum(r.rejected[why] for r in of_file) for why in REJECT_REASONS},
+            )
+            for of_file in results
+        )
 
 
 def scan(
@@ -87,11 +97,11 @@ def scan(
     """Scans every unit that was not scanned before.
 
     Raises:
-        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
         PreprocError: no row is valid.
     """
     job = engine_job.job
-    folder = scan_folder(engine_job, units)
+    folder = _scan_folder(engine_job, units)
     remove_attempts(folder)
 
     def load() -> dict[TextUnit, ScannedUnit]:
@@ -106,7 +116,7 @@ def scan(
         now = before + tally
         unread = max(total - now.text_bytes, 0)
         if now.bad > job.max_bad_fraction * (now.lines + unread // SHORTEST_ROW_BYTES):
-            check_scanned(load(), units, job.max_bad_fraction)
+            _check_rejected(load(), units, job.max_bad_fraction)
 
     missing = [unit for unit in units if unit not in done]
     progress = Progress(before.text_bytes, before.rows)
@@ -114,23 +124,8 @@ def scan(
     work = functools.partial(scan_unit, folder, modulus, settings.table_bytes)
     with engine_job.reporter.stage("scan", total, progress.counters):
         executor.map(work, missing, LEAST_SCAN_BYTES, progress, watch=watch)
-    return join_scanned(engine_job, folder, units, load())
-
-
-def join_scanned(
-    engine_job: EngineJob,
-    folder: Path,
-    units: tuple[TextUnit, ...],
-    done: dict[TextUnit, ScannedUnit],
-) -> ScannedInput:
-    """Returns the whole input once every unit is scanned.
-
-    Raises:
-        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
-        PreprocError: no row is valid.
-    """
-    job = engine_job.job
-    check_scanned(done, units, job.max_bad_fraction)
+    done = load()
+    _check_rejected(done, units, job.max_bad_fraction)
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
@@ -138,8 +133,8 @@ def join_scanned(
     return ScannedInput(folder, ordered, first_rows)
 
 
-def scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
-    """Returns (and makes) the folder for the results of these units."""
+def _scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
+    """Makes the folder for the results of these units."""
     key = settings_key(
         {
             "kernel": binding.kernel_version(),
@@ -163,25 +158,25 @@ def scan_unit(
     """Scans a unit, or its first `row_limit` valid rows.
 
     Args:
-        folder: takes the results, under the unit's name or `name`.
-        modulus: of the categories.
-        table_bytes: memory for counts; None takes all of the budget.
-        unit: to scan.
+        folder: holds the files of the results.
+        modulus: categories are taken modulo this; None keeps them.
+        table_bytes: memory for counts; None for all of the budget.
+        unit: the unit to scan.
         budget: bytes of memory.
         progress: counters to advance.
-        name: of the results.
+        name: name of the results' files without suffix; "" for the unit's name.
         row_limit: valid rows to scan.
 
     Returns:
         The counts of the unit.
     """
     name = name or unit.name
-    scanned = load_unit(folder, unit, name)  # by an attempt whose answer was lost
+    scanned = load_unit(folder, unit, name)  # by an attempt whose result did not arrive
     if scanned is None:
         with attempt_folder(folder) as private:
             table_bytes = table_bytes or budget - STREAM_BYTES
             _scan_text(private / name, modulus, table_bytes, unit, progress, row_limit)
-            # The record last: it says that the others are there.
+            # The record last: it marks the unit as done.
             for suffix in ("runs", "rejects", "json"):
                 (private / f"{name}.{suffix}").replace(folder / f"{name}.{suffix}")
         scanned = load_unit(folder, unit, name)
@@ -197,7 +192,7 @@ def _scan_text(
     progress: Progress,
     row_limit: int,
 ) -> None:
-    """Scans a unit to files beside `path`, named after it."""
+    """Scans a unit into the files `path`.runs, `path`.rejects and `path`.json."""
     begin = 0
     if unit.file.compression == "none":
         with open_fd(unit.file.path) as fd:
@@ -221,7 +216,7 @@ def _scan_text(
 
 
 def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
-    """Returns a unit that was scanned before, or None."""
+    """Loads the counts of a unit; None if it was not scanned."""
     record = read_record(folder / f"{name}.json")
     if record is None:
         return None
@@ -230,29 +225,30 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
     return ScannedUnit(unit, result, folder / f"{name}.runs", folder / f"{name}.rejects")
 
 
-def check_scanned(
+def _check_rejected(
     done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], max_bad_fraction: float
 ) -> None:
-    """Stops as soon as the rows still unread, all of them good, could not save the run."""
-    bad = sum(u.bad for u in done.values())
-    if bad == 0:
+    """Refuses too many rejected rows, assuming that all unread rows are valid."""
+    rejected = sum(u.rejected for u in done.values())
+    if rejected == 0:
         return
     unread = [u for u in units if u not in done]
     if any(u.file.compression != "none" for u in unread):
-        return  # how much text they hold is not known
+        return  # the size of their text is not known
     most_rows = sum(u.result.lines for u in done.values())
     most_rows += sum(u.text_bytes for u in unread) // SHORTEST_ROW_BYTES
-    examples = _bad_rows([done[u] for u in units if u in done])
-    check_rejected_rows(bad, most_rows, max_bad_fraction, examples)
+    examples = rejected_rows([done[u] for u in units if u in done])
+    check_rejected_rows(rejected, most_rows, max_bad_fraction, examples)
 
 
-def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
+def rejected_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
+    """Yields the rejected rows of units, in input order."""
     lines: dict[int, int] = {}
     for scanned in units:
         index = scanned.unit.file_index
         first_line = lines.get(index, 0) + 1
         lines[index] = lines.get(index, 0) + scanned.result.lines
-        if scanned.bad == 0:
+        if scanned.rejected == 0:
             continue
         with scanned.rejects_path.open("rb") as file:
             while header := file.read(binding.REJECTED_HEADER.itemsize):
@@ -261,10 +257,6 @@ def _bad_rows(units: Iterable[ScannedUnit]) -> Iterator[RejectedRow]:
                     file=scanned.unit.file.path.name,
                     byte_offset=int(fields["offset"]),
                     line_number=first_line + int(fields["line"]),
-                    reason=_reason(int(fields["reason"])),
+                    reason=REJECT_REASONS[int(fields["reason"])],
                     row=file.read(int(fields["length"])),
                 )
-
-
-def _reason(code: int) -> RejectReason:
-    return REJECT_REASONS[code]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Units of work of the native engine: their plan, their threads and their memory."""
+"""Units of the native engine: byte ranges of the input files."""
 
 import concurrent.futures
 import dataclasses
@@ -11,17 +11,17 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
 
 STREAM_BYTES = 4 * 2**20
-"""Buffers of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
+"""Memory of one scanner or encoder: 1.5 MiB of text, a batch of rows, output columns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NativeSettings:
-    """Sizes that change speed, memory and work files, never the dataset.
+    """Sizes that change speed, memory and work files, but never the dataset.
 
     Attributes:
-        unit_bytes: text of a unit; None chooses by the size of the input.
-        table_bytes: memory for counts per thread; None takes what the memory limit leaves.
-        merge_bytes: memory to merge a column; None takes what the memory limit leaves.
+        unit_bytes: bytes of text in a unit; None chooses by the size of the input.
+        table_bytes: memory for the counts of a thread; None for all that the memory limit allows.
+        merge_bytes: memory to merge a column; None for all that the memory limit allows.
     """
 
     unit_bytes: int | None = None
@@ -31,7 +31,14 @@ class NativeSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextUnit:
-    """A range of one file: the rows whose first byte lies in [begin, end); gzip is one unit."""
+    """The rows of a file that start in a byte range.
+
+    Attributes:
+        file: the raw file; a gzip file is one unit.
+        file_index: number of the file in the input, from 0.
+        begin: first byte of the range.
+        end: byte after the range.
+    """
 
     file: InputFile
     file_index: int
@@ -45,14 +52,14 @@ class TextUnit:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text: exact for a plain file, an estimate for a packed one."""
+        """Bytes of text; an estimate for gzip."""
         if self.file.compression == "gzip":
             return self.file.text_bytes
         return self.end - self.begin
 
 
 def plan_units(inputs: tuple[InputFile, ...], settings: NativeSettings) -> tuple[TextUnit, ...]:
-    """Cuts the input into units, in row order."""
+    """Divides the input into units, in row order."""
     total = sum(f.size for f in inputs)
     unit_bytes = settings.unit_bytes or default_unit_bytes(total)
     units = []
@@ -68,8 +75,8 @@ def plan_units(inputs: tuple[InputFile, ...], settings: NativeSettings) -> tuple
 def default_unit_bytes(total: int) -> int:
     """Returns the unit size for an input of `total` bytes.
 
-    Small inputs need enough units for all cores. In large ones, long units meet fewer categories
-    twice, and so write smaller runs.
+    A small input needs enough units for all cores. In a large one, longer units write fewer bytes
+    of runs, because a category is written once per unit.
     """
     for limit, size in ((2**32, 2**26), (2**36, 2**28)):
         if total < limit:
@@ -78,15 +85,15 @@ def default_unit_bytes(total: int) -> int:
 
 
 def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None:
-    """Gives the whole text of a unit to a reader.
+    """Feeds the text of a unit to a scanner or encoder.
 
     Raises:
-        PreprocError: a line does not end, or the text cannot be unpacked.
+        PreprocError: a line is too long, or the text cannot be decompressed.
     """
     try:
         if unit.file.compression == "gzip":
-            for piece in _one_ahead(unit.file.blocks()):
-                reader.feed(piece)
+            for block in _one_ahead(unit.file.blocks()):
+                reader.feed(block)
             return
         with open_fd(unit.file.path) as fd:
             begin, end = line_range(fd, unit)
@@ -95,16 +102,16 @@ def feed_unit(reader: binding.Scanner | binding.Encoder, unit: TextUnit) -> None
         raise PreprocError(long_line_message(unit.file.path, error.offset)) from error
 
 
-def _one_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpacks the next piece in another thread while this one works on the last."""
+def _one_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields blocks while a second thread decompresses the next one."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(next, pieces, b"")
-        while piece := ahead.result():
-            ahead = pool.submit(next, pieces, b"")
-            yield piece
+        ahead = pool.submit(next, blocks, b"")
+        while block := ahead.result():
+            ahead = pool.submit(next, blocks, b"")
+            yield block
 
 
 def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:
-    """Returns the whole lines of a unit of plain text."""
+    """Returns first byte and end of a plain unit's lines."""
     size = unit.file.size
     return align_to_line(fd, unit.begin, size), align_to_line(fd, unit.end, size)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVTabular engine for click logs."""
+"""The NVTabular engine for Criteo logs."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dictionaries of Criteo's categories, from counts of NVTabular.
+"""Makes dictionaries from NVTabular's counts of categories.
 
-NVTabular orders categories of equal count by an unstable sort and numbers them from 3, so its own
-ids are not used: its counts are merged here and ordered by the one rule (count descending, then
-value ascending), and the encoding gets the vocabularies in that order.
+NVTabular orders categories of equal count by an unstable sort and numbers them from 3, so its ids
+are not used. Its counts are merged and ordered here by the rules (count descending, then value
+ascending), and NVTabular encodes with vocabularies in this order.
 """
 
 from pathlib import Path
@@ -30,7 +30,13 @@ from preproc.nvtabular.process import NvtabularProcess
 def build_dictionaries(
     engine_job: EngineJob, process: NvtabularProcess, rows: ValidRows, counted: int
 ) -> Dictionaries:
-    """Counts the categories of the first `counted` rows, groups that were counted before excepted.
+    """Makes the dictionaries that are missing.
+
+    Args:
+        engine_job: gives settings, work folder and progress.
+        process: started.
+        rows: all valid rows.
+        counted: number of rows, from the first, whose categories are counted.
 
     Raises:
         PreprocError: NVTabular failed, or the counts of a column do not fit the memory limit.
@@ -51,29 +57,29 @@ def build_dictionaries(
 
 
 def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowFile]:
-    """Returns parts that hold the first rows and no other; the last one may have to be cut."""
-    parts, held = [], 0
-    for part in rows.parts:
-        if held + part.rows <= counted:
-            parts.append(part)
-        elif held < counted:
-            cut = RowFile(folder / "cut.parquet", counted - held)
+    """Returns parts with exactly the first `counted` rows."""
+    parts, before = [], 0
+    for file in rows.parts:
+        if before + file.rows <= counted:
+            parts.append(file)
+        elif before < counted:
+            cut = RowFile(folder / "cut.parquet", counted - before)
             if not cut.path.exists():
-                write_part(cut.path, pq.read_table(part.path).slice(0, cut.rows))
+                write_part(cut.path, pq.read_table(file.path).slice(0, cut.rows))
             parts.append(cut)
-        held += part.rows
+        before += file.rows
     return parts
 
 
 def _dictionary(
     folders: list[Path], name: str, limit: int, memory_limit: int
 ) -> npt.NDArray[np.uint32]:
-    """Returns the categories of a column in id order."""
+    """Returns the categories of a column that are kept, in id order."""
     if not folders:
         return np.empty(0, np.uint32)
     remedy = f"{REMEDIES}, or use `engine` native, which merges piece by piece"
-    found, counts = merge_counts(folders, name, memory_limit, remedy)
-    values = found.to_numpy()
+    distinct, counts = merge_counts(folders, name, memory_limit, remedy)
+    values = distinct.to_numpy()
     present = values != MISSING_CATEGORY
     values, counts = values[present].astype(np.uint32), counts[present].astype(np.uint64)
     return order_dictionary(values, counts, limit)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVTabular engine: its operators do the work, on cuDF where there is a GPU, else on pandas.
+"""The NVTabular engine: NVTabular's operators on cuDF or pandas.
 
-read     every file of text -> parquet parts of valid rows; bad rows aside
-count    Categorify counts the categories, by groups of parts; the dictionaries are ordered by us
-encode   Categorify by those vocabularies; FillMissing, Clip and the logarithm; rows to columns
+read     each file of text -> parquet parts of valid rows, and a file of rejected rows
+count    Categorify counts the categories of each group of parts; we order the dictionaries
+encode   Categorify with these vocabularies, FillMissing, Clip and the logarithm -> columns
 
-Shuffle and parquet follow as for every engine. The bytes are the native engine's. Finished files
-and groups are kept for a resumed run. NVTabular 23.8 needs older packages, so it runs in a process
-with an environment of its own (`make nvtabular`).
+It uses cuDF if there is a GPU, and writes the bytes of the native engine. A group is the parts of
+one request to NVTabular. Finished files and groups are kept for a resumed run. NVTabular 23.8 needs
+older packages, so it runs in a process with an environment of its own (`make nvtabular`).
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from preproc.criteo.engines.nvtabular.rows import (
 )
 from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
-from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.row_files import RowFile, total_bytes
 from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of, write_vocabulary
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
@@ -46,7 +46,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     """Prepares a dataset with NVTabular.
 
     Raises:
-        PreprocError: NVTabular is not there or failed, or the input does not allow it.
+        PreprocError: NVTabular is not installed or failed, or the input is not valid.
     """
     job = engine_job.job
     process = NvtabularProcess(
@@ -63,19 +63,14 @@ def run(engine_job: EngineJob) -> EngineResult:
         counted = total if job.semantics.dictionary_days == "all" else bounds["train"][1]
         dictionaries = build_dictionaries(engine_job, process, rows, counted)
         spec = FeatureSpec.criteo(dictionaries.cardinalities)
-        stage, positives = _encode(engine_job, process, rows, dictionaries, spec, bounds)
-    split_rows = {split: last - first for split, (first, last) in bounds.items()}
-    dictionaries.copy_to(stage.dataset)
-    if any(sum(f.rejected.values()) for f in rows.files):
-        write_quarantine(stage.dataset / QUARANTINE_FILE, rows.bad_rows())
-    return EngineResult(
-        dataset=stage.dataset,
+        stage, clicks = _encode(engine_job, process, rows, dictionaries, spec, bounds)
+    return stage.finish(
         engine={"name": "nvtabular", "version": process.version, "device": process.device},
         files=rows.files,
-        rows=split_rows,
-        positives=positives,
-        cardinalities=dictionaries.cardinalities,
-        columns=stage.encoded(),
+        bounds=bounds,
+        clicks=clicks,
+        dictionaries=dictionaries,
+        rejected=rows.rejected_rows(),
     )
 
 
@@ -87,7 +82,11 @@ def _encode(
     spec: FeatureSpec,
     bounds: Bounds,
 ) -> tuple[EncodeStage, dict[Split, int]]:
-    """Encodes every group that was not encoded before; returns the staged columns and clicks."""
+    """Encodes the groups that are missing.
+
+    Returns:
+        The staged columns, and the clicks of each split.
+    """
     size = group_parts(engine_job.job.memory_limit)
     depends = {"dictionaries": dictionaries.key, "group_parts": size}
     stage = open_stage(engine_job, depends, bounds)
@@ -103,13 +102,12 @@ def _encode(
             _prepare(process, groups[0][:1], dictionaries, engine_job.job.semantics, scratch)
             with SplitColumnsWriter(stage, spec, bounds).open() as writer:
                 for index in missing:
-                    first = sum(part.rows for group in groups[:index] for part in group)
-                    positives = dict.fromkeys(bounds, 0)
+                    first = sum(file.rows for group in groups[:index] for file in group)
+                    clicks = Counter[Split](dict.fromkeys(bounds, 0))
                     for columns in _encode_group(process, groups[index], first, scratch, progress):
-                        for split, clicks in writer.write(first, columns).items():
-                            positives[split] += clicks
+                        clicks.update(writer.write(first, columns))
                         first += len(columns)
-                    stage.write_record(_group_name(index), positives)
+                    stage.write_record(_group_name(index), clicks)
     shutil.rmtree(scratch)
     return stage, stage.clicks(_group_name(i) for i in range(len(groups)))
 
@@ -121,12 +119,20 @@ def _encode_group(
     scratch: Path,
     progress: GroupProgress,
 ) -> Iterator[ClickColumns]:
-    """Yields the encoded parts of a group, whose first row has the global number `first`."""
+    """Yields the encoded parts of a group.
+
+    Args:
+        process: started and prepared.
+        group: parts with the rows.
+        first: global number of the first row.
+        scratch: folder for the encoded parts.
+        progress: advanced by the request.
+    """
     encoded = scratch / "encoded"
     progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
-    for part in group:
-        yield _read_encoded(encoded / part.path.name, first, part.rows)
-        first += part.rows
+    for file in group:
+        yield _read_encoded(encoded / file.path.name, first, file.rows)
+        first += file.rows
 
 
 def _group_name(index: int) -> str:
@@ -140,10 +146,10 @@ def _prepare(
     semantics: CriteoSemantics,
     scratch: Path,
 ) -> None:
-    """Hands the vocabularies and the rules for numerical features to NVTabular."""
+    """Sends NVTabular the vocabularies and the transform of numerical features."""
     vocabularies = {}
     for name, categories in zip(CATEGORICAL, dictionaries.load(), strict=True):
-        # The missing category goes first: so no vocabulary is empty, and it ends as id 0.
+        # The missing category comes first, so it gets id 0 and no vocabulary is empty.
         values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
         vocabularies[name] = write_vocabulary(scratch, name, values)
     request = {
@@ -161,10 +167,15 @@ def _prepare(
 
 
 def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
-    """Returns an encoded part.
+    """Reads an encoded part.
+
+    Args:
+        path: its file.
+        first: expected global number of its first row.
+        rows: expected number of rows.
 
     Raises:
-        PreprocError: it does not hold the rows that went in, in their order.
+        PreprocError: it does not have exactly these rows, in order.
     """
     table = pq.read_table(path)
     columns = {name: table[name] for name in (ROW, LABEL, *NUMERICAL, *CATEGORICAL)}

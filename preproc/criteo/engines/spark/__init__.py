@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark engine for click logs, with the kernel or with dataframes."""
+"""The Spark engine for Criteo logs, in kernel or dataframe mode."""

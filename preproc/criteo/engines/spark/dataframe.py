@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataframe mode: Spark SQL alone does the work, no Python and no native code on the executors.
+"""Dataframe mode: Spark SQL alone, no Python or native code on executors.
 
-scan    text -> validated rows, a parquet folder per day              (rows)
-count   rows -> categories counted, ordered and numbered              (here)
-encode  rows joined with the dictionaries -> ids, a folder per group  (here)
-join    the ids of a group -> their place in the columns, by the driver (here)
+scan    text -> validated rows in parquet, a folder per unit (rows.py)
+count   rows -> categories counted, ordered and numbered
+encode  rows joined with the dictionaries -> ids in parquet, a folder per unit
+write   ids of a unit -> its rows of the columns, by the driver
 
-Every folder stands under a key of what it depends on, and has its name only when it is complete.
+Every folder is named by a hash of all that it depends on, and exists only when it is complete.
 """
 
 import itertools
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from preproc.criteo.columns import EncodeStage, SplitColumnsWriter, open_stage
 from preproc.criteo.dictionaries import DICTIONARY_DTYPE, Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.engines.spark.row_numbers import RowGroup, all_days
+from preproc.criteo.engines.spark.row_numbers import UnitRows, all_days
 from preproc.criteo.engines.spark.rows import read_rows
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
@@ -32,7 +32,6 @@ from preproc.criteo.rules import (
     Split,
     split_bounds,
 )
-from preproc.files.quarantine import QUARANTINE_FILE, write_quarantine
 from preproc.files.workspace import settings_key
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
@@ -40,7 +39,7 @@ from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 
 BROADCAST_CATEGORIES = 4 * 2**20
-"""A larger dictionary is joined by a shuffle: every executor would hold it, about 40 B each."""
+"""Largest dictionary that executors hold in memory, about 40 B per category; others shuffle."""
 
 _BATCH_ROWS = 2**16
 _FILE_BATCH_ROWS = 2**18
@@ -50,33 +49,28 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     """Prepares a dataset with Spark SQL."""
     job, semantics = engine_job.job, engine_job.job.semantics
     runner = runner.for_sql(job.spark.spark_conf)
-    groups = read_rows(engine_job, runner)
-    days = all_days(groups)
-    dictionaries = count_categories(engine_job, runner, groups)
+    units = read_rows(engine_job, runner)
+    days = all_days(units)
+    dictionaries = count_categories(engine_job, runner, units)
     bounds = split_bounds([day.rows for day in days], semantics)
     stage = open_stage(engine_job, {"dictionaries": dictionaries.key}, bounds)
     spec = FeatureSpec.criteo(dictionaries.cardinalities)
     columns = SplitColumnsWriter(stage, spec, bounds)
-    _encode_groups(engine_job, runner, groups, dictionaries, stage, columns)
-    dictionaries.copy_to(stage.dataset)
-    bad = [row for day in days for row in day.bad]
-    if bad:
-        write_quarantine(stage.dataset / QUARANTINE_FILE, bad)
-    return EngineResult(
-        dataset=stage.dataset,
+    _encode_units(engine_job, runner, units, dictionaries, stage, columns)
+    return stage.finish(
         engine={"name": "spark", "mode": "dataframe", "spark_version": runner.version},
         files=tuple(day.file_rows() for day in days),
-        rows={split: last - first for split, (first, last) in bounds.items()},
-        positives=stage.clicks(group.key for group in groups),
-        cardinalities=dictionaries.cardinalities,
-        columns=stage.encoded(),
+        bounds=bounds,
+        clicks=stage.clicks(unit.key for unit in units),
+        dictionaries=dictionaries,
+        rejected=(row for day in days for row in day.rejected),
     )
 
 
-def _encode_groups(
+def _encode_units(
     engine_job: EngineJob,
     runner: SparkRunner,
-    groups: list[RowGroup],
+    units: list[UnitRows],
     dictionaries: Dictionaries,
     stage: EncodeStage,
     columns: SplitColumnsWriter,
@@ -85,36 +79,36 @@ def _encode_groups(
     done = [0, 0]
     with (
         engine_job.reporter.stage(
-            "encode", sum(g.text_bytes for g in groups), lambda: (done[0], done[1])
+            "encode", sum(u.text_bytes for u in units), lambda: (done[0], done[1])
         ),
         columns.open(),
     ):
-        for group in groups:
+        for unit in units:
             before, first_row = done
 
-            def update(fraction: float, before: int = before, group: RowGroup = group) -> None:
-                done[0] = before + int(fraction * group.text_bytes)
+            def update(fraction: float, before: int = before, unit: UnitRows = unit) -> None:
+                done[0] = before + int(fraction * unit.text_bytes)
 
-            if stage.record(group.key) is None:
-                encoded = folder / group.key
+            if stage.record(unit.key) is None:
+                encoded = folder / unit.key
                 if not encoded.exists():
-                    table = _encoded(runner, group, dictionaries, engine_job.job.semantics)
+                    table = _encoded(runner, unit, dictionaries, engine_job.job.semantics)
                     write_parquet(runner, table, encoded, update)
-                positives = _write_group(columns, group, encoded, first_row)
-                stage.write_record(group.key, positives)
+                clicks = _write_unit(columns, unit, encoded, first_row)
+                stage.write_record(unit.key, clicks)
                 shutil.rmtree(encoded)
-            done[:] = [before + group.text_bytes, first_row + group.rows]
+            done[:] = [before + unit.text_bytes, first_row + unit.rows]
 
 
 def _encoded(
     runner: SparkRunner,
-    group: RowGroup,
+    unit: UnitRows,
     dictionaries: Dictionaries,
     semantics: CriteoSemantics,
 ) -> Any:
-    """Returns the valid rows of a group with their features and ids."""
+    """Returns a DataFrame of a unit's valid rows, with features and ids."""
     session = runner.session
-    session.read.parquet(uri(group.folder)).where("raw IS NULL").createOrReplaceTempView("rows")
+    session.read.parquet(uri(unit.folder)).where("raw IS NULL").createOrReplaceTempView("rows")
     joins, ids, small = [], [], []
     for column, kept in enumerate(dictionaries.kept):
         if kept == 0:
@@ -130,8 +124,8 @@ def _encoded(
     hint = f"/*+ BROADCAST({', '.join(small)}) */" if small else ""
     columns = ["day", "block", "line", "label", *_numerical(semantics), *ids]
     table = session.sql(f"SELECT {hint} {', '.join(columns)} FROM rows {' '.join(joins)}")
-    # With it, each of 26 small joins is planned by itself: three times as slow. A shuffle needs it:
-    # all rows without a category meet in one task.
+    # Adaptive execution plans each of 26 small joins on its own, which takes three times as long. A
+    # shuffle needs it, because all rows with an empty category go to one task.
     shuffles = len(small) < len(joins)
     session.conf.set("spark.sql.adaptive.enabled", str(shuffles).lower())
     if shuffles:  # the order is lost
@@ -141,7 +135,7 @@ def _encoded(
 
 
 def _numerical(semantics: CriteoSemantics) -> list[str]:
-    """Returns the SQL of the features: in float64, rounded to float32 once."""
+    """Returns the SQL of the numerical features, float64 rounded to float32."""
     columns = []
     for i in range(NUM_NUMERICAL):
         raw = f"CAST(coalesce(i{i}, 0) AS BIGINT)"
@@ -153,24 +147,24 @@ def _numerical(semantics: CriteoSemantics) -> list[str]:
     return columns
 
 
-def _write_group(
-    columns: SplitColumnsWriter, group: RowGroup, encoded: Path, first_row: int
+def _write_unit(
+    columns: SplitColumnsWriter, unit: UnitRows, encoded: Path, first_row: int
 ) -> dict[Split, int]:
-    """Writes encoded rows under their global numbers; returns the clicks of each split.
+    """Writes the encoded rows of a unit; returns their clicks by split.
 
     Args:
-        columns: open.
-        group: whose rows.
-        encoded: parquet of them, in any order (long runs in order are faster).
-        first_row: global number of the first.
+        columns: an open writer.
+        unit: the unit.
+        encoded: parquet of the encoded rows, in any order (consecutive rows are faster).
+        first_row: global number of the unit's first row.
     """
     clicks: Counter[Split] = Counter(dict.fromkeys(SPLITS, 0))
     written: list[tuple[int, int]] = []
-    first_rows = list(itertools.accumulate((d.rows for d in group.days), initial=first_row))
+    first_rows = list(itertools.accumulate((d.rows for d in unit.days), initial=first_row))
     for path in sorted(encoded.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
-                numbers = _row_numbers(group, batch, first_rows)
+                numbers = _row_numbers(unit, batch, first_rows)
                 order = np.argsort(numbers, kind="stable")
                 numbers, rows = numbers[order], _columns(batch, order)
                 cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
@@ -183,14 +177,20 @@ def _write_group(
     return dict(clicks)
 
 
-def _row_numbers(group: RowGroup, batch: Any, first_rows: list[int]) -> npt.NDArray[np.int64]:
-    """Returns the global numbers of the rows of a batch, from the first row of each day."""
+def _row_numbers(unit: UnitRows, batch: Any, first_rows: list[int]) -> npt.NDArray[np.int64]:
+    """Returns the global row numbers of a batch.
+
+    Args:
+        unit: the unit.
+        batch: PyArrow batch of its encoded rows.
+        first_rows: global number of the first row of each of its files.
+    """
     rows = np.empty(len(batch), np.int64)
     days = batch["day"].to_numpy()
     blocks, lines = batch["block"].to_numpy(), batch["line"].to_numpy()
     for day in np.unique(days):
         here = days == day
-        rows[here] = group.days[day].row_numbers(blocks[here], lines[here]) + first_rows[day]
+        rows[here] = unit.days[day].row_numbers(blocks[here], lines[here]) + first_rows[day]
     return rows
 
 
@@ -207,7 +207,7 @@ def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
 
 
 def _check_complete(written: list[tuple[int, int]], first: int, last: int) -> None:
-    """Every row must have been written once."""
+    """Asserts that every row was written once."""
     expected = first
     for start, stop in [*sorted(written), (last, last)]:
         if start != expected:
@@ -216,28 +216,31 @@ def _check_complete(written: list[tuple[int, int]], first: int, last: int) -> No
 
 
 def _ids_folder(dictionaries: Dictionaries, column: int) -> Path:
-    """Returns the parquet folder of a column's (value, id) pairs; not there if none is kept."""
+    """Returns the parquet folder of a column's (value, id) pairs.
+
+    It does not exist if no category is kept.
+    """
     return dictionaries.folder / "ids" / f"feature={column}"
 
 
 def category(column: int, semantics: CriteoSemantics) -> str:
-    """Returns the SQL of what is counted and looked up in a column."""
+    """Returns the SQL of a column's categories, modulus applied."""
     modulus = semantics.category_modulus
     return f"c{column}" if modulus is None else f"c{column} % {modulus}L"
 
 
 def count_categories(
-    engine_job: EngineJob, runner: SparkRunner, groups: list[RowGroup]
+    engine_job: EngineJob, runner: SparkRunner, units: list[UnitRows]
 ) -> Dictionaries:
-    """Counts the categories of the rows that dictionaries are made from, unless that was done."""
+    """Makes the dictionaries, unless they are complete."""
     semantics = engine_job.job.semantics
-    rows = sum(group.rows for group in groups)
+    rows = sum(unit.rows for unit in units)
     if semantics.dictionary_days == "train":
-        rows = split_bounds([day.rows for day in all_days(groups)], semantics)["train"][1]
+        rows = split_bounds([day.rows for day in all_days(units)], semantics)["train"][1]
     limit = max(semantics.frequency_limit, 1)
     key = settings_key(
         {
-            "groups": [group.key for group in groups],
+            "groups": [unit.key for unit in units],
             "rows": rows,
             "modulus": semantics.category_modulus,
             "frequency_limit": limit,
@@ -247,12 +250,12 @@ def count_categories(
     dictionaries = Dictionaries(folder, key)
     if not dictionaries.missing():
         return dictionaries
-    total = sum(group.text_bytes for group in groups)
+    total = sum(unit.text_bytes for unit in units)
     done = [0]
     with engine_job.reporter.stage("count", total, lambda: (done[0], 0)):
         ids = folder / "ids"
         if not ids.exists():
-            table = _numbered(runner, _counted_rows(runner, groups, rows), semantics, limit)
+            table = _numbered(runner, _first_rows(runner, units, rows), semantics, limit)
             write_parquet(
                 runner,
                 table,
@@ -266,17 +269,17 @@ def count_categories(
     return dictionaries
 
 
-def _counted_rows(runner: SparkRunner, groups: list[RowGroup], rows: int) -> Any:
-    """Returns the first `rows` valid rows of all groups."""
+def _first_rows(runner: SparkRunner, units: list[UnitRows], rows: int) -> Any:
+    """Returns a DataFrame of the first `rows` valid rows."""
     read = runner.session.read
     whole: list[str] = []
     cut: Any = None
-    for group in groups:
-        if rows >= group.rows:
-            whole.append(uri(group.folder))
-        elif cut is None:  # even for no rows: a table has to have columns
-            cut = read.parquet(uri(group.folder)).where(group.first_rows_condition(rows))
-        rows = max(rows - group.rows, 0)
+    for unit in units:
+        if rows >= unit.rows:
+            whole.append(uri(unit.folder))
+        elif cut is None:  # also for 0 rows: a table needs columns
+            cut = read.parquet(uri(unit.folder)).where(unit.first_rows_condition(rows))
+        rows = max(rows - unit.rows, 0)
     table: Any = read.parquet(*whole) if whole else cut
     if whole and cut is not None:
         table = table.union(cut)
@@ -284,6 +287,7 @@ def _counted_rows(runner: SparkRunner, groups: list[RowGroup], rows: int) -> Any
 
 
 def _numbered(runner: SparkRunner, rows: Any, semantics: CriteoSemantics, limit: int) -> Any:
+    """Returns a DataFrame of (feature, value, id) of the categories kept."""
     pairs = ", ".join(f"{c}, {category(c, semantics)}" for c in range(NUM_CATEGORICAL))
     rows.selectExpr(f"stack({NUM_CATEGORICAL}, {pairs}) AS (feature, value)").where(
         "value IS NOT NULL"
@@ -297,8 +301,8 @@ def _numbered(runner: SparkRunner, rows: Any, semantics: CriteoSemantics, limit:
 
 
 def _write_dictionary(dictionaries: Dictionaries, column: int) -> None:
-    parts = sorted(_ids_folder(dictionaries, column).glob("*.parquet"))
-    files = [pq.ParquetFile(part) for part in parts]
+    paths = sorted(_ids_folder(dictionaries, column).glob("*.parquet"))
+    files = [pq.ParquetFile(path) for path in paths]
     values = np.zeros(sum(f.metadata.num_rows for f in files), DICTIONARY_DTYPE)
     for file in files:
         for batch in file.iter_batches(_FILE_BATCH_ROWS, columns=["value", "id"]):

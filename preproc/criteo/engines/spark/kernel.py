@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel mode: executors run the native engine's units, Spark schedules them.
+"""Kernel mode: Spark schedules the native engine's units on executors.
 
-Stages, units and their files are the native engine's own: a scanned unit leaves sorted runs on the
-shared storage, a column's runs are merged by one task, an encoded unit is written at its place of
-the final columns. So nothing is shuffled, counts never pass through the driver, and an interrupted
-run continues with the units that are missing.
+Stages, units and their files are those of the native engine. Scanning a unit writes sorted runs to
+the shared storage, one task merges the runs of a column, and encoding a unit writes its rows of the
+final columns. So nothing is shuffled, counts never pass through the driver, and an interrupted run
+continues with the units that are missing.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     """Prepares a dataset with the C++ kernel on executors.
 
     Raises:
-        PreprocError: executors lack the kernel or the storage, or the input does not allow it.
+        PreprocError: an executor lacks the kernel or the storage, or a unit failed.
     """
     if not binding.is_built():
         raise PreprocError(
@@ -50,11 +50,11 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Works on units in tasks of Spark, as many units in a task as it has cores.
+    """Runs units in Spark tasks, one unit per core of a task.
 
     Attributes:
         runner: starts the tasks.
-        memory_limit: bytes of anonymous memory of the Python of each task.
+        memory_limit: bytes of anonymous memory of each task's Python process.
     """
 
     runner: SparkRunner
@@ -70,7 +70,7 @@ class SparkExecutor:
         prepare: Callable[[], None] = nothing,
         watch: Callable[[Tally], None] = nothing,
     ) -> Tally:
-        """Works on every unit; returns the counts of all. See `preproc.criteo.engine.Executor`."""
+        """Runs `work` on every unit; see `preproc.criteo.engine.Executor`."""
         before = Tally(progress.bytes, progress.rows)
 
         def follow(tally: Tally) -> None:
@@ -94,16 +94,16 @@ def _do_units(
 
 
 def _check_executors(engine_job: EngineJob, runner: SparkRunner) -> None:
-    """Looks at the executors before any work."""
+    """Checks that every executor has the kernel and the storage."""
     workspace = engine_job.workspace
-    look = functools.partial(
+    check = functools.partial(
         _missing_here,
         binding.kernel_version(),
         engine_job.inputs,
         (workspace.root, workspace.staging),
     )
     try:
-        found = runner.first_job(lambda: runner.everywhere(look))
+        messages = runner.first_job(lambda: runner.everywhere(check))
     except PreprocError as error:
         if "No module named" not in str(error):
             raise
@@ -111,7 +111,7 @@ def _check_executors(engine_job: EngineJob, runner: SparkRunner) -> None:
             f"{error}; every executor needs this package and its requirements in the Python that "
             "PYSPARK_PYTHON names (docs/preprocessing.md)"
         ) from error
-    missing = [message for message in found if message]
+    missing = [message for message in messages if message]
     if missing:
         raise PreprocError(missing[0])
 
@@ -119,7 +119,7 @@ def _check_executors(engine_job: EngineJob, runner: SparkRunner) -> None:
 def _missing_here(
     kernel_version: int, inputs: tuple[InputFile, ...], folders: tuple[Path, ...], _task: int
 ) -> str:
-    """Returns what this executor lacks, "" if nothing."""
+    """Returns an error message if this executor lacks something, else ""."""
     host = f"executor on {socket.gethostname()}"
     if not binding.is_built():
         return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps Spark's (block, line) to line, row and byte of the input file."""
+"""Maps Spark's (block, line) to the row number in a file."""
 
 import dataclasses
 from pathlib import Path
@@ -15,69 +15,74 @@ from preproc.files.quarantine import RejectedRow
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DayRows:
-    """The rows of one file, and where each is.
+    """Lines and rejected rows of one file, by Spark's blocks.
 
     Attributes:
         file: the raw file.
-        starts: first byte of each block, ascending.
-        first_lines: Spark's number of each block's first line.
-        positions: number of each block's first line in the file, and the lines in all at the end.
-        bad: its bad rows, in order.
+        starts: [blocks] first byte of each block, ascending.
+        first_lines: [blocks] Spark's number of each block's first line.
+        lines_before: [blocks + 1] lines of the file before each block, then all lines.
+        rejected: the file's rejected rows, in order.
     """
 
     file: InputFile
     starts: npt.NDArray[np.int64]
     first_lines: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
-    bad: tuple[RejectedRow, ...]
+    lines_before: npt.NDArray[np.int64]
+    rejected: tuple[RejectedRow, ...]
 
     @property
     def lines(self) -> int:
-        """Lines of the file, good and bad."""
-        return int(self.positions[-1])
+        """Lines of the file, rejected rows included."""
+        return int(self.lines_before[-1])
 
     @property
     def rows(self) -> int:
         """Valid rows of the file."""
-        return self.lines - len(self.bad)
+        return self.lines - len(self.rejected)
 
     def file_rows(self) -> FileRows:
         """Returns the counts for the manifest."""
-        rejected = {r: sum(b.reason == r for b in self.bad) for r in REJECT_REASONS}
+        rejected = {r: sum(row.reason == r for row in self.rejected) for r in REJECT_REASONS}
         return FileRows(rows=self.rows, lines=self.lines, rejected=rejected)
 
-    def _bad_positions(self) -> npt.NDArray[np.int64]:
-        return np.array([b.line_number - 1 for b in self.bad], dtype=np.int64)
+    def _rejected_lines(self) -> npt.NDArray[np.int64]:
+        return np.array([row.line_number - 1 for row in self.rejected], dtype=np.int64)
 
     def row_numbers(
         self, blocks: npt.NDArray[np.int64], lines: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """Returns which valid row of the file each is, by its block and Spark's line number."""
+        """Returns the numbers of valid rows in the file, from 0.
+
+        Args:
+            blocks: [n] first byte of each row's block.
+            lines: [n] Spark's line number of each row.
+        """
         index = np.searchsorted(self.starts, blocks)
-        position = self.positions[index] + lines - self.first_lines[index]
-        return position - np.searchsorted(self._bad_positions(), position)
+        line = self.lines_before[index] + lines - self.first_lines[index]
+        return line - np.searchsorted(self._rejected_lines(), line)
 
     def first_rows_condition(self, rows: int) -> str:
-        """Returns the SQL condition that holds for the first `rows` valid rows."""
-        bad = self._bad_positions()
-        position, before = rows, -1
-        while before != position:  # the lines before it hold so many rows, and the bad ones
-            before, position = position, rows + int(np.searchsorted(bad, position))
-        index = int(np.searchsorted(self.positions[:-1], position, side="right")) - 1
-        line = int(self.first_lines[index] + position - self.positions[index])
+        """Returns an SQL condition that selects the first `rows` valid rows."""
+        rejected = self._rejected_lines()
+        end, before = rows, -1
+        while before != end:  # the lines before `end` are those rows and the rejected ones
+            before, end = end, rows + int(np.searchsorted(rejected, end))
+        index = int(np.searchsorted(self.lines_before[:-1], end, side="right")) - 1
+        line = int(self.first_lines[index] + end - self.lines_before[index])
         start = int(self.starts[index])
         return f"(block < {start}L OR (block = {start}L AND line < {line}L))"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RowGroup:
-    """The rows of neighbouring files: one unit of the stages, small files together.
+class UnitRows:
+    """The rows of a unit: one file, or several small ones.
 
     Attributes:
-        key: names everything the rows depend on.
-        folder: parquet of the rows, bad ones included (`raw` is not NULL there); `day` counts the
-            files of the group.
-        days: the files, in order.
+        key: hash of all that the rows depend on.
+        folder: parquet of the rows; `raw` is NULL except in rejected rows, and `day` is the number
+            of the file in the unit.
+        days: the files, in input order.
     """
 
     key: str
@@ -86,7 +91,7 @@ class RowGroup:
 
     @property
     def rows(self) -> int:
-        """Valid rows of the group."""
+        """Valid rows of the unit."""
         return sum(day.rows for day in self.days)
 
     @property
@@ -95,7 +100,7 @@ class RowGroup:
         return sum(day.file.text_bytes for day in self.days)
 
     def first_rows_condition(self, rows: int) -> str:
-        """Returns the SQL condition that holds for the first `rows` valid rows."""
+        """Returns an SQL condition that selects the first `rows` valid rows."""
         whole = 0
         while whole + 1 < len(self.days) and rows >= self.days[whole].rows:
             rows -= self.days[whole].rows
@@ -105,6 +110,6 @@ class RowGroup:
         )
 
 
-def all_days(groups: list[RowGroup]) -> list[DayRows]:
-    """Returns the files of all groups."""
-    return [day for group in groups for day in group.days]
+def all_days(units: list[UnitRows]) -> list[DayRows]:
+    """Returns the files of all units."""
+    return [day for unit in units for day in unit.days]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataframe mode, first stage: text to validated rows in parquet.
+"""First stage of dataframe mode: validates text and writes it as parquet.
 
-Spark's text reader gives lines in no order that could be relied upon, but says from which block of
-the file each comes, and numbers within a block ascend. Blocks in the order of their first byte, and
-lines in the order of their numbers, are the input order; all later stages carry the pair.
+Spark's text reader does not keep the order of lines. But it gives the block of the file that a line
+is from, by its first byte, and numbers that ascend within a block. Sorting by (block, line) is the
+input order, so all later stages keep these two columns.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from preproc.criteo.engine import EngineJob
-from preproc.criteo.engines.spark.row_numbers import DayRows, RowGroup, all_days
+from preproc.criteo.engines.spark.row_numbers import DayRows, UnitRows, all_days
 from preproc.criteo.input import long_line_message
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
@@ -33,29 +33,29 @@ from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import sql_text, uri, write_parquet
 
 _FORMAT = 1
-"""Changes whenever the same text could give other rows in the folder of a day."""
+"""Version of the parquet of rows: changes whenever the same text could give other rows."""
 
-GROUP_BYTES = 2**30
-"""Text of files that are worked on together: a job of Spark takes seconds to begin."""
+UNIT_BYTES = 2**30
+"""Most text of several files in one unit; a Spark job takes seconds to start."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def plan_groups(inputs: tuple[InputFile, ...]) -> list[tuple[InputFile, ...]]:
-    """Returns neighbouring files together, as long as they are small."""
-    groups: list[list[InputFile]] = []
+def plan_units(inputs: tuple[InputFile, ...]) -> list[tuple[InputFile, ...]]:
+    """Returns the files of each unit; consecutive small files are one unit."""
+    units: list[list[InputFile]] = []
     for file in inputs:
-        if not groups or sum(f.text_bytes for f in [*groups[-1], file]) > GROUP_BYTES:
-            groups.append([])
-        groups[-1].append(file)
-    return [tuple(group) for group in groups]
+        if not units or sum(f.text_bytes for f in [*units[-1], file]) > UNIT_BYTES:
+            units.append([])
+        units[-1].append(file)
+    return [tuple(unit) for unit in units]
 
 
-def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[RowGroup]:
-    """Validates every row of every file that was not read before.
+def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[UnitRows]:
+    """Validates the rows of every unit that was not read before.
 
     Raises:
-        TooManyRejectedRowsError: --max_bad_fraction is exceeded.
+        TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
         PreprocError: a file cannot be read in this mode, or no row is valid.
     """
     job, inputs = engine_job.job, engine_job.inputs
@@ -65,44 +65,44 @@ def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[RowGroup]:
                 f"{file.path}: begins with a UTF-8 byte order mark, which Spark's text reader "
                 "drops silently; remove it, or use `spark_mode` kernel or `engine` native"
             )
-    groups: list[RowGroup] = []
+    units: list[UnitRows] = []
     done = [0, 0]
     with engine_job.reporter.stage(
         "scan", sum(f.text_bytes for f in inputs), lambda: (done[0], done[1])
     ):
-        for files in plan_groups(inputs):
-            before, size = sum(g.text_bytes for g in groups), sum(f.text_bytes for f in files)
+        for files in plan_units(inputs):
+            before, size = sum(u.text_bytes for u in units), sum(f.text_bytes for f in files)
 
             def update(fraction: float, before: int = before, size: int = size) -> None:
                 done[0] = max(done[0], before + int(size * fraction))
 
-            groups.append(_read_group(engine_job, runner, groups, files, update))
-            done[:] = [before + size, sum(g.rows for g in groups)]
-    if sum(g.rows for g in groups) == 0:
+            units.append(_read_unit(engine_job, runner, units, files, update))
+            done[:] = [before + size, sum(u.rows for u in units)]
+    if sum(u.rows for u in units) == 0:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
-    return groups
+    return units
 
 
-def _read_group(
+def _read_unit(
     engine_job: EngineJob,
     runner: SparkRunner,
-    groups: list[RowGroup],
+    units: list[UnitRows],
     files: tuple[InputFile, ...],
     on_fraction: Callable[[float], None],
-) -> RowGroup:
-    """Returns the rows of the files after `groups`."""
+) -> UnitRows:
+    """Validates the files of the unit that follows `units`."""
     limit = engine_job.job.max_bad_fraction
-    earlier = all_days(groups)
+    earlier = all_days(units)
     unread = engine_job.inputs[len(earlier) + len(files) :]
 
     def most_rows(lines: int) -> float:
         if any(f.compression != "none" for f in unread):
-            return math.inf  # how much text they hold is not known
+            return math.inf  # the size of their text is not known
         shortest = sum(f.text_bytes for f in unread) // SHORTEST_ROW_BYTES
         return sum(d.lines for d in earlier) + lines + shortest
 
-    def too_many(bad: int, lines: int) -> bool:
-        return sum(len(d.bad) for d in earlier) + bad > limit * most_rows(lines)
+    def too_many(rejected: int, lines: int) -> bool:
+        return sum(len(d.rejected) for d in earlier) + rejected > limit * most_rows(lines)
 
     key = settings_key({"format": _FORMAT, "files": [f.identity for f in files]})
     folder = engine_job.workspace.unit_dir("rows", key).resolve()
@@ -116,25 +116,25 @@ def _read_group(
         _day(file, [b[1:] for b in record["blocks"] if b[0] == i], record["bad"][i])
         for i, file in enumerate(files)
     )
-    bad_rows, lines = record["bad_rows"], sum(d.lines for d in days)
-    if too_many(bad_rows, lines):
-        before = [row for d in earlier for row in d.bad]
-        examples = [*before, *(row for d in days for row in d.bad)]
-        check_rejected_rows(len(before) + bad_rows, int(most_rows(lines)), limit, examples)
+    rejected, lines = record["bad_rows"], sum(d.lines for d in days)
+    if too_many(rejected, lines):
+        before = [row for d in earlier for row in d.rejected]
+        examples = [*before, *(row for d in days for row in d.rejected)]
+        check_rejected_rows(len(before) + rejected, int(most_rows(lines)), limit, examples)
     write_record(folder / "rows.json", record)
-    return RowGroup(key, rows, days)
+    return UnitRows(key, rows, days)
 
 
-def _day(file: InputFile, blocks: list[list[int]], bad: list[Any]) -> DayRows:
+def _day(file: InputFile, blocks: list[list[int]], rejected: list[Any]) -> DayRows:
     table = np.array(blocks, dtype=np.int64).reshape(-1, 3)
     return DayRows(
         file=file,
         starts=table[:, 0],
         first_lines=table[:, 1],
-        positions=np.concatenate([[0], np.cumsum(table[:, 2])]),
-        bad=tuple(
+        lines_before=np.concatenate([[0], np.cumsum(table[:, 2])]),
+        rejected=tuple(
             RejectedRow(file.path.name, offset, number, reason, row.encode("latin-1"))
-            for offset, number, reason, row in bad
+            for offset, number, reason, row in rejected
         ),
     )
 
@@ -145,7 +145,7 @@ def _write_rows(
     rows: Path,
     on_fraction: Callable[[float], None],
 ) -> None:
-    # By links: their names say which file it is, and Spark knows gzip by the name alone.
+    # Links: their names number the files, and Spark recognises gzip by the name alone.
     links = rows.with_name("links")
     shutil.rmtree(links, ignore_errors=True)
     links.mkdir()
@@ -165,9 +165,15 @@ def _write_rows(
 
 
 def parse_lines(text: Any) -> Any:
-    """Returns columns of the lines that Spark read; `raw` is NULL where the row is valid.
+    """Parses and validates lines without a CSV parser.
 
-    Never the CSV parser: the grammar decides over the whole line, before anything is converted.
+    The grammar is matched with the whole line before any field is converted.
+
+    Args:
+        text: DataFrame of Spark's text reader.
+
+    Returns:
+        DataFrame of the columns below; `raw` is the text of a rejected row, NULL in valid rows.
     """
     pattern = sql_text(f"^{row_grammar().pattern.decode()}\\z")
     integers = [f"try_cast(get(f, {i}) AS INT)" for i in range(1, 1 + NUM_NUMERICAL)]
@@ -190,10 +196,10 @@ def parse_lines(text: Any) -> Any:
     fields = lines.selectExpr(
         "*", "CAST(row AS STRING) AS text", "split(CAST(row AS STRING), char(9), -1) AS f"
     )
-    judged = fields.selectExpr(
+    checked = fields.selectExpr(
         "*", f"coalesce(text RLIKE {pattern} AND {in_range}, false) AS valid"
     )
-    return judged.selectExpr(
+    return checked.selectExpr(
         "day",
         "block",
         "line",
@@ -215,7 +221,10 @@ def _describe(
     rows: Path,
     too_many: Callable[[int, int], bool],
 ) -> dict[str, Any]:
-    """Returns blocks and bad rows of the files; a few of the latter where they are too many."""
+    """Returns a unit's record: blocks and rejected rows of its files.
+
+    If too many rows are rejected, only those that the error shows are included.
+    """
     runner.session.read.parquet(uri(rows)).createOrReplaceTempView("lines")
     blocks = runner.wait(
         lambda: runner.session.sql(
@@ -223,12 +232,12 @@ def _describe(
             " count(raw) AS bad FROM lines GROUP BY day, block ORDER BY day, block"
         ).collect()
     )
-    bad: list[list[tuple[int, int, str, str]]] = [[] for _ in files]
-    bad_rows, lines = (sum(block[what] for block in blocks) for what in ("bad", "lines"))
-    if bad_rows:
-        places = _places(blocks)
-        for row in _bad_rows(runner, EXAMPLES if too_many(bad_rows, lines) else bad_rows):
-            first_line, position, offset = places[row["day"], row["block"]]
+    rejected: list[list[tuple[int, int, str, str]]] = [[] for _ in files]
+    count, lines = (sum(block[name] for block in blocks) for name in ("bad", "lines"))
+    if count:
+        starts = _block_starts(blocks)
+        for row in _rejected_rows(runner, EXAMPLES if too_many(count, lines) else count):
+            first_line, lines_before, offset = starts[row["day"], row["block"]]
             offset += row["before"]
             path = files[row["day"]].path
             if row["too_long"]:
@@ -237,29 +246,32 @@ def _describe(
             reason = reject_reason(raw)
             if reason is None:
                 raise AssertionError(f"{path}: byte {offset}: Spark refused a valid row")
-            number = position + row["line"] - first_line + 1
-            bad[row["day"]].append((offset, number, reason, raw.decode("latin-1")))
+            number = lines_before + row["line"] - first_line + 1
+            rejected[row["day"]].append((offset, number, reason, raw.decode("latin-1")))
     return {
         "blocks": [[b["day"], b["block"], b["first"], b["lines"]] for b in blocks],
-        "bad_rows": bad_rows,
-        "bad": bad,
+        "bad_rows": count,
+        "bad": rejected,
     }
 
 
-def _places(blocks: list[Any]) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Returns of each block Spark's first line number, and lines and bytes before it."""
-    places = {}
+def _block_starts(blocks: list[Any]) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Maps (day, block) to first line, lines before and bytes before.
+
+    The first line is Spark's number of it; lines and bytes are counted from the file's start.
+    """
+    starts = {}
     day, lines, size = -1, 0, 0
     for block in blocks:
         if block["day"] != day:
             day, lines, size = block["day"], 0, 0
-        places[day, block["block"]] = (block["first"], lines, size)
+        starts[day, block["block"]] = (block["first"], lines, size)
         lines, size = lines + block["lines"], size + block["bytes"]
-    return places
+    return starts
 
 
-def _bad_rows(runner: SparkRunner, count: int) -> list[Any]:
-    found: list[Any] = runner.wait(
+def _rejected_rows(runner: SparkRunner, count: int) -> list[Any]:
+    rows: list[Any] = runner.wait(
         lambda: runner.session.sql(
             "SELECT day, block, line, before, too_long, raw FROM ("
             " SELECT *, sum(line_bytes) OVER (PARTITION BY day, block ORDER BY line) - line_bytes"
@@ -269,4 +281,4 @@ def _bad_rows(runner: SparkRunner, count: int) -> list[Any]:
             f" WHERE raw IS NOT NULL ORDER BY day, block, line LIMIT {count}"
         ).collect()
     )
-    return found
+    return rows

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark engine: the Criteo job on a cluster, in one of two modes, with the native bytes.
+"""The Spark engine: prepares Criteo logs on a cluster, in two modes.
 
-kernel     executors run the native kernel on byte ranges; Spark schedules and tries again
-dataframe  Spark SQL alone: no native code on the executors, and NVIDIA's plugin can take it over
+kernel     executors run the native kernel on byte ranges; Spark schedules and retries the units
+dataframe  Spark SQL alone: no native code on the executors, and NVIDIA's RAPIDS plugin can run it
 
-Input, output and work folder lie on storage that driver and executors see under the same path.
+Both write the bytes of the native engine. Driver and executors must see input, output and work
+folder under the same paths.
 """
 
 from preproc.criteo.engine import EngineJob, EngineResult

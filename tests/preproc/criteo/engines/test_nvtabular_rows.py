@@ -75,7 +75,7 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
         bad += bad_rows
         assert rows.files[index].rows == len(parsed.label)
         assert rows.files[index].lines == len(parsed.label) + len(bad_rows)
-    assert list(rows.bad_rows()) == bad
+    assert list(rows.rejected_rows()) == bad
     assert np.array_equal(made[ROW], np.arange(sum(len(p.label) for p in expected)))
     assert np.array_equal(made[LABEL] == 1, np.concatenate([p.label for p in expected]))
     for i, name in enumerate(NUMERICAL):

@@ -12,7 +12,7 @@ from preproc.criteo import columns
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
-from preproc.criteo.engines.spark.row_numbers import RowGroup
+from preproc.criteo.engines.spark.row_numbers import UnitRows
 from preproc.criteo.job import PRESETS, CriteoJob, semantics_of
 from preproc.criteo.pipeline import prepare
 from preproc.criteo.rules import REJECT_REASONS
@@ -106,7 +106,7 @@ def odd_days(folder: Path) -> Path:
 
 @pytest.mark.parametrize("mode", SPARK_MODES)
 def test_odd_spelling_fractions_shuffle_and_parquet(tmp_path, mode, monkeypatch):
-    monkeypatch.setattr(spark_rows, "GROUP_BYTES", 45_000)  # two groups
+    monkeypatch.setattr(spark_rows, "UNIT_BYTES", 45_000)  # two units
     days = odd_days(tmp_path / "days")
     semantics = dataclasses.replace(
         semantics_of("dlrm"),
@@ -215,17 +215,17 @@ def test_failed_kernel_run_continues(tmp_path, monkeypatch):
 
 
 def test_interrupted_dataframe_run_continues(tmp_path, monkeypatch):
-    """Ctrl-C in the second group; rows, dictionaries and the first group are not made again."""
-    monkeypatch.setattr(spark_rows, "GROUP_BYTES", 60_000)  # two groups
+    """Ctrl-C in the second unit; rows, dictionaries and the first unit are not made again."""
+    monkeypatch.setattr(spark_rows, "UNIT_BYTES", 60_000)  # two units
     days = write_days(tmp_path / "days", rows=100)
     fields = {"work_dir": tmp_path / "work", **spark("dataframe")}
-    encoded, groups = spark_dataframe._encoded, []
+    encoded, keys = spark_dataframe._encoded, []
 
-    def interrupt(runner: object, group: RowGroup, *rest: object) -> object:
-        groups.append(group.key)
-        if len(groups) == 2:
+    def interrupt(runner: object, unit: UnitRows, *rest: object) -> object:
+        keys.append(unit.key)
+        if len(keys) == 2:
             raise KeyboardInterrupt
-        return encoded(runner, group, *rest)
+        return encoded(runner, unit, *rest)
 
     monkeypatch.setattr(spark_dataframe, "_encoded", interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -234,8 +234,8 @@ def test_interrupted_dataframe_run_continues(tmp_path, monkeypatch):
     assert before
     made = run(days, tmp_path / "made", "spark", **fields)
     assert {p: p.stat().st_ino for p in before} == before
-    first, second = groups[:2]
-    assert groups == [first, second, second]
+    first, second = keys[:2]
+    assert keys == [first, second, second]
     assert_same(made, run(days, tmp_path / "native"))
 
 
@@ -246,7 +246,6 @@ def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
         raise PreprocError("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr("preproc.criteo.engines.native.run.write_quarantine", stop)
         patch.setattr("preproc.criteo.dictionaries.Dictionaries.copy_to", stop)
         with pytest.raises(PreprocError, match="stop"):
             run(days, tmp_path / "made", "spark", **spark("kernel"))
