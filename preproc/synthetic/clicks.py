@@ -3,10 +3,10 @@
 
     python -m preproc.generate_criteo --output DIR --rows 4000000 --days 4
 
-writes DIR/day_0 ... day_3 and DIR/planted.json, which holds the best AUC and log loss that any
-model can reach on these rows: those of the true click probabilities. Columns, missing rates and
-cardinalities follow the Kaggle log. The bytes depend on the seed and the sizes (and on NumPy's
-`power`, `exp` and `log` on the machine), not on the number of threads.
+writes DIR/day_0 ... day_3 and DIR/planted.json with the best AUC and log loss that a model can
+reach on these rows: those of the true click probabilities. Columns, missing rates and cardinalities
+follow the Kaggle log. The bytes depend on the seed and the sizes (and on NumPy's `power`, `exp` and
+`log` on the machine), not on the number of threads.
 """
 
 import collections
@@ -74,7 +74,7 @@ class GeneratorConfig:
 
     @property
     def is_single_file(self) -> bool:
-        """Whether one train.txt is written and no days."""
+        """Whether to write one train.txt instead of days."""
         return self.days == 0
 
     def data_files(self) -> list[Path]:
@@ -86,32 +86,32 @@ class GeneratorConfig:
         return [self.output / f"train.txt{suffix}" if is_folder else self.output]
 
     def planted_file(self) -> Path:
-        """Returns the name of the file with the best reachable figures."""
+        """Returns the file of the best reachable metrics."""
         if self.is_single_file:
             return Path(f"{self.data_files()[0]}.planted.json")
         return self.output / "planted.json"
 
     def probabilities_file(self) -> Path:
-        """Returns the file name of true probabilities, float32 in row order."""
+        """Returns the file of the true probabilities, float32 in row order."""
         return self.planted_file().with_suffix(".probabilities.f32")
 
     def rows_of_file(self) -> list[int]:
-        """Returns the rows of each file: equal, the first ones larger."""
-        parts = max(self.days, 1)
-        return [self.rows // parts + (d < self.rows % parts) for d in range(parts)]
+        """Returns the rows of each file, which differ by 1 at most."""
+        files = max(self.days, 1)
+        return [self.rows // files + (d < self.rows % files) for d in range(files)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """The place of one chunk: what a worker is told."""
+class ChunkJob:
+    """A chunk to make: its file, its number in it, its rows."""
 
     file: int
     chunk: int
     rows: int
 
 
-def make_job(config: GeneratorConfig, model: PlantedModel, job: Job) -> Chunk:
-    """Makes one chunk from nothing but its place: seed, file and number."""
+def make_job(config: GeneratorConfig, model: PlantedModel, job: ChunkJob) -> Chunk:
+    """Makes a chunk, with a random stream of its own."""
     seeds = np.random.SeedSequence(config.seed, spawn_key=(2, job.file, job.chunk))
     chunk = make_chunk(model, np.random.Philox(seeds), job.rows, config.cardinalities)
     if not config.gzip:
@@ -121,7 +121,7 @@ def make_job(config: GeneratorConfig, model: PlantedModel, job: Job) -> Chunk:
 
 
 def named_ranges(config: GeneratorConfig) -> dict[str, tuple[int, int]]:
-    """Returns the half-open row ranges whose best figures are reported."""
+    """Returns the row ranges [first, end) whose metrics are reported, by name."""
     total = config.rows
     if config.is_single_file:
         return {
@@ -145,12 +145,12 @@ def named_ranges(config: GeneratorConfig) -> dict[str, tuple[int, int]]:
 
 
 def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, object]:
-    """Writes the data set and returns what planted.json holds.
+    """Writes the log and returns the contents of planted.json.
 
-    Everything is written under temporary names and renamed at the end.
+    Files have temporary names until all are complete.
 
     Raises:
-        FileExistsError: data is there already and `overwrite` is not set.
+        FileExistsError: a file exists and `overwrite` is not set.
     """
     finals = [*config.data_files(), config.planted_file()]
     if config.write_probabilities:
@@ -158,7 +158,7 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
     folder = finals[0].parent
     old = {p for p in [*finals, config.probabilities_file()] if p.exists()}
     if not config.is_single_file:
-        # Days of a former, longer run would silently become part of this data set.
+        # Days of an earlier, longer run would silently belong to this log.
         old |= {p for p in folder.glob("day_*") if p.suffix != ".tmp"}
     if old and not config.overwrite:
         raise FileExistsError(
@@ -236,17 +236,16 @@ def _write(
     }
 
 
-def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple[Job, Chunk]]:
-    """Makes chunks in threads and yields them in order.
-
-    NumPy releases the lock.
-    """
+def _make_chunks(config: GeneratorConfig, model: PlantedModel) -> Iterator[tuple[ChunkJob, Chunk]]:
+    """Makes chunks in threads and yields them in order."""
     jobs = (
-        Job(file, chunk, min(CHUNK_ROWS, rows - chunk * CHUNK_ROWS))
+        ChunkJob(file, chunk, min(CHUNK_ROWS, rows - chunk * CHUNK_ROWS))
         for file, rows in enumerate(config.rows_of_file())
         for chunk in range(-(-rows // CHUNK_ROWS))
     )
-    waiting: collections.deque[tuple[Job, concurrent.futures.Future[Chunk]]] = collections.deque()
+    waiting: collections.deque[tuple[ChunkJob, concurrent.futures.Future[Chunk]]] = (
+        collections.deque()
+    )
     with concurrent.futures.ThreadPoolExecutor(config.threads) as pool:
         for job in jobs:
             waiting.append((job, pool.submit(make_job, config, model, job)))
@@ -263,17 +262,17 @@ SECTIONS: dict[type, str] = {GeneratorConfig: "log"}
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
+    """Defines the flags of this command."""
     values = new_flags()
     define_settings(values, SECTIONS, defaults={"threads": os.cpu_count() or 1})
     return values
 
 
 def run(values: flags.FlagValues) -> None:
-    """Writes the log that flags describe, and prints its best AUC.
+    """Writes a log and prints its best reachable metrics.
 
     Raises:
-        UserError: a flag has no meaning.
+        UserError: a flag is missing or invalid.
     """
     given, _ = values_from_flags(values, SECTIONS)
     if given["output"] is None or given["rows"] is None:

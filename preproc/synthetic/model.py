@@ -2,11 +2,9 @@
 """The planted click model, whose best AUC is known.
 
 logit = bias + w . (numerical effects, id effects, pair effects). Only the most frequent ids of a
-column have an effect, and a missing id has none, so that all of it can be learned from the rows
-that survive preprocessing. A pair effect is the product of two id effects, each of mean zero: a
+column have an effect, and a missing id has none, so that all effects can be learned after ids below
+a frequency limit are dropped. A pair effect is the product of two id effects, each of mean zero: a
 model without interactions cannot see it.
-
-Letters: n rows, C columns of categories, H head ids of a column.
 """
 
 import dataclasses
@@ -22,16 +20,14 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 NUM_HEAD_IDS = 32
-"""Ids of a column that have an effect of their own; each is seen more than 500
-times per million rows."""
+"""Most frequent ids of a column, which have effects; each has over 500 of a million rows."""
 
 GROUP_SHARES = (0.40, 0.45, 0.15)
-"""Shares of the variance of the logit: numerical, id and pair effects. With these, on a million
-rows and a best AUC of 0.80, a logistic regression reaches 0.765 and one epoch of a small DLRM
-0.791."""
+"""Fractions of the variance of the logit: numerical, id and pair effects. On a million rows with a
+best AUC of 0.80, a logistic regression then reaches 0.765 and one epoch of a small DLRM 0.791."""
 
 PAIRS = ((13, 16), (5, 22), (16, 22))
-"""Columns (of 0..25) whose effects multiply: each has few ids, so each pair is often seen."""
+"""Columns (of 0..25) whose effects multiply: with few ids, so that every pair is frequent."""
 
 NUMERICAL_CENTRE = np.array(
     [1.2, 2.1, 2.1, 1.7, 7.3, 3.1, 1.8, 2.1, 3.5, 1.0, 1.3, 0.9, 1.7]
@@ -39,11 +35,9 @@ NUMERICAL_CENTRE = np.array(
 
 
 def zipf_ranks(uniform: Floats, cardinality: int, exponent: float) -> Integers:
-    """Maps uniform numbers in [0, 1) to bounded Zipf ranks.
+    """Maps uniform numbers in [0, 1) to bounded Zipf ranks from 0.
 
-    Rank 0 is the most frequent.
-
-    The inverse distribution function of a bounded Pareto law, rounded down: no table, so the
+    The inverse distribution function of a bounded Pareto law, rounded down, needs no table, so the
     memory does not grow with the cardinality.
     """
     power = 1.0 - exponent
@@ -61,12 +55,12 @@ def zipf_probabilities(num_ranks: int, cardinality: int, exponent: float) -> Flo
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlantedModel:
-    """Effects drawn once per seed.
+    """A click model, drawn from a seed.
 
     Attributes:
-        numerical_effects: [13, 2] slope and bend (effect of the distance from the centre).
-        id_effects: per column [H + 1]; the last entry, 0, is for missing and all other ids.
-        weights: [3] weight of each group of effects, 0 until calibrated.
+        numerical_effects: [13, 2] slope, and effect of the distance from the centre.
+        id_effects: for each column [frequent ids + 1]; the last, 0, is for missing and other ids.
+        weights: weights of numerical, id and pair effects, 0 until calibrated.
         bias: added to every logit.
     """
 
@@ -96,11 +90,11 @@ class PlantedModel:
         return cls(numerical_effects=numerical, id_effects=tuple(ids))
 
     def groups(self, numerical: Integers, ranks: Integers) -> Floats:
-        """Returns the three groups of effects, [3, n].
+        """Returns the numerical, id and pair effects, [3, rows].
 
         Args:
-            numerical: [13, n] raw integers, missing as 0 (what preset `dlrm` makes of it too).
-            ranks: [C, n] rank of the category, -1 for missing.
+            numerical: [13, rows] raw integers, 0 if missing (as in preset `dlrm`).
+            ranks: [26, rows] frequency rank of the category, -1 if missing.
         """
         result = np.zeros((3, numerical.shape[1]))
         centred = np.log(np.maximum(numerical, -1) + 2.0) - NUMERICAL_CENTRE[:, None]
@@ -118,16 +112,14 @@ class PlantedModel:
         return result
 
     def probabilities(self, numerical: Integers, ranks: Integers) -> npt.NDArray[np.float32]:
-        """Returns click probabilities, [n] float32, to draw labels from."""
+        """Returns the click probabilities [rows]."""
         logits = np.asarray(self.weights) @ self.groups(numerical, ranks) + self.bias
         return sigmoid(logits).astype(np.float32)
 
     def calibrate(
         self, numerical: Integers, ranks: Integers, click_rate: float, best_auc: float
     ) -> "PlantedModel":
-        """Fits weights and bias to a click rate and a best AUC.
-
-        They hold on the sample rows that are given.
+        """Fits weights and bias to click rate and AUC on sample rows.
 
         Raises:
             UserError: no weights reach this AUC.
@@ -164,18 +156,18 @@ def _bisect(function: Any, low: float, high: float) -> float:
 
 
 def _expected_auc(ascending: Floats) -> float:
-    """Returns the expected AUC of labels drawn from sorted probabilities."""
+    """Returns the expected AUC of labels drawn from ascending probabilities."""
     negatives = 1.0 - ascending
     below = np.cumsum(negatives) - negatives / 2
     return float((ascending * below).sum() / (ascending.sum() * negatives.sum()))
 
 
 class BestReachable:
-    """Streams AUC and log loss of the true probabilities.
+    """AUC and log loss of the true probabilities, unbeatable by any model.
 
-    The log loss is exact (float64). The AUC is counted over `NUM_BINS` bins of the logit in
-    [-12, 12]; pairs inside a bin count half, so the error is at most half the share of such
-    pairs: it is returned as `auc_error_bound` (about 3e-6).
+    The log loss is exact (float64). The AUC is counted in `NUM_BINS` bins of the logit in
+    [-12, 12]; pairs within a bin count half, so the error is at most half the fraction of such
+    pairs, which is returned as `auc_error_bound` (about 3e-6).
     """
 
     NUM_BINS = 2**20
@@ -185,7 +177,7 @@ class BestReachable:
         self._loss = 0.0
 
     def add(self, probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.bool_]) -> None:
-        """Adds rows: [n] float32 true click probabilities, [n] bool labels."""
+        """Adds the true click probabilities [rows] and labels [rows]."""
         p = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
         logits = np.log(p) - np.log1p(-p)
         bins = ((logits + 12.0) * (self.NUM_BINS / 24.0)).astype(np.int64)
@@ -195,7 +187,7 @@ class BestReachable:
         self._loss -= float(np.where(labels, np.log(p), np.log1p(-p)).sum())
 
     def result(self) -> dict[str, float | int | None]:
-        """Returns rows, clicks, click_rate, auc (None with one class only), log_loss."""
+        """Returns the metrics by name, AUC None without both labels."""
         negatives, positives = self._counts
         num_negatives, num_positives = int(negatives.sum()), int(positives.sum())
         rows, pairs = num_negatives + num_positives, float(num_negatives) * num_positives
@@ -214,7 +206,7 @@ class BestReachable:
 def best_reachable(
     probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.bool_]
 ) -> dict[str, float | int | None]:
-    """Returns the best reachable figures of any rows whose probabilities were written."""
+    """Returns the metrics of true probabilities [rows] for labels [rows]."""
     score = BestReachable()
     score.add(probabilities, np.asarray(labels, bool))
     return score.result()

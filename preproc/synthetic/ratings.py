@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ratings of any size and format, with learnable order.
+"""Writes ratings of any size and format, with a learnable order.
 
     python -m preproc.generate_ratings --output ratings.csv --users 1000 --items 500 \
         --interactions 50000
 
 Items are ranked; popularity falls with the rank by a power law. With the probability --continuation
 the next item of a user is the successor of the last one (the next rank), otherwise it is drawn by
-popularity: a model that knows the successors has HR@1 of about --continuation, one that only knows
-popularity has little. Raw ids do not show the rank. A user may meet an item again. Rows stand in no
-order where the format has timestamps; those of a user are all different.
+popularity: a model that learns the successors has HR@1 of about --continuation, one that learns
+popularity alone far less. Raw ids do not tell the rank. A user may rate an item twice. Rows are
+shuffled if the format has timestamps, which are distinct for a user.
 
 The bytes depend on the flags alone. Memory is bounded, except for 24 bytes a user and an item.
 """
@@ -96,10 +96,10 @@ class Block:
     """Interactions of some users, grouped by user, in time order.
 
     Attributes:
-        users: [n] from 0.
-        items: [n] from 1, raw ids.
-        ratings: [n] from 1 to 5.
-        timestamps: [n] seconds, ascending for each user.
+        users: [rows] numbers from 0.
+        items: [rows] numbers from 1.
+        ratings: [rows] from 1 to 5.
+        timestamps: [rows] seconds since 1970, ascending for each user.
     """
 
     users: npt.NDArray[np.int64]
@@ -109,7 +109,7 @@ class Block:
 
 
 def blocks(config: RatingsConfig) -> Iterator[Block]:
-    """Yields all interactions, some users at a time."""
+    """Yields all interactions, in blocks of some users."""
     rng = np.random.default_rng([config.seed, 0])
     weights = rng.lognormal(sigma=1.0, size=config.users)
     lengths = MIN_LENGTH + rng.multinomial(
@@ -156,13 +156,7 @@ def _block(
 
 
 def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int64]) -> bytes:
-    """Returns the rows of a block as text.
-
-    Args:
-        block: the rows.
-        layout: how to write them.
-        order: in which order.
-    """
+    """Formats a block as text, its rows in the given order."""
     is_amazon = layout in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, AMAZON_JSON)
 
     def text(values: npt.NDArray[np.int64]) -> pa.Array:
@@ -181,11 +175,11 @@ def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int6
         "timestamp": text(block.timestamps),
     }
     if layout.is_json:
-        parts: list[Any] = []
+        texts: list[Any] = []
         for key, column in JSON_KEYS.items():
             quote = '"' if column in ("user", "item") else ""
-            parts += [f'{", " if parts else "{"}"{key}": {quote}', columns[column], quote]
-        lines = pc.binary_join_element_wise(*parts, "}\n", "")
+            texts += [f'{", " if texts else "{"}"{key}": {quote}', columns[column], quote]
+        lines = pc.binary_join_element_wise(*texts, "}\n", "")
     else:
         fields = [columns[c] for c in layout.columns]
         lines = pc.binary_join_element_wise(*fields, layout.separator)
@@ -195,10 +189,10 @@ def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int6
 
 
 def generate(config: RatingsConfig) -> None:
-    """Writes the file; it has its name only when it is complete.
+    """Writes the file, which gets its name when it is complete.
 
     Raises:
-        FileExistsError: it is there already and `overwrite` is not set.
+        FileExistsError: it exists and `overwrite` is not set.
     """
     if config.output.exists() and not config.overwrite:
         raise FileExistsError(
@@ -231,17 +225,17 @@ SECTIONS: dict[type, str] = {RatingsConfig: "ratings"}
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
+    """Defines the flags of this command."""
     values = new_flags()
     define_settings(values, SECTIONS)
     return values
 
 
 def run(values: flags.FlagValues) -> None:
-    """Writes the file that the flags describe, and prints its name.
+    """Writes a file of ratings and prints its name.
 
     Raises:
-        UserError: a flag has no meaning.
+        UserError: a flag is missing or invalid.
     """
     needed = ("output", "users", "items", "interactions")
     given, _ = values_from_flags(values, SECTIONS)

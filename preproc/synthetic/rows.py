@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows like the Criteo Kaggle log, drawn as arrays, written as text.
+"""Random rows like those of the Kaggle log, as arrays and text.
 
-Everything here works on whole columns, and a row costs about 2 microseconds.
+All work is on whole columns; a row takes about 2 microseconds.
 """
 
 import dataclasses
@@ -43,7 +43,13 @@ _ROW = np.dtype([("label", "u1"), ("fields", [("tab", "u1"), ("text", "<u8")], 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """Generated rows: numerical [13, n], ranks [26, n] (-1 missing), masks."""
+    """Features of generated rows.
+
+    Attributes:
+        numerical: [13, rows] integers, 0 if missing.
+        is_missing: [13, rows] mask of missing integers.
+        ranks: [26, rows] frequency ranks of categories, -1 if missing.
+    """
 
     numerical: Integers
     is_missing: npt.NDArray[np.bool_]
@@ -51,7 +57,7 @@ class Rows:
 
 
 def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...]) -> Rows:
-    """Draws the features of `rows` rows."""
+    """Draws features."""
     rates = sorted({r for r in (*MISSING_NUMERICAL, *MISSING_CATEGORICAL) if r})
     misses = {0: np.zeros(rows, bool)} | {r: rng.random(rows, np.float32) < r for r in rates}
     is_missing = np.stack([misses[r] for r in MISSING_NUMERICAL])
@@ -72,10 +78,7 @@ def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...
 
 
 def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
-    """Spreads ranks over all 32-bit numbers, one to one per column.
-
-    Source: Appleby, MurmurHash3, the 32-bit finalizer.
-    """
+    """Maps ranks to distinct 32-bit categories by MurmurHash3's finalizer."""
     v = ranks.astype(np.uint32) + np.uint32(0x9E3779B9 * (column + 1) & 0xFFFFFFFF)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         v = (v ^ (v >> np.uint32(shift))) * np.uint32(factor)
@@ -83,7 +86,7 @@ def category_values(ranks: Integers, column: int) -> npt.NDArray[np.uint32]:
 
 
 def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.uint8]:
-    """Returns the text of a chunk as bytes."""
+    """Returns the text of rows in the Criteo format."""
     rows = np.empty(len(labels), _ROW)
     rows["label"] = labels + np.uint8(ord("0"))
     rows["fields"]["tab"] = ord("\t")
@@ -111,7 +114,7 @@ def format_rows(labels: npt.NDArray[np.bool_], chunk: Rows) -> npt.NDArray[np.ui
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """Finished rows: their text, true click probabilities and labels, each [n]."""
+    """Text of rows, with their true click probabilities and labels [rows]."""
 
     text: bytes
     probabilities: npt.NDArray[np.float32]
@@ -132,7 +135,7 @@ def make_chunk(
 def calibrated_model(
     seed: int, cardinalities: tuple[int, ...], *, click_rate: float, best_auc: float
 ) -> PlantedModel:
-    """Returns a seed's model, calibrated on rows that are never written."""
+    """Draws a seed's model, calibrated on rows of its own."""
     model = PlantedModel.draw(seed, cardinalities, EXPONENTS)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(1,))))
     sample = draw_rows(rng, CALIBRATION_ROWS, cardinalities)
