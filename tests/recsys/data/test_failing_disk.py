@@ -13,7 +13,7 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.verify import files as verify_files
-from recsys.data.verify.run import main, verify
+from recsys.data.verify.run import verify
 from tests.recsys.data.datasets import SPEC, write_dataset
 from tests.recsys.data.test_nvidia_layouts import write_later_era
 
@@ -99,10 +99,3 @@ def test_files_outside_their_split_folder_leave_validation_to_the_standard_names
     assert spec.files["train"].moved("train", "validation") is None
     assert SplitBinaryReader(tmp_path, "train", spec).num_rows == 3
     assert SplitBinaryReader(tmp_path, "validation", spec).num_rows == 3
-
-
-def test_verify_needs_a_sensible_number_of_numerical_features(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([str(tmp_path), "--num_numerical=-1"])
-    assert stop.value.code == 2
-    assert "--num_numerical must not be negative" in capsys.readouterr().err
