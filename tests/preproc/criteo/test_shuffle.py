@@ -120,18 +120,6 @@ def test_every_column_is_in_the_order_of_the_definition(days, tmp_path, small_un
 
 
 @needs_kernel
-@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
-@pytest.mark.parametrize("fractions", [None, (0.0, 0.5, 0.5), (1.0, 0.0, 0.0)])
-def test_native_equals_reference(days, tmp_path, small_units, seed, fractions):
-    semantics = seeded(seed, split_fractions=fractions)
-    source = days if fractions is None else days / "day_0"
-    made = run(source, tmp_path / "native", semantics=semantics, format=BOTH)
-    expected = run(source, tmp_path / "reference", "reference", semantics=semantics, format=BOTH)
-    assert made.files == expected.files
-    assert made.positives == expected.positives
-
-
-@needs_kernel
 def test_without_hard_links(days, tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError("no hard links here")
@@ -336,15 +324,6 @@ def test_memory_limit_is_kept(tmp_path):
     assert np.array_equal(
         np.fromfile(tmp_path / "out" / "label", np.uint8), labels[np.argsort(keys)]
     )
-
-
-@pytest.mark.parametrize("seed", ["-1", str(2**64), "one"])
-def test_seeds_that_mean_nothing(tmp_path, capsys, seed):
-    from preproc.criteo import __main__ as criteo
-
-    arguments = ["--input", str(tmp_path), "--output", str(tmp_path / "o"), "--shuffle_seed", seed]
-    assert criteo.main(["criteo", *arguments]) == 2
-    assert "--shuffle_seed must" in capsys.readouterr().err
 
 
 @needs_kernel

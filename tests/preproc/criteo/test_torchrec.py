@@ -8,7 +8,6 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from preproc.criteo import __main__ as criteo
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.layouts import torchrec as torchrec_layout
 from preproc.criteo.rules import SPLITS, CriteoSemantics
@@ -143,12 +142,6 @@ def test_finished_units_are_not_written_again(days, tmp_path, monkeypatch):
 
 def _raise_stop(*args: object) -> None:
     raise OSError("stop")
-
-
-def test_an_unknown_layout(tmp_path, capsys):
-    arguments = ["--input", str(tmp_path), "--output", str(tmp_path / "o"), "--layout", "wide"]
-    assert criteo.main(["criteo", *arguments]) == 2
-    assert "--layout must be one of nvidia, torchrec; got 'wide'" in capsys.readouterr().err
 
 
 def test_it_trains(both_layouts, tmp_path):

@@ -14,7 +14,6 @@ from preproc.spark import settings as spark_settings
 from tests import harness
 from tests.preproc.nvtabular import environment
 from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
-from tests.preproc.spark.local import local_spark
 
 SPARK = [pytest.mark.spark, pytest.mark.timeout(900)]
 ENGINES = [
@@ -23,28 +22,18 @@ ENGINES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def session():
-    with local_spark() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory):
-    with environment.start(tmp_path_factory.mktemp("nvtabular")) as process:
-        yield process
-
-
 @pytest.fixture
 def requests(request, monkeypatch) -> Counter[str]:
     """Requests to the shared NVTabular."""
-    return environment.share(request.getfixturevalue("worker"), nvtabular_ratings, monkeypatch)
+    return environment.share(
+        request.getfixturevalue("nvtabular_process"), nvtabular_ratings, monkeypatch
+    )
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request) -> str:
     """The name of an engine that is running."""
-    request.getfixturevalue("session" if request.param == "spark" else "requests")
+    request.getfixturevalue("spark_session" if request.param == "spark" else "requests")
     return request.param
 
 
@@ -104,7 +93,7 @@ def spark_only(test):
 
 
 @spark_only
-def test_users_in_several_parts(tmp_path, session, monkeypatch):
+def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
     """Spark writes a part for each range of users, and the batches cut them anew."""
     monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
     parts = []
@@ -127,7 +116,7 @@ def test_users_in_several_parts(tmp_path, session, monkeypatch):
 
 
 @spark_only
-def test_real_ratings(session, tmp_path, real_data):
+def test_real_ratings(spark_session, tmp_path, real_data):
     """MovieLens-100k, 5-core: the published counts."""
     settings = {"min_user_count": 5, "min_item_count": 5}
     source = real_data / "ml-100k" / "u.data.gz"

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVTabular engine, with the real NVTabular on the CPU: the native engine's bytes.
-
-Most tests share one process, through `one_process`.
-"""
+"""The NVTabular engine alone: its process, its limits, interruption; NVTabular is the real one."""
 
 import dataclasses
-import gzip
 import json
 import sys
 from collections import Counter
@@ -16,40 +12,25 @@ import pytest
 from preproc.criteo.engines.nvtabular import dictionary as nvtabular_dictionary
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
-from preproc.criteo.job import PRESETS, semantics_of
-from preproc.criteo.rules import CriteoSemantics
+from preproc.criteo.job import semantics_of
 from preproc.files import input_file
-from preproc.files.errors import PreprocError, TooManyRejectedRowsError
+from preproc.files.errors import PreprocError
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
+from tests.preproc.criteo.rows import run, write_days
 from tests.preproc.nvtabular import environment as nvtabular_environment
 
 pytestmark = pytest.mark.nvtabular
 
-FOLDER = Path(__file__).parents[2] / "conformance"
-EXPECTED = json.loads((FOLDER / "expected.json").read_text())
-BOTH = ("split", "parquet")
 RUN_SCRIPT = harness.REPOSITORY / "preproc" / "run_nvtabular.sh"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared(tmp_path_factory):
-    with nvtabular_environment.start(tmp_path_factory.mktemp("nvtabular")) as process:
-        yield process
-
-
 @pytest.fixture
-def one_process(shared, monkeypatch) -> Counter[str]:
+def one_process(nvtabular_process, monkeypatch) -> Counter[str]:
     """Makes runs use the shared process, and counts their requests."""
-    return nvtabular_environment.share(shared, nvtabular_criteo, monkeypatch)
-
-
-def small_parts(monkeypatch, size: int) -> None:
-    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", size)
-    monkeypatch.setattr(input_file, "_BLOCK_BYTES", size)
+    return nvtabular_environment.share(nvtabular_process, nvtabular_criteo, monkeypatch)
 
 
 def assert_same(made: Manifest, expected: Manifest) -> None:
@@ -60,64 +41,9 @@ def assert_same(made: Manifest, expected: Manifest) -> None:
     assert made.cardinalities == expected.cardinalities
 
 
-@pytest.fixture(scope="module")
-def work_dir(tmp_path_factory) -> Path:
-    """Work that several presets share, as far as they agree."""
-    return tmp_path_factory.mktemp("work")
-
-
-@pytest.mark.parametrize("preset", PRESETS.names())
-def test_conformance(tmp_path, one_process, work_dir, preset):
-    fields = {"semantics": semantics_of(preset), "work_dir": work_dir}
-    manifest = run(FOLDER, tmp_path / "made", "nvtabular", **fields)
-    expected = EXPECTED[preset]
-    assert manifest.rejected == expected["rejected"]
-    assert manifest.rows == expected["rows"]
-    assert manifest.cardinalities == expected["cardinalities"]
-    assert {n: e["xxh3_128"] for n, e in manifest.files.items()} == expected["files"]
-    assert manifest.engine["name"] == "nvtabular"
-    assert manifest.engine["device"] == "cpu"
-
-
-@pytest.mark.parametrize("fractions", [None, (0.71, 0.18, 0.11), (0.0, 0.5, 0.5)])
-def test_small_parts_and_groups_change_nothing(tmp_path, monkeypatch, one_process, fractions):
-    """More than ten parts, so that an order by name would show; the dictionary of part of one."""
-    small_parts(monkeypatch, 22_000)
-    monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 12)
-    days = write_days(tmp_path / "days", rows=450)
-    semantics = CriteoSemantics(
-        dictionary_days="train", split_fractions=fractions, frequency_limit=2
-    )
-    fields = {"semantics": semantics, "format": BOTH}
-    made = run(days, tmp_path / "made", "nvtabular", **fields)
-    assert one_process["encode"] > 1
-    assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
-    assert not list(tmp_path.glob("made.*"))
-
-
-@pytest.mark.parametrize("layout", ["nvidia", "torchrec"])
-def test_shuffled_gzip_and_crlf(tmp_path, one_process, layout):
-    days = tmp_path / "days"
-    days.mkdir()
-    text = good_text(400, seed=5)
-    (days / "day_0").write_bytes(gzip.compress(text))
-    (days / "day_1").write_bytes(text.replace(b"\n", b"\r\n"))
-    (days / "day_2").write_bytes(good_text(301, seed=6).removesuffix(b"\n"))
-    semantics = dataclasses.replace(semantics_of("nvidia"), shuffle_seed=3)
-    fields = {"semantics": semantics, "format": BOTH, "layout": layout}
-    made = run(days, tmp_path / "made", "nvtabular", **fields)
-    assert_same(made, run(days, tmp_path / "reference", "reference", **fields))
-
-
-def test_real_rows(tmp_path, one_process, real_data):
-    source = write_real_rows(real_data, tmp_path / "train.txt")
-    fields = {"semantics": semantics_of("kaggle"), "max_bad_fraction": 0.0, "format": BOTH}
-    made = run(source, tmp_path / "made", "nvtabular", **fields)
-    assert_same(made, run(source, tmp_path / "reference", "reference", **fields))
-
-
 def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
-    small_parts(monkeypatch, 30_000)
+    monkeypatch.setattr(nvtabular_rows, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", 30_000)
     monkeypatch.setattr(nvtabular_counts, "MAX_GROUP_PARTS", 4)
     days = write_days(tmp_path / "days", rows=300)
     expected = run(days, tmp_path / "reference", "reference")
@@ -141,16 +67,6 @@ def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
     assert one_process["count"] == first["count"]
     assert first["encode"] == 2
     assert one_process["encode"] - first["encode"] == first["count"] - 1
-
-
-def test_too_many_bad_rows(tmp_path, one_process):
-    days = write_days(tmp_path / "days", rows=100)
-    with (days / "day_1").open("ab") as file:
-        file.write(b"bad\n" * 9)
-    with pytest.raises(TooManyRejectedRowsError, match=r"day_1, line 114, byte \d+: columns: bad"):
-        run(days, tmp_path / "made", "nvtabular", max_bad_fraction=0.01)
-    assert one_process["count"] == 0
-    assert not (tmp_path / "made").exists()
 
 
 def test_an_error_of_nvtabular_is_shown(tmp_path, monkeypatch, one_process):

@@ -2,10 +2,11 @@
 """The kernel under AddressSanitizer and UndefinedBehaviorSanitizer, whole and portable."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import harness
 
 FOLDER = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -20,11 +21,8 @@ def test_no_error_on_edge_cases_and_random_damage(tmp_path):
         program = tmp_path / f"kernel_driver{len(variant)}"
         sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
         options = ["-std=c++17", "-O1", "-g", *sanitizers, *variant, "-o", str(program)]
-        subprocess.run([COMPILER, *options, str(FOLDER / "kernel_driver.cpp")], check=True)
-        done = subprocess.run(
-            [program, "15", *days], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        harness.run(COMPILER, *options, FOLDER / "kernel_driver.cpp")
+        done = harness.run(program, "15", *days, folder=tmp_path)
         assert done.stderr == ""
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]  # with and without instructions of one processor

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Criteo engine makes the same bytes and refuses the same files: engines x cases."""
+
+import csv
+import dataclasses
+import functools
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preproc.criteo import shuffle as shuffle_columns
+from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
+from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
+from preproc.criteo.engines.spark import rows as spark_rows
+from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.rules import REJECT_REASONS
+from preproc.files import input_file
+from preproc.files.errors import PreprocError, TooManyRejectedRowsError
+from preproc.files.quarantine import unescape_row
+from preproc.nvtabular import counts as nvtabular_counts
+from preproc.spark.settings import SparkSettings
+from recsys.data.manifest import Manifest
+from tests.preproc.criteo.rows import good_text, run, write_days, write_real_rows
+from tests.preproc.nvtabular import environment
+
+CONFORMANCE = Path(__file__).parents[1] / "conformance"
+EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
+BOTH = ("split", "parquet")
+
+NEEDS_KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+SPARK = (pytest.mark.spark, pytest.mark.timeout(900), NEEDS_KERNEL)  # on a loaded machine
+ENGINES = {
+    "reference": (),
+    "native": NEEDS_KERNEL,
+    "spark-kernel": SPARK,
+    "spark-dataframe": SPARK,
+    "nvtabular": pytest.mark.nvtabular,
+}
+
+
+def matrix(
+    cases: Iterable[str], *, dataframe: Iterable[str] | None = None, reference: bool = True
+) -> pytest.MarkDecorator:
+    """Returns the parameters `engine` and `case` of a test.
+
+    Args:
+        cases: names.
+        dataframe: those of Spark's slow mode, where it does not get all.
+        reference: whether the reference engine is among the engines.
+    """
+    engines = list(ENGINES.items())[not reference :]
+    pairs = [
+        pytest.param(engine, case, marks=marks)
+        for engine, marks in engines
+        for case in (dataframe if dataframe and engine == "spark-dataframe" else cases)
+    ]
+    return pytest.mark.parametrize(("engine", "case"), pairs, indirect=["engine"])
+
+
+EVERY = [pytest.param(engine, marks=marks) for engine, marks in ENGINES.items()]
+every_engine = pytest.mark.parametrize("engine", EVERY, indirect=True)
+
+
+class Engine:
+    """An engine that is ready to run."""
+
+    def __init__(self, label: str) -> None:
+        self.name, _, self.mode = label.partition("-")
+        self.unit_bytes = 50_000  # of text
+
+    def __call__(self, source: Path, output: Path, **fields: Any) -> Manifest:
+        """Prepares a dataset and returns its manifest."""
+        if self.name == "native":
+            fields["settings"] = NativeSettings(unit_bytes=self.unit_bytes)
+        if self.name == "spark":
+            conf = (("spark.sql.files.maxPartitionBytes", str(self.unit_bytes)),)
+            fields["spark"] = SparkSettings(spark_mode=self.mode, spark_conf=conf)
+        return run(source, output, self.name, **fields)
+
+
+@pytest.fixture
+def engine(request, monkeypatch) -> Engine:
+    label = request.param
+    if label.startswith("spark"):
+        request.getfixturevalue("spark_session")
+    if label == "nvtabular":
+        process = request.getfixturevalue("nvtabular_process")
+        environment.share(process, nvtabular_criteo, monkeypatch)
+    return Engine(label)
+
+
+@pytest.fixture
+def small_units(engine, monkeypatch) -> None:
+    """Several units and buckets even of few rows."""
+    engine.unit_bytes = 20_000
+    for module, name, size in (
+        (spark_rows, "UNIT_BYTES", 45_000),
+        (nvtabular_rows, "CHUNK_BYTES", 22_000),
+        (nvtabular_counts, "MAX_GROUP_PARTS", 12),
+        (input_file, "_BLOCK_BYTES", 22_000),
+        (shuffle_columns, "LEAST_UNIT_ROWS", 128),
+        (shuffle_columns, "_READ_ROWS", 1),
+    ):
+        monkeypatch.setattr(module, name, size)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """Work folders, in which the presets use what they have in common."""
+    return tmp_path_factory.mktemp("work")
+
+
+@matrix(PRESETS.names(), dataframe=("dlrm", "mlperf"))
+def test_recorded_bytes(engine, work, tmp_path, case):
+    fields = {"semantics": semantics_of(case), "preset": case, "max_bad_fraction": 0.2}
+    folder = work / f"{engine.name}{engine.mode}"
+    manifest = engine(CONFORMANCE, tmp_path / "made", work_dir=folder, **fields)
+    expected = EXPECTED[case]
+    assert (manifest.rejected, manifest.rows) == (expected["rejected"], expected["rows"])
+    assert manifest.cardinalities == expected["cardinalities"]
+    assert {name: entry["xxh3_128"] for name, entry in manifest.files.items()} == expected["files"]
+    assert manifest.engine["name"] == engine.name
+    assert manifest.engine.get("mode", "") == engine.mode
+
+
+def test_the_conformance_file_is_small_and_holds_every_reason():
+    text = b"".join(path.read_bytes() for path in CONFORMANCE.glob("*.tsv"))
+    assert len(text) < 250_000
+    assert text.count(b"\n") < 2_000
+    assert all(EXPECTED["dlrm"]["rejected"][reason] > 5 for reason in REJECT_REASONS)
+
+
+def test_quarantine_holds_the_very_bytes(tmp_path):
+    run(CONFORMANCE, tmp_path / "dataset", "reference")
+    with (tmp_path / "dataset" / "quarantine.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(EXPECTED["dlrm"]["rejected"].values())
+    for row in rows:
+        text = (CONFORMANCE / row["file"]).read_bytes()
+        start = int(row["byte_offset"])
+        raw = unescape_row(row["row"])
+        assert text[start : start + len(raw)] == raw
+        assert text[start + len(raw) :][:1] in (b"\n", b"\r", b"")
+        assert text[:start].count(b"\n") + 1 == int(row["line_number"])
+
+
+def odd_days(folder: Path, _: Callable[[], Path]) -> Path:
+    """Days as they may come: CRLF, gzip by name or magic alone, bad rows, no last line end."""
+    folder.mkdir()
+    plain = good_text(150, seed=1).replace(b"\n", b"\r\n")
+    lines = good_text(140, seed=2).split(b"\n")
+    lines[0] = b"1\tbad"
+    lines[17] = b"\xff" + lines[17] + b"\r"
+    lines[100] = lines[100] + b"\r\r"  # one CR belongs to the line end, the other to the row
+    lines[101] = b""
+    lines[102] = lines[102].replace(b"\t", b"\t99999999999", 1)
+    lines[138] = b"\xe2\r"
+    packed = b"\n".join(lines)
+    last = b"\n".join([good_text(71, seed=3).rstrip(b"\n"), b"2" + b"\t" * 39])
+    (folder / "day_0.tsv.gz").write_bytes(plain)
+    (folder / "day_1").write_bytes(gzip.compress(packed[:9999]) + gzip.compress(packed[9999:]))
+    (folder / "day_2").write_bytes(last)
+    return folder
+
+
+def plain_days(folder: Path, _: Callable[[], Path]) -> Path:
+    return write_days(folder, rows=450)
+
+
+def real_rows(folder: Path, real_data: Callable[[], Path]) -> Path:
+    return write_real_rows(real_data(), folder)
+
+
+def semantics(preset: str = "dlrm", **changes: object) -> dict[str, object]:
+    return {"semantics": dataclasses.replace(semantics_of(preset), **changes), "format": BOTH}
+
+
+TRAIN_ONLY = {"dictionary_days": "train", "frequency_limit": 2}
+CASES = {
+    "odd spelling": (
+        odd_days,
+        semantics(split_fractions=(0.61, 0.2, 0.19), shuffle_seed=7, **TRAIN_ONLY),
+    ),
+    "TorchRec's layout": (
+        odd_days,
+        semantics("nvidia", shuffle_seed=3) | {"layout": "torchrec"},
+    ),
+    "TorchRec's layout in input order": (
+        plain_days,
+        semantics(**TRAIN_ONLY) | {"layout": "torchrec"},
+    ),
+    "no training rows": (
+        odd_days,
+        semantics(split_fractions=(0.0, 0.5, 0.5), shuffle_seed=0, **TRAIN_ONLY),
+    ),
+    "only training rows": (
+        odd_days,
+        semantics(split_fractions=(1.0, 0.0, 0.0), shuffle_seed=2**64 - 1),
+    ),
+    "real rows": (real_rows, semantics("kaggle") | {"max_bad_fraction": 0.0}),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(request, tmp_path_factory) -> Callable[[str], tuple[Path, Manifest]]:
+    """Returns the input of a case and what the reference engine makes of it."""
+
+    @functools.cache
+    def prepared(case: str) -> tuple[Path, Manifest]:
+        folder = tmp_path_factory.mktemp("case")
+        write, fields = CASES[case]
+        source = write(folder / "in", lambda: request.getfixturevalue("real_data"))
+        return source, run(source, folder / "expected", "reference", **fields)
+
+    return prepared
+
+
+@matrix(CASES, dataframe=("odd spelling", "real rows"), reference=False)
+def test_bytes_of_the_reference_engine(engine, small_units, expected, tmp_path, case):
+    source, wanted = expected(case)
+    made = engine(source, tmp_path / "made", **CASES[case][1])
+    assert made.files == wanted.files
+    assert (made.rows, made.positives) == (wanted.rows, wanted.positives)
+    assert (made.rejected, made.source_files) == (wanted.rejected, wanted.source_files)
+    assert made.cardinalities == wanted.cardinalities
+    assert [p.name for p in tmp_path.iterdir()] == ["made"]
+
+
+def test_odd_days_are_odd(expected):
+    rejected = expected("odd spelling")[1].rejected
+    assert sum(rejected.values()) == 7
+    assert sum(rejected[reason] > 0 for reason in REJECT_REASONS) >= 3
+
+
+# Spark's dataframes are slow, and read all of these in "odd spelling"
+@pytest.mark.parametrize("engine", [e for e in EVERY if "dataframe" not in str(e)], indirect=True)
+def test_spelling_of_the_input_changes_nothing(engine, tmp_path):
+    days = write_days(tmp_path / "days", rows=150)
+    crlf, packed, cut = ((days / f"day_{day}").read_bytes() for day in range(3))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "day_0.tsv.gz").write_bytes(crlf.replace(b"\n", b"\r\n"))  # gzip by name only
+    members = (packed[:9999], packed[9999:])  # as parallel gzip tools write them
+    (other / "day_1").write_bytes(b"".join(map(gzip.compress, members)))  # known by its magic
+    (other / "day_2").write_bytes(cut.removesuffix(b"\n"))
+    made = engine(other, tmp_path / "made")
+    assert made.files == run(days, tmp_path / "expected", "reference").files
+
+
+GOOD = good_text(200, seed=1)
+HEADER = b"\t".join([b"label", *(b"I%d" % i for i in range(13)), *(b"C%d" % i for i in range(26))])
+UNLABELLED = b"\n".join(line[2:] for line in GOOD.split(b"\n"))
+ENDLESS = b"0" * (2**20 + 1) + b"\n"
+
+HOSTILE = {  # the bytes of day_1, and what is said of it
+    "unlabelled": (UNLABELLED, "39 tab-separated fields: looks like Kaggle test.txt"),
+    "commas": (GOOD.replace(b"\t", b","), "40 comma-separated fields: .* convert them to tabs"),
+    "semicolons": (GOOD.replace(b"\t", b";"), "separated by semicolons"),
+    "header": (HEADER + b"\n" + GOOD, "begins with a header line"),
+    "only a header": (HEADER + b"\n", "begins with a header line"),
+    "prose": (b"once upon a time\n" * 50, "this is not a Criteo log"),
+    "numbers": (b"1\t2\t3\n" * 500, "3 tab-separated fields: this is not a Criteo log"),
+    "labels": (GOOD.replace(b"\n0", b"\n5").replace(b"\n1", b"\n6")[1:], r"40 fields as .*label"),
+    "blank": (b"\n" * 300, "none of the first 100 rows is valid"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), "is zstd-compressed.*zstd -d"),
+    "bzip2": (b"BZh9" + bytes(100), "is bzip2-compressed.*bunzip2"),
+    "xz": (b"\xfd7zXZ\x00" + bytes(100), "is xz-compressed.*unxz"),
+    "zip": (b"PK\x03\x04" + bytes(100), "is zip-compressed.*unzip"),
+    "empty": (b"", "is empty"),
+    "gzip of nothing": (gzip.compress(b""), "none of the first"),
+    "damaged gzip": (gzip.compress(GOOD)[:50] + b"\xff" * 500, "gzip data are damaged"),
+    "no line end": (b"0" * (2**20 + 2**19), "does not end within 512 KiB"),
+    # only reading to the end finds these
+    "cut gzip": (
+        gzip.compress(good_text(3000, seed=2))[:-60_000],
+        "the gzip data end early|EOFException: Unexpected end",
+    ),
+    "endless line": (GOOD + ENDLESS + GOOD, f"the line at byte {len(GOOD)} is longer than 1 MiB"),
+}
+
+
+@matrix(HOSTILE)
+def test_hostile_files(engine, tmp_path, case):
+    """A day that is something else is named, and nothing of a dataset is visible."""
+    text, message = HOSTILE[case]
+    days = write_days(tmp_path / "days", rows=20)
+    (days / "day_1").write_bytes(text)
+    with pytest.raises(PreprocError, match=f"(?s)day_1.*({message})"):
+        engine(days, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+@every_engine
+def test_too_many_bad_rows_and_then_enough(engine, tmp_path):
+    days = write_days(tmp_path / "days", rows=300)
+    for day in (1, 2):
+        lines = (days / f"day_{day}").read_bytes().split(b"\n")
+        for i in range(4):
+            lines[150 + 10 * i] = b"bad\trow %d of day %d \xff" % (i, day)
+        (days / f"day_{day}").write_bytes(b"\n".join(lines))
+    with pytest.raises(TooManyRejectedRowsError) as caught:
+        engine(days, tmp_path / "made", max_bad_fraction=0.005)
+    message = str(caught.value)
+    shown = [line for line in message.splitlines() if line.startswith("  ")]
+    assert [s.split(",")[0].strip() for s in shown] == ["day_1"] * 4 + ["day_2"]
+    assert "line 151, byte " in shown[0]
+    assert r"columns: bad\trow 0 of day 1 \xff" in shown[0]
+    assert "8 bad rows" in message
+    assert caught.value.exit_code == 3
+    assert not (tmp_path / "made").exists()
+    made = engine(days, tmp_path / "made", max_bad_fraction=0.01)
+    assert made.rejected["columns"] == 8
+    assert [s["rejected"] for s in made.source_files] == [0, 4, 4]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made"]
