@@ -51,7 +51,7 @@ from recsys.train.optimizers.schedule import (
     WarmupStepDecay,
 )
 from recsys.train.processes import Processes, join_processes
-from recsys.train.recipe import Announce, Machine, SavedState
+from recsys.train.recipe import Machine, PrintLine, SavedState
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"
@@ -96,7 +96,7 @@ class Bert4RecRecipe:
         config = take_filters_from_dataset(take_model_from_checkpoint(config))
         sequences = open_sequences(config.data, config.run.seed)
         ranks = config.run.mode != "inference_benchmark"
-        negatives = _draw_all_negatives(sequences, config, machine.announce) if ranks else {}
+        negatives = _draw_all_negatives(sequences, config, machine.print_line) if ranks else {}
         with machine.device:
             model = Bert4Rec(config.model, sequences.num_items)
         return cls(
@@ -137,7 +137,7 @@ class Bert4RecRecipe:
         source = training_batches(config, self.sequences, machine.device, machine.processes)
         step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
         for line in () if step.sharded is None else step.sharded.describe():
-            machine.announce(f"TorchRec's plan: {line}")
+            machine.print_line(f"TorchRec's plan: {line}")
         return Bert4RecTraining(self, source, step)
 
     def rank(self, split: Split) -> SplitRanks:
@@ -167,9 +167,9 @@ class Bert4RecRecipe:
         """Ranks the test targets with the model and the popularity baseline."""
         ranked = self.rank("test")
         ranked.ranks["popularity"] = popularity_ranks(self.sequences, "test")
-        evaluation, announce = self.config.evaluation, self.machine.announce
+        evaluation, print_line = self.config.evaluation, self.machine.print_line
         metrics = self.metrics(ranked)
-        announce(f"Test on {self.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
+        print_line(f"Test on {self.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
         for name, ranks in ranked.ranks.items():
             intervals = bootstrap_intervals(
                 ranks, evaluation.metric_ks, evaluation.bootstrap_samples, self.config.run.seed
@@ -179,7 +179,7 @@ class Bert4RecRecipe:
                 low, high = intervals.get(metric, (float("nan"), float("nan")))
                 shown.append(f"{metric} {value:.4f} [{low:.4f}, {high:.4f}]")
                 metrics |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
-            announce(f"{name}: " + ", ".join(shown))
+            print_line(f"{name}: " + ", ".join(shown))
         return {f"test_{name}": value for name, value in metrics.items()}
 
     def inference_summary(self) -> Sequence[str]:
@@ -301,7 +301,7 @@ class Bert4RecTraining:
         A run that a signal ended is not tested.
         """
         rate = rate_in_words(result.train_samples_per_s, "rec", 1)
-        self.recipe.machine.announce(f"Finished training: {rate}")
+        self.recipe.machine.print_line(f"Finished training: {rate}")
         yield {
             "average_train_throughput": result.train_samples_per_s,
             "best_metric": result.state.best_metric,
@@ -317,7 +317,7 @@ class Bert4RecTraining:
 
 
 def _draw_all_negatives(
-    sequences: Sequences, config: Bert4RecConfig, announce: Announce
+    sequences: Sequences, config: Bert4RecConfig, print_line: PrintLine
 ) -> dict[str, npt.NDArray[np.int32]]:
     count = config.evaluation.num_eval_negatives
     try:
@@ -330,7 +330,7 @@ def _draw_all_negatives(
     except UserError as error:
         if "num_eval_negatives" in config.explicit or config.evaluation.choose_by != "full":
             raise
-        announce(f"no sampled rankings: {error}")
+        print_line(f"no sampled rankings: {error}")
         return {}
 
 

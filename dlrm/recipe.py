@@ -74,11 +74,11 @@ class DlrmRecipe(Generic[LookupsT]):
         config, processes = take_model_from_checkpoint(config), machine.processes
         if config.data.dataset_type == "synthetic_disk":
             if processes.is_first:
-                ensure_synthetic_dataset(config, machine.announce)
+                ensure_synthetic_dataset(config, machine.print_line)
             processes.barrier()
         spec = load_feature_spec(config.data, config.model.num_numerical_features)
         config = resolve(config, machine.device, spec, processes.world_size)
-        devices = build_devices(config, spec, machine.device, processes, machine.announce)
+        devices = build_devices(config, spec, machine.device, processes, machine.print_line)
         return cls(config=config, machine=machine, spec=spec, devices=devices)
 
     def check_dataset(self, path: Path) -> None:
@@ -122,7 +122,7 @@ class DlrmRecipe(Generic[LookupsT]):
         """Evaluates the model; prints the metrics and returns them."""
         scores = self.score()
         metrics = scores.metrics
-        self.machine.announce(
+        self.machine.print_line(
             f"Finished testing on the {self.config.data.eval_split} split, {metrics.num_rows} "
             f"rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, normalised entropy "
             f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
@@ -215,7 +215,7 @@ class DlrmTraining(Generic[LookupsT]):
         recipe = self.recipe
         scores = recipe.score()
         metrics = scores.metrics
-        recipe.machine.announce(f"test loss: {metrics.log_loss:.8f}")
+        recipe.machine.print_line(f"test loss: {metrics.log_loss:.8f}")
         recipe.devices.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
@@ -241,7 +241,7 @@ class DlrmTraining(Generic[LookupsT]):
         state = result.state
         quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
         quality = quality if math.isfinite(state.best_metric) else "not evaluated"
-        self.recipe.machine.announce(
+        self.recipe.machine.print_line(
             f"Finished after {state.step} steps: {quality}, "
             f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
         )

@@ -12,7 +12,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.quarantine import QUARANTINE_FILE
 from recsys.data.manifest import Manifest
 from recsys.flags import values_from_flags
-from recsys.program import run_command, say
+from recsys.program import print_line, run_command
 from recsys.settings import Sections
 
 
@@ -47,6 +47,6 @@ def run(
         left_out = sum(Manifest.load(dataset).rejected.values())
         if left_out and values.progress != "json":
             print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
-        say(str(dataset))
+        print_line(str(dataset))
 
     return run_command(prepare_and_report, values, argv, description, interrupted, describe)

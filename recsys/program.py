@@ -16,14 +16,14 @@ from recsys.errors import INPUT_REFUSED, INTERRUPTED, DivergenceError, UserError
 from recsys.flags import help_text
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Prints a line at once."""
     print(line, flush=True)
 
 
-def announce(line: str) -> None:
-    """Prints a line of a run, with settings spelled as flags."""
-    say(as_flags(line))
+def print_with_flags(line: str) -> None:
+    """Prints a line at once, with settings spelled as flags."""
+    print_line(as_flags(line))
 
 
 def fail(message: str) -> int:
@@ -137,7 +137,7 @@ def new_flags() -> flags.FlagValues:
     return values
 
 
-def say_how_to_continue(
+def print_how_to_continue(
     reason: str,
     step: int,
     checkpoint_folder: Path | None,
@@ -163,11 +163,13 @@ def say_how_to_continue(
         print(f"{stopped}; nothing is saved without {folder_flag}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if not resumable:
-        say(f"{stopped}; {checkpoint_folder} holds weights, such a run cannot be resumed")
+        print_line(f"{stopped}; {checkpoint_folder} holds weights, such a run cannot be resumed")
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        say(f"{stopped}. To continue, repeat the command that started the processes with --resume")
+        print_line(
+            f"{stopped}. To continue, repeat the command that started the processes with --resume"
+        )
         return
-    say(f"{stopped}. Continue with:")
+    print_line(f"{stopped}. Continue with:")
     arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--resume=true")]
-    say(shlex.join([sys.executable, "-m", module, *arguments, "--resume"]))
+    print_line(shlex.join([sys.executable, "-m", module, *arguments, "--resume"]))

@@ -31,7 +31,7 @@ from dlrm.model.weights import describe_model
 from dlrm.serve.score import read_requests, score_served_split
 from recsys.data.sequences import read_item_map
 from recsys.errors import UserError
-from recsys.program import INTERRUPTED, fail, say
+from recsys.program import INTERRUPTED, fail, print_line
 from recsys.serve.client.connection import (
     Endpoint,
     predict_in_order,
@@ -130,7 +130,9 @@ def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arr
 def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
     """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
-        say(f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request")
+        print_line(
+            f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
+        )
         for role, tensors in (
             ("takes", endpoint.signature.inputs),
             ("gives", endpoint.signature.outputs),
@@ -138,11 +140,11 @@ def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
             for tensor in tensors:
                 dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
                 may = " (may be left out)" if tensor.optional else ""
-                say(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
+                print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
         return 0
     for request in requests_of(options, endpoint):
         reply = endpoint.predict(request)
-        say(json.dumps({name: array.tolist() for name, array in reply.items()}))
+        print_line(json.dumps({name: array.tolist() for name, array in reply.items()}))
     return 0
 
 
@@ -170,13 +172,13 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
         model,
     )
     metrics = scored.served
-    say(
+    print_line(
         f"{metrics.num_rows} rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, "
         f"calibration {metrics.calibration:.4f}, {scored.rows_per_s:,.0f} rows/s"
     )
     if scored.offline is None or scored.largest_difference is None:
         return 0
-    say(
+    print_line(
         f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
         f"largest difference of a logit {scored.largest_difference:.2g}"
     )
@@ -219,12 +221,16 @@ def test_ranking(
     def shown(metrics: Mapping[str, float]) -> str:
         return ", ".join(f"{name} {value:.6f}" for name, value in metrics.items())
 
-    say(f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s")
+    print_line(
+        f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s"
+    )
     if scored.met_before:
-        say(f"{scored.met_before} of them had met the true item before: misses, it is left out")
+        print_line(
+            f"{scored.met_before} of them had met the true item before: misses, it is left out"
+        )
     if scored.offline is None or scored.largest_difference is None:
         return 0
-    say(
+    print_line(
         f"checkpoint: {shown(scored.offline)}; largest difference of a score "
         f"{scored.largest_difference:.2g}"
     )
@@ -266,13 +272,13 @@ def dataset_requests(
 def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
     """Measures latency and throughput by batch size and number of clients."""
     clients = numbers("concurrency", options.concurrency)
-    say(TABLE_HEAD)
+    print_line(TABLE_HEAD)
     if options.request is not None:
         requests = list(requests_of(options, endpoint))
         if not requests:
             raise UserError(f"--request {options.request}: holds no request")
         for concurrency in clients:
-            say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+            print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
         return 0
     if options.dataset is None:
         raise UserError("--mode load needs --dataset, or --request")
@@ -284,7 +290,7 @@ def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
         if not requests:
             raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
         for concurrency in clients:
-            say(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+            print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
     return 0
 
 

@@ -111,7 +111,7 @@ def run(flag_values: flags.FlagValues) -> None:
         )
         assert scored.offline is not None
         was, now = scored.offline.auc, scored.served.auc
-        program.say(
+        program.print_line(
             f"AUC on the {options.split} split: {now:.6f}, of the checkpoint {was:.6f}, "
             f"difference {now - was:+.6f}"
         )
@@ -119,10 +119,12 @@ def run(flag_values: flags.FlagValues) -> None:
     if options.dataset is not None and not isinstance(export, DlrmExport):
         raise UserError("--dataset: only DLRM is scored when it is deployed")
     deployed = deploy(export, settings, measure)
-    program.say(f"Checked: {deployed.parity}")
+    program.print_line(f"Checked: {deployed.parity}")
     if settings.quantize != "none" and options.dataset is None:
-        program.say("What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows")
-    program.say(f"Deployed {export.path} as {deployed.folder}")
+        program.print_line(
+            "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
+        )
+    program.print_line(f"Deployed {export.path} as {deployed.folder}")
 
 
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:

@@ -27,9 +27,9 @@ def run(flag_values: flags.FlagValues) -> None:
         _recommend(config)
         return
     joined = join_run(config)
-    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.announce, joined)
+    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined)
     if result is not None:
-        program.say_how_to_continue(
+        program.print_how_to_continue(
             result.reason,
             result.state.step,
             config.checkpoint_folder,
@@ -43,10 +43,10 @@ def _recommend(config: Bert4RecConfig) -> None:
     name = config.run.recommend_input
     with contextlib.ExitStack() as stack:
         if name is None:
-            recommend(config, sys.stdin.buffer, "standard input", program.say)
+            recommend(config, sys.stdin.buffer, "standard input", program.print_line)
         else:
             lines = stack.enter_context(Path(name).open("rb"))
-            recommend(config, lines, name, program.say)
+            recommend(config, lines, name, program.print_line)
 
 
 def start(**defaults: Any) -> None:

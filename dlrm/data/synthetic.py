@@ -157,13 +157,13 @@ def _columns(
     )
 
 
-def ensure_synthetic_dataset(config: DlrmConfig, announce: Callable[[str], None]) -> None:
+def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], None]) -> None:
     """Writes a run's synthetic dataset, unless its folder exists."""
     root = Path(config.data.synthetic_dataset_dir)
     if root.exists():
-        announce(f"Using the synthetic dataset in {root}; remove it to make another one")
+        print_line(f"Using the synthetic dataset in {root}; remove it to make another one")
         return
-    announce(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
+    print_line(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
     write_synthetic_dataset(
         root,
         FeatureSpec.criteo(

@@ -58,7 +58,7 @@ def build_distributed(
     table_sizes: Sequence[int],
     processes: Processes,
     device: torch.device,
-    announce: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> DistributedDlrm:
     """Plans or reads the placement and builds this rank's model.
 
@@ -78,7 +78,7 @@ def build_distributed(
         # Rank 0's plan: memory may differ between machines, the plan must not.
         planned = processes.gather_values(plan(workload, machine))[0]
     for line in describe(planned, workload):
-        announce(line)
+        print_line(line)
     torch.manual_seed(config.run.seed + processes.rank)
     model = DistributedDlrm(config.model, planned.placement, processes.rank)
     model.broadcast_replicated()

@@ -19,7 +19,7 @@ from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
-from recsys.train.checkpoint import Checkpoint, CheckpointError, RowPart, read_checkpoint
+from recsys.train.checkpoint import Checkpoint, CheckpointError, RowShard, read_checkpoint
 from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def row_parts(model: DlrmNetwork[LookupsT]) -> dict[str, RowPart]:
+def row_shards(model: DlrmNetwork[LookupsT]) -> dict[str, RowShard]:
     """Returns the rows of this process for the groups of row-wise tables."""
     return {
-        table_group(i): RowPart(shard.rows.start, shard.rows.step, shard.rows.stop)
+        table_group(i): RowShard(shard.rows.start, shard.rows.step, shard.rows.stop)
         for i, shard in model.embeddings.shards().items()
         if shard.rows.step > 1
     }

@@ -19,9 +19,9 @@ def run(flag_values: flags.FlagValues) -> None:
     """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
     joined = join_run(config)
-    result = execute(config.run.mode, DlrmRecipe.open, config, program.announce, joined)
+    result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)
     if result is not None:
-        program.say_how_to_continue(
+        program.print_how_to_continue(
             result.reason,
             result.state.step,
             config.checkpoint_folder,

@@ -24,7 +24,7 @@ def run(flag_values: flags.FlagValues) -> None:
     )
     rows = config.data.synthetic_dataset_num_entries
     write_synthetic_dataset(root, spec, rows, config.data.synthetic_distribution, config.run.seed)
-    program.say(f"Wrote {rows} rows to {root}")
+    program.print_line(f"Wrote {rows} rows to {root}")
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ class PrintedLog(RunLog):
         elif step and "auc" in data:
             lines = quality_lines(self._split, data)
         for line in lines:
-            program.say(line)
+            program.print_line(line)
 
 
 def with_all_processes(config: DlrmConfig, processes: Processes) -> DlrmConfig:
@@ -225,11 +225,11 @@ def run(flag_values: flags.FlagValues) -> None:
             config = with_rate_change(
                 config, flag_values.lr_change_point, flag_values.lr_after_change_point
             )
-        machine = set_up_machine(config, program.announce, processes)
+        machine = set_up_machine(config, program.print_with_flags, processes)
         recipe = DlrmRecipe.open(config, machine)
         result = Run.of(recipe, machine, PrintedLog).fit()
         if processes.is_first:
-            program.say_how_to_continue(
+            program.print_how_to_continue(
                 result.reason,
                 result.state.step,
                 config.checkpoint_folder,
@@ -245,7 +245,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 def _print_test_split(scores: SplitScores) -> None:
     for line in quality_lines("test", dataclasses.asdict(scores.metrics)):
-        program.say(line)
+        program.print_line(line)
 
 
 def spelled_with_two_dashes(arguments: list[str]) -> list[str]:

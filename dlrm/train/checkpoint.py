@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlrm.model.network import DlrmNetwork
-from dlrm.model.weights import load_model, row_parts, table_group, weights_of
+from dlrm.model.weights import load_model, row_shards, table_group, weights_of
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import Checkpoint
@@ -50,7 +50,7 @@ def saved_state(
         table_group(i): shard.is_saved_here for i, shard in model.embeddings.shards().items()
     }
     own = {g: t for g, t in groups.items() if tables_saved_here.get(g, processes.is_first)}
-    return SavedState(own, row_parts(model))
+    return SavedState(own, row_shards(model))
 
 
 def restore_state(
@@ -62,9 +62,9 @@ def restore_state(
         CheckpointError: the checkpoint is damaged or of another model.
     """
     load_model(checkpoint, model)
-    parts = row_parts(model)
+    shards = row_shards(model)
     for group, tensors in _training_state(model, step).items():
-        checkpoint.copy_into(group, tensors, parts.get(group))
+        checkpoint.copy_into(group, tensors, shards.get(group))
     random = checkpoint.tensors(_RANDOM)
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():

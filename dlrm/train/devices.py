@@ -100,7 +100,7 @@ class SeveralDevices:
         spec: FeatureSpec,
         device: torch.device,
         processes: Processes,
-        announce: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> "SeveralDevices":
         """Plans the placement of the tables and builds this rank's shards.
 
@@ -108,7 +108,7 @@ class SeveralDevices:
             PlacementError: the tables do not fit, or the file does not fit the run.
         """
         with device:
-            model = build_distributed(config, spec.table_sizes, processes, device, announce)
+            model = build_distributed(config, spec.table_sizes, processes, device, print_line)
         return cls(config, spec, device, model)
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
@@ -145,7 +145,7 @@ def build_devices(
     spec: FeatureSpec,
     device: torch.device,
     processes: Processes,
-    announce: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Devices[Any]:
     """Builds the model on the device or devices of a run.
 
@@ -156,4 +156,4 @@ def build_devices(
     """
     if processes.world_size == 1:
         return OneDevice.build(config, spec, device)
-    return SeveralDevices.build(config, spec, device, processes, announce)
+    return SeveralDevices.build(config, spec, device, processes, print_line)

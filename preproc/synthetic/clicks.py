@@ -31,7 +31,7 @@ from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
-from recsys.program import new_flags, run_command, say
+from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, setting
 
 __all__ = ["GeneratorConfig", "best_reachable", "generate", "main"]
@@ -278,7 +278,7 @@ def run(values: flags.FlagValues) -> None:
     if given["output"] is None or given["rows"] is None:
         raise UserError("`output` and `rows` are needed")
     planted = generate(GeneratorConfig(**given), progress=True)
-    say(json.dumps(planted["best_reachable"], indent=1))
+    print_line(json.dumps(planted["best_reachable"], indent=1))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ from preproc.ratings.format import (
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
-from recsys.program import new_flags, run_command, say
+from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, require_choices, setting
 
 FORMATS: dict[str, RatingsFormat] = {
@@ -242,7 +242,7 @@ def run(values: flags.FlagValues) -> None:
     if any(given[name] is None for name in needed):
         raise UserError(f"{', '.join(f'`{name}`' for name in needed)} are needed")
     generate(RatingsConfig(**given))
-    say(values.output)
+    print_line(values.output)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of memory that a training run applies once, at its start."""
+"""Process-wide memory settings of a training run."""
 
 import ctypes
 import os
@@ -10,16 +10,14 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed blocks.
+    """Makes glibc keep freed memory for the next step.
 
-    Otherwise large tensors are faulted in at every step.
-
-    Without it glibc returns each block above 32 MiB to the kernel and faults it in again at the
-    next step, page by page: 1.02 to 1.6 times the step time on a CPU. Peers can set the same, so
-    a comparison has to say which side did.
+    By default glibc returns each block above 32 MiB to the kernel and faults it in again at the
+    next step, page by page: 1.02 to 1.6 times the step time on a CPU. Other software can set the
+    same, so a comparison must state which side did.
 
     Returns:
-        Whether the setting was taken; False where the C library is not glibc.
+        False if the C library is not glibc or refused.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -30,13 +28,10 @@ def keep_freed_memory() -> bool:
 
 
 def keep_few_primitives() -> None:
-    """Tells oneDNN to cache code of few shapes.
+    """Makes oneDNN cache code of few shapes, for batches of varying size.
 
-    For a run whose batches are of ever other sizes.
-
-    It generates code for each shape that GELU or a batched product meets and keeps that of 1,024,
-    which such a run never needs again. They lie between the large blocks of the heap, and holes
-    that nothing fits into grew by a third of a GiB in a thousand steps. To be called before the
-    first operation of torch.
+    By default oneDNN keeps generated code for the last 1,024 shapes, which such a run never meets
+    again. It fragments the heap: a third of a GiB in a thousand steps. Call this before the first
+    operation of torch.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")

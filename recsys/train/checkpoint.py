@@ -6,8 +6,8 @@
                         <group>.F_of_N.safetensors  every Nth row of them, from row F on
 <folder>/latest.json                         which steps are the latest and the best
 
-Processes that train together write their files side by side into one folder, which all must reach.
-A group is whole again when it is read, so a checkpoint can be loaded by any number of processes.
+Processes that train together write their files to one folder on a shared file system. Shards of a
+group are joined when it is read, so any number of processes can load a checkpoint.
 """
 
 import dataclasses
@@ -42,12 +42,12 @@ class CheckpointError(UserError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk; tensors are read when asked for.
+    """An opened checkpoint; tensors are read later.
 
     Attributes:
-        path: its folder.
-        state: position of the loop and whatever else the run saved as plain values.
-        config: every setting of the run that made it.
+        path: folder of the checkpoint.
+        state: position of the loop and other plain values.
+        config: every setting of the run that saved it.
         files: file name -> {"bytes", "xxh3_128"}.
     """
 
@@ -65,23 +65,23 @@ class Checkpoint:
         name = f"{group}.safetensors"
         if name in self.files:
             return self._read(name)
-        parts = [name for name in self.files if _group_of(name) == group]
-        if not parts:
+        shards = [name for name in self.files if _group_of(name) == group]
+        if not shards:
             raise CheckpointError(
                 f"{self.path}: holds no tensors {group!r}, only "
                 f"{', '.join(sorted(self.files)) or 'none'}"
             )
-        return self._join(parts)
+        return self._join(shards)
 
     def _join(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Puts the rows of parts together."""
+        """Reads the shards of a group and joins their rows."""
         tensors: dict[str, Tensor] = {}
         for name in names:
-            row_part = RowPart(**self.files[name]["part"])
+            row_shard = RowShard(**self.files[name]["part"])
             for key, tensor in self._read(name).items():
                 if key not in tensors:
-                    tensors[key] = tensor.new_empty((row_part.rows, *tensor.shape[1:]))
-                tensors[key][row_part.first :: row_part.step] = tensor
+                    tensors[key] = tensor.new_empty((row_shard.rows, *tensor.shape[1:]))
+                tensors[key][row_shard.first :: row_shard.step] = tensor
         steps = {self.files[name]["part"]["step"] for name in names}
         if steps != {len(names)}:
             raise CheckpointError(
@@ -121,13 +121,13 @@ class Checkpoint:
         try:
             with safetensors.safe_open(file, framework="pt") as opened:
                 shape = tuple(opened.get_slice(name).get_shape())
-            row_part = self.files[names[0]].get("part")
-            return shape if row_part is None else (row_part["rows"], *shape[1:])
+            row_shard = self.files[names[0]].get("part")
+            return shape if row_shard is None else (row_shard["rows"], *shape[1:])
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
 
     def tensors_shaped(self, group: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-        """Reads the named tensors of a group.
+        """Reads tensors of a group and checks their shapes.
 
         Raises:
             CheckpointError: the group or a tensor is not there or damaged, or a shape differs.
@@ -149,23 +149,23 @@ class Checkpoint:
 
     @torch.no_grad()
     def copy_into(
-        self, group: str, tensors: Mapping[str, Tensor], row_part: "RowPart | None" = None
+        self, group: str, tensors: Mapping[str, Tensor], row_shard: "RowShard | None" = None
     ) -> None:
-        """Copies the tensors of a group over those of the same names.
+        """Copies tensors of a group into given ones.
 
         Args:
-            group: its name.
-            tensors: changed in place.
-            row_part: the rows of the group that they are; None for all.
+            group: name of the group.
+            tensors: name -> tensor to overwrite.
+            row_shard: rows of the group to copy; None for all.
 
         Raises:
             CheckpointError: as `tensors_shaped`; nothing was copied then.
         """
         shapes = {name: t.shape for name, t in tensors.items()}
-        if row_part is not None:
-            shapes = {name: torch.Size((row_part.rows, *s[1:])) for name, s in shapes.items()}
+        if row_shard is not None:
+            shapes = {name: torch.Size((row_shard.rows, *s[1:])) for name, s in shapes.items()}
         stored = self.tensors_shaped(group, shapes)
-        rows = slice(None) if row_part is None else slice(row_part.first, None, row_part.step)
+        rows = slice(None) if row_shard is None else slice(row_shard.first, None, row_shard.step)
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
@@ -173,8 +173,8 @@ class Checkpoint:
         """Refuses a resumed run with settings that change its result.
 
         Args:
-            now: every setting of the run that would continue.
-            may_differ: names of settings that change what is watched or where.
+            now: every setting of the resumed run.
+            may_differ: names of settings that may differ.
 
         Raises:
             CheckpointError: others differ; names them.
@@ -197,13 +197,13 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RowPart:
-    """Which rows of the tensors of a group a process has.
+class RowShard:
+    """Numbers of the rows of a group that one process has.
 
     Attributes:
-        first: the first of them.
-        step: from one to the next, which is also the number of parts.
-        rows: of all parts.
+        first: number of the first row.
+        step: distance between rows, which is the number of shards.
+        rows: rows of all shards together.
     """
 
     first: int
@@ -211,12 +211,12 @@ class RowPart:
     rows: int
 
 
-_PART_FILE = re.compile(r"(.*)\.\d+_of_\d+")
+_SHARD_FILE = re.compile(r"(.*)\.\d+_of_\d+")
 
 
 def _group_of(file_name: str) -> str:
     name = file_name.removesuffix(".safetensors")
-    numbered = _PART_FILE.fullmatch(name)
+    numbered = _SHARD_FILE.fullmatch(name)
     return numbered[1] if numbered else name
 
 
@@ -226,7 +226,7 @@ def write_checkpoint(
     state: Mapping[str, Any],
     config: Mapping[str, Any],
     *,
-    parts: Mapping[str, RowPart] | None = None,
+    shards: Mapping[str, RowShard] | None = None,
     processes: Processes = ALONE,
 ) -> None:
     """Writes a checkpoint, complete when its folder appears.
@@ -234,13 +234,13 @@ def write_checkpoint(
     Every process must call it.
 
     Args:
-        path: its folder; an earlier one there is replaced.
-        groups: group -> named tensors on any device; a group is one file. Each process gives the
-            groups, or the parts of them, that it is to write.
-        state: plain values (JSON), of the first process.
+        path: folder of the checkpoint; an earlier one is replaced.
+        groups: group -> name -> tensor on any device, for the groups or shards that this process
+            writes; each is a file.
+        state: plain JSON values; those of the first process are written.
         config: every setting of the run.
-        parts: which rows of a group this process gives, where they are not all.
-        processes: that write it together.
+        shards: group -> rows that this process writes, for sharded groups.
+        processes: processes of the run.
     """
     temporary = path.with_name(path.name + ".tmp")
     if processes.is_first:
@@ -249,14 +249,14 @@ def write_checkpoint(
     processes.barrier()
     mine: dict[str, dict[str, Any]] = {}
     for group, tensors in groups.items():
-        row_part = (parts or {}).get(group)
-        suffix = "" if row_part is None else f".{row_part.first}_of_{row_part.step}"
+        row_shard = (shards or {}).get(group)
+        suffix = "" if row_shard is None else f".{row_shard.first}_of_{row_shard.step}"
         file = temporary / f"{group}{suffix}.safetensors"
         host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         safetensors.torch.save_file(host, file)
         mine[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-        if row_part is not None:
-            mine[file.name]["part"] = dataclasses.asdict(row_part)
+        if row_shard is not None:
+            mine[file.name]["part"] = dataclasses.asdict(row_shard)
     files: dict[str, dict[str, Any]] = {}
     for written in processes.gather_values(mine):
         files |= written
@@ -274,7 +274,7 @@ def write_checkpoint(
 
 
 def replace_folder(path: Path, new: Path) -> None:
-    """Renames a complete folder into place, then removes an earlier one."""
+    """Replaces a folder with a complete one by renaming."""
     if not path.exists():
         new.rename(path)
         return
@@ -320,11 +320,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 class CheckpointFolder:
-    """A run's checkpoints: keeps the latest and the best.
-
-    Args:
-        folder: where they are kept.
-    """
+    """The latest and the best checkpoint of a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -352,7 +348,7 @@ class CheckpointFolder:
         return self.folder / name if name else None
 
     def check_writable(self, flag: str) -> None:
-        """Finds out before the training whether a checkpoint can be written.
+        """Refuses a folder in which no checkpoint can be written.
 
         Raises:
             UserError: it cannot; names the flag.
@@ -381,19 +377,19 @@ class CheckpointFolder:
         config: Mapping[str, Any],
         is_best: bool,
         *,
-        parts: Mapping[str, RowPart] | None = None,
+        shards: Mapping[str, RowShard] | None = None,
         processes: Processes = ALONE,
     ) -> Path:
         """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
         path = self.folder / f"step_{step:09d}"
-        write_checkpoint(path, groups, state, config, parts=parts, processes=processes)
+        write_checkpoint(path, groups, state, config, shards=shards, processes=processes)
         if processes.is_first:
             self._point_to(path, is_best)
         processes.barrier()
         return path
 
     def _point_to(self, path: Path, is_best: bool) -> None:
-        """Makes a checkpoint the latest, and removes obsolete ones."""
+        """Records a checkpoint as the latest, and removes obsolete ones."""
         pointers = self._pointers() | {"latest": path.name}
         if is_best:
             pointers["best"] = path.name

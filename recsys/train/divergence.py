@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognises runs that learn nothing, and says what to try."""
+"""Detects runs that learn nothing, and suggests remedies."""
 
 import math
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ ADVICE = (
 
 
 class LossMonitor:
-    """Watches the losses of successive steps."""
+    """Detects losses that are not finite or do not change."""
 
     def __init__(self) -> None:
         self._last = float("nan")
         self._unchanged = 0
 
     def check(self, losses: Sequence[float], last_step: int, lr: float) -> None:
-        """Looks at the losses of the steps up to `last_step`.
+        """Checks the losses of the steps up to `last_step`.
 
         Raises:
             DivergenceError: a loss is not finite, or the loss has stopped changing.

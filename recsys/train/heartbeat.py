@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects a process that stands still, and ends the run.
+"""Detects frozen processes, and ends the run.
 
-A process that dies is noticed by torchrun and by everyone connected to it. One that is frozen (a
-stopped process, a lost machine) is not: the others wait in a collective that never ends. So each
-writes a growing number into the store of the job, from a thread, and looks for those of others.
+torchrun and the other processes notice one that dies. They do not notice one that is frozen (a
+stopped process, a lost machine): they wait in a collective that never ends. So a thread of each
+process writes a growing number to the store of the job, and reads those of others.
 """
 
 import contextlib
@@ -31,25 +31,25 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """Returns a value as soon as it is there."""
+        """Waits for a value and returns it."""
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """Returns whether all keys have values."""
+        """Tells if all keys have values."""
         ...
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Limits how long `get` waits."""
+        """Limits the waiting time of `get`."""
         ...
 
 
 class ProcessLostError(RuntimeError):
-    """Another process of the run stands still."""
+    """Another process of the run is frozen."""
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, leaving torchrun the reason."""
-    # Imported here: it is torchrun's part, which a run of one process never needs.
+    """Ends this process at once, and records the reason for torchrun."""
+    # Imported here, since a run of one process never needs torchrun's modules.
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     message = as_flags(message)
@@ -64,16 +64,16 @@ def end_process(message: str) -> None:
 
 
 class Heartbeat:
-    """The signs of life of a run's processes.
+    """A thread that watches the other processes of a run.
 
-    The first process looks after all others, and they after it. It runs from `start` to `stop`.
+    The first process watches all others, and they watch it, from `start` to `stop`.
 
     Args:
-        store: of the job, over a connection that nobody else uses.
-        rank: this process.
-        world_size: processes.
-        limit_s: seconds without a sign of life after which a process counts as lost.
-        end: is called with the reason, in a thread, when one is lost.
+        store: store of the job, over a connection of its own.
+        rank: number of this process.
+        world_size: number of processes.
+        limit_s: seconds without a heartbeat after which a process counts as lost.
+        end: called with the reason, in the thread, when one is lost.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Tells the others who this is, and begins."""
+        """Registers this process and starts the thread."""
         self._store.set(f"who_{self._rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it; the others do not wait for further signs."""
+        """Stops the thread and signs this process off."""
         self._stopped.set()
         self._thread.join(self._limit_s)
 
     def name_absent(self, error: RuntimeError) -> None:
         """Names the processes absent from a collective that timed out.
 
-        Everyone who waited has an error at about the same time and says so; the others are busy
-        with something that does not end.
+        Every process that waited gets the error at about the same time and records it; the others
+        are absent.
 
         Raises:
             ProcessLostError: names them.
@@ -136,7 +136,7 @@ class Heartbeat:
         while True:
             began = time.monotonic()
             if began - last_turn > self._limit_s / 2:
-                heard.clear()  # this process stood still itself, perhaps all of them did
+                heard.clear()  # this process was frozen itself, perhaps all of them were
             try:
                 lost = self._turn(beat, began, heard)
             except RuntimeError:
@@ -146,7 +146,7 @@ class Heartbeat:
                         f"the store of the job at {where} has not answered for "
                         f"{self._limit_s:g} s: its process or machine is lost"
                     )
-                return  # who kept the store has left: the job is at its end
+                return  # the process with the store has left: the job is at its end
             if lost and not self._stopped.is_set():
                 self._end(
                     f"{self._describe(lost)} gave no sign of life for {self._limit_s:g} s and "
@@ -160,7 +160,7 @@ class Heartbeat:
                 return
 
     def _turn(self, beat: int, now: float, heard: dict[int, tuple[bytes, float]]) -> list[int]:
-        """Signs in, and returns the processes that are lost."""
+        """Writes a heartbeat and returns the lost processes."""
         self._store.set(f"beat_{self._rank}", str(beat))
         lost = []
         for peer in self._peers:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a run end in order when it is told to stop."""
+"""Ends a run in order after SIGTERM or SIGINT."""
 
 import signal
 from types import FrameType, TracebackType
 
 
 class StopRequest:
-    """Turns SIGTERM and SIGINT into a flag, read between steps.
+    """Records SIGTERM and SIGINT, to be read between steps.
 
-    A second signal ends the process at once, as it would have without this.
+    A second signal ends the process at once.
 
     Attributes:
-        signal_name: the signal that came, or None.
+        signal_name: name of the received signal, or None.
     """
 
     _SIGNALS = (signal.SIGTERM, signal.SIGINT)

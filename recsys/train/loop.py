@@ -52,9 +52,9 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        metric: the figure that decides which checkpoint is best; higher is better.
-        values: everything to log.
-        samples_per_s: speed of the evaluation.
+        metric: value that chooses the best checkpoint; higher is better.
+        values: values to log by name.
+        samples_per_s: samples evaluated per second.
     """
 
     metric: float
@@ -64,9 +64,10 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """Cadences of a run; None means never, or at the end only.
+    """Steps at which to print, evaluate, save and end.
 
-    `patience` is the number of evaluations in a row without a better one that ends the run.
+    None is never, or at the end. A run ends after `patience` evaluations in a row without a better
+    one.
     """
 
     epochs: int = 1
@@ -92,7 +93,7 @@ class LoopState:
     evaluations_since_best: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values; JSON has no infinity."""
+        """Returns plain values for JSON, which has no infinity."""
         values = dataclasses.asdict(self)
         if self.best_metric == -math.inf:
             values["best_metric"] = None
@@ -100,7 +101,7 @@ class LoopState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "LoopState":
-        """Takes it from what a checkpoint keeps, among other values."""
+        """Reads the state from a checkpoint's values."""
         known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
         if known["best_metric"] is None:
             known["best_metric"] = -math.inf
@@ -112,9 +113,9 @@ class FitResult:
     """The result of a training.
 
     Attributes:
-        state: where it stands.
-        train_samples_per_s: throughput over the whole measured window.
-        test_samples_per_s: mean over the evaluations; nan without one.
+        state: position and best metric at the end.
+        train_samples_per_s: training throughput over all measured steps.
+        test_samples_per_s: mean throughput of the evaluations; nan without one.
         reason: `done`, `threshold`, `patience`, or the name of the signal that stopped it.
     """
 
@@ -129,18 +130,18 @@ class Loop(Generic[BatchT]):
     """A run of training.
 
     Attributes:
-        config: cadences.
+        config: steps at which to print, evaluate, save and end.
         schedule: learning rate of each step.
         step: trains on one batch.
-        source: batches; the length of one is its number of samples.
-        evaluate: evaluates the model after (epoch) complete epochs; None never does.
-        save: saves a checkpoint of the state, saying whether it is the best so far.
-        log: of the run.
-        device: of the model.
-        metric_name: of `Evaluation.metric`.
-        state: where to start.
-        processes: of the run; a signal to one stops all at the same step.
-        announce: prints a line.
+        source: training batches; the length of one is its number of samples.
+        evaluate: evaluates the model after a number of complete epochs; None never does.
+        save: saves a checkpoint of a state; the bool is True for the best so far.
+        log: log of the run.
+        device: device of the model.
+        metric_name: name of `Evaluation.metric`.
+        state: position at which to start.
+        processes: processes of the run; a signal to one stops all at the same step.
+        print_line: prints a line, on the first process.
     """
 
     config: LoopConfig
@@ -151,7 +152,7 @@ class Loop(Generic[BatchT]):
     save: Callable[[LoopState, bool], None] | None
     log: RunLog
     device: torch.device
-    announce: Callable[[str], None]
+    print_line: Callable[[str], None]
     metric_name: str
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
@@ -221,7 +222,7 @@ class Loop(Generic[BatchT]):
                 if state.step % config.print_freq == 0:
                     self._record_progress(lr)
                 elif self._is_first_step:
-                    self._announce_progress(lr)  # so that a long first window is not silent
+                    self._print_progress(lr)  # so that a long first window is not silent
                 self._is_first_step = False
                 other_work_since = time.perf_counter()
                 is_epoch_end = state.batch == self.source.num_batches
@@ -264,7 +265,7 @@ class Loop(Generic[BatchT]):
         state = self.state
         evaluation = self.evaluate(state.epoch + int(is_epoch_end))
         self._test_speeds.append(evaluation.samples_per_s)
-        self.announce(
+        self.print_line(
             f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {evaluation.metric:.6f}"
         )
         self.log.record((state.epoch, state.step), evaluation.values)
@@ -276,13 +277,13 @@ class Loop(Generic[BatchT]):
             self._save(is_best=True)
         threshold = self.config.metric_threshold
         if threshold is not None and evaluation.metric >= threshold:
-            self.announce(
+            self.print_line(
                 f"Hit target accuracy {self.metric_name.upper()} {threshold} "
                 f"at epoch {state.best_epoch:.2f}"
             )
             return "threshold"
         if self._patience_is_used_up():
-            self.announce(
+            self.print_line(
                 f"No better {self.metric_name} in {state.evaluations_since_best} evaluations: "
                 f"stopping; the best was {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
             )
@@ -312,14 +313,14 @@ class Loop(Generic[BatchT]):
             self._monitor.check(losses, self.state.step, self.schedule.lr(self.state.step))
 
     def _record_progress(self, lr: float) -> None:
-        """Prints and logs the steps since the last time."""
+        """Prints and logs the progress since the last call."""
         if self._window_steps == 0:
             return
-        self.log.record((self.state.epoch, self.state.step), self._announce_progress(lr))
+        self.log.record((self.state.epoch, self.state.step), self._print_progress(lr))
         self._open_window()
 
-    def _announce_progress(self, lr: float) -> dict[str, Any]:
-        """Prints the steps of the window so far; returns their figures."""
+    def _print_progress(self, lr: float) -> dict[str, Any]:
+        """Prints the means over the window's steps; returns them to log."""
         self._collect_losses()
         steps = self._window_steps
         state, total = self.state, self.source.num_batches
@@ -327,7 +328,7 @@ class Loop(Generic[BatchT]):
         wait = self._window_wait_s / steps
         eta = datetime.timedelta(seconds=int((total - state.batch) * step_time))
         loss = self._window_loss / steps
-        self.announce(
+        self.print_line(
             f"Epoch:[{state.epoch}/{self.config.epochs}] [{state.batch}/{total}]  eta: {eta}  "
             f"loss: {loss:.4f}  step_time: {step_time:.6f}  lr: {lr:.4f}  data_wait: {wait:.6f}"
         )

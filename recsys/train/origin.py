@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses a checkpoint with another dataset than its training's."""
+"""Refuses a dataset that differs from a checkpoint's training dataset."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ class Origin:
     """The identity of a dataset, as a checkpoint or folder records it.
 
     Attributes:
-        sizes: number of ids by what they number, such as {"items": 3706}.
-        fingerprint: of the prepared files; None where none is recorded.
+        sizes: numbers of ids, such as {"items": 3706}.
+        fingerprint: fingerprint of the prepared files; None if none is recorded.
     """
 
     sizes: Mapping[str, int]
@@ -29,14 +29,14 @@ def check_same_dataset(
 ) -> None:
     """Refuses a dataset whose ids may mean something else.
 
-    Equal sizes alone prove nothing, so fingerprints are compared wherever both are recorded.
+    Equal sizes alone prove nothing, so fingerprints are compared if both are recorded.
 
     Args:
-        path: of the checkpoint.
-        trained_on: what the checkpoint records.
-        now: the dataset it is to be used with.
-        dataset: name of that one, for the message.
-        remedy: what to do instead, for the message.
+        path: folder of the checkpoint.
+        trained_on: training dataset, as the checkpoint records it.
+        now: dataset to use the checkpoint with.
+        dataset: name of that dataset for the message.
+        remedy: advice for the message.
 
     Raises:
         CheckpointError: the sizes or the fingerprints differ.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run under torchrun: set-up, threads, collectives.
 
-A run of one process goes through the same calls, which then do nothing.
+In a run of one process the same calls do nothing.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ class Processes:
     """This process among those of the run.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        local_rank: its number on this machine, which is also that of its GPU.
-        restarts: times that torchrun has started all of them anew after one ended badly.
+        rank: number of this process.
+        world_size: number of processes.
+        local_rank: number on this machine, which is also the number of its GPU.
+        restarts: times that torchrun has restarted all processes after a failure.
     """
 
     rank: int = 0
@@ -44,11 +44,11 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process prints, logs and saves."""
+        """True for the process that prints, logs and saves."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Waits until every process is here."""
+        """Waits until every process calls it."""
         if self.world_size > 1:
             dist.barrier()
 
@@ -61,16 +61,16 @@ class Processes:
         return total
 
     def sum_integers(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns the sum of an array of the host over the processes."""
+        """Sums an array on the host over the processes."""
         total: npt.NDArray[np.int64] = self.sum(torch.from_numpy(values)).numpy()
         return total
 
     def any(self, value: bool) -> bool:
-        """Returns whether any process says so."""
+        """Returns True if `value` is True on any process."""
         return bool(self.sum(torch.tensor(int(value))) > 0) if self.world_size > 1 else value
 
     def gather_values(self, value: T) -> list[T]:
-        """Returns a plain value of every process, by rank."""
+        """Returns the values of all processes, by rank."""
         if self.world_size == 1:
             return [value]
         objects: list[Any] = [None] * self.world_size
@@ -88,7 +88,7 @@ class Processes:
         sizes = [0] * self.world_size
         sizes[self.rank] = tensor.shape[0]
         counts = self.sum(torch.tensor(sizes)).tolist()
-        # gloo wants equal shapes: shorter parts are padded, and cut again.
+        # gloo requires equal shapes: shorter tensors are padded, and cut again.
         padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
         padded[: tensor.shape[0]] = tensor
         padded_tensors = [torch.empty_like(padded) for _ in counts]
@@ -101,8 +101,8 @@ class Processes:
         """Joins the row gradients of all processes, by rank.
 
         Args:
-            gradients: of this process, one entry per table at most.
-            dims: columns of each table that any process may have met.
+            gradients: gradients of this process, at most one entry per table.
+            dims: columns of each table.
         """
         if self.world_size == 1:
             return list(gradients)
@@ -121,7 +121,7 @@ class Processes:
 
 
 _WAITS_PER_TIMEOUT = 30
-"""Processes wait for each other while one writes a file, so this long; torch's own 30 minutes."""
+"""Long, since processes wait while one writes a file: 30 minutes by default, as in torch."""
 
 ALONE = Processes()
 """A run of one process."""
@@ -137,16 +137,14 @@ def join_processes(
     """Joins torchrun's processes; leaves the group at the end.
 
     Args:
-        base_device: as the flag says it; on CUDA each process takes the GPU of its local number.
-        num_threads: CPU threads of a step; by default the cores are divided among the processes,
-            since more threads than cores make each other wait.
+        base_device: `auto`, `cuda` or `cpu`; on CUDA each process takes the GPU of its local rank.
+        num_threads: CPU threads of a step; None divides the cores among the processes.
         needs_group: make a group even for a single process.
-        process_timeout: seconds without a sign of life after which a process ends the run, and a
-            `_WAITS_PER_TIMEOUT`th of how long one may keep the others waiting; 0 waits as long as
-            torch does.
+        process_timeout: seconds without a heartbeat after which a process ends the run;
+            collectives wait `_WAITS_PER_TIMEOUT` times as long. 0 waits as long as torch does.
 
     Raises:
-        ProcessLostError: a process lives but kept the others waiting.
+        ProcessLostError: a running process did not join a collective.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     here = Processes(
@@ -173,12 +171,12 @@ def join_processes(
         store, _, _ = next(rendezvous("env://"))
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
-    # torchrun may keep its store when it starts the processes anew: the addresses that it holds
-    # under the same names would be those of processes that are gone.
+    # torchrun may keep its store when it restarts the processes: under the same names it would
+    # hold the addresses of processes that have ended.
     store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
-    # Imported once a group exists, as torch does while it trains, this module keeps the group and
-    # its threads as the defaults of its functions; a thread that then lets go of a tensor while the
-    # interpreter ends aborts the process, after a run that went well.
+    # If torch imports this module once a group exists, the defaults of its functions keep the group
+    # and its threads alive; a thread that then frees a tensor while the interpreter ends aborts the
+    # process, after a successful run.
     importlib.import_module("torch.distributed.nn.functional")
     limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
     dist.init_process_group(
@@ -194,7 +192,7 @@ def join_processes(
 
 @contextlib.contextmanager
 def _heartbeat(store: Store, here: Processes, limit_s: float) -> Iterator[None]:
-    """Ends the run when a process of it stands still, naming it."""
+    """Ends the run if a process of it is frozen, naming it."""
     if not limit_s or here.world_size == 1:
         yield
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a model's recipe, which `recsys.train.run` runs."""
+"""Protocol that a model implements to be trained and tested."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from recsys.train.checkpoint import Checkpoint, CheckpointFolder, RowPart
+from recsys.train.checkpoint import Checkpoint, CheckpointFolder, RowShard
 from recsys.train.loop import (
     BatchSource,
     BatchT,
@@ -27,8 +27,8 @@ from recsys.train.processes import Processes
 
 logger = logging.getLogger(__name__)
 
-Announce = Callable[[str], None]
-"""Prints a line; only the first of several processes does."""
+PrintLine = Callable[[str], None]
+"""Prints a line, on the first process only."""
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -46,7 +46,7 @@ class RunSettings(Protocol):
 
     @property
     def seed(self) -> int:
-        """Seed of the weights and of everything that is drawn."""
+        """Seed of the weights and of all random draws."""
 
     @property
     def log_path(self) -> str:
@@ -58,7 +58,7 @@ class RunSettings(Protocol):
 
     @property
     def resume(self) -> bool:
-        """Whether to continue the run in the checkpoint folder."""
+        """True to continue the run in the checkpoint folder."""
 
     @property
     def inference_benchmark_batch_sizes(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class PrecisionSettings(Protocol):
 
     @property
     def amp(self) -> bool:
-        """Whether to compute matrix products in half precision."""
+        """True to compute matrix products in half precision."""
 
     @property
     def amp_dtype(self) -> AmpDtype:
@@ -102,7 +102,7 @@ class Config(Protocol):
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """Folder of the run's checkpoints; None saves none."""
+        """Folder of the run's checkpoints; None if none are saved."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every setting by name, as plain values."""
@@ -113,12 +113,12 @@ class Config(Protocol):
 
 
 def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
-    """Returns a config with other values, but keeps settings given explicitly.
+    """Changes settings that the user did not give, and logs each change.
 
     Args:
-        config: as it is.
-        values: by name of the setting.
-        why: reason, which is logged with each change.
+        config: config to change; it is copied.
+        values: name of a setting -> new value.
+        why: reason to log.
 
     Raises:
         UserError: a value is refused.
@@ -139,16 +139,16 @@ class Machine:
     """Device, precision and processes of a run.
 
     Attributes:
-        device: of the model.
-        precision: of the forward pass.
-        processes: of the run.
-        announce: prints a line, on the first process.
+        device: device of the model.
+        precision: precision of the forward pass.
+        processes: processes of the run.
+        print_line: prints a line, on the first process.
     """
 
     device: torch.device
     precision: Precision
     processes: Processes
-    announce: Announce
+    print_line: PrintLine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,13 +156,13 @@ class SavedState:
     """A recipe's tensors in a checkpoint.
 
     Attributes:
-        groups: group -> named tensors that this process writes.
-        parts: rows of a group that this process has, where they are not all.
+        groups: group -> name -> tensor that this process writes.
+        shards: group -> rows that this process has, for sharded groups.
         values: plain values beside the state of the loop.
     """
 
     groups: Mapping[str, Mapping[str, Tensor]]
-    parts: Mapping[str, RowPart] = dataclasses.field(default_factory=dict)
+    shards: Mapping[str, RowShard] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -170,10 +170,10 @@ class WeightsLayout(Protocol):
     """Another project's checkpoint layout: weights only, not resumable."""
 
     def check_destination(self, folder: Path) -> None:
-        """Refuses a folder that holds anything else.
+        """Refuses a folder with other files.
 
         Raises:
-            CheckpointError: it does.
+            CheckpointError: there are other files.
         """
 
     def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
@@ -197,7 +197,7 @@ class Training(Protocol[BatchT]):
 
     @property
     def cadence(self) -> LoopConfig:
-        """When to print, evaluate, save and end."""
+        """Steps at which to print, evaluate, save and end."""
 
     @property
     def metric(self) -> str:
@@ -205,23 +205,23 @@ class Training(Protocol[BatchT]):
 
     @property
     def layout(self) -> WeightsLayout | None:
-        """Layout of the checkpoints; None for that of this project."""
+        """Another layout of the checkpoints; None for this project's."""
 
     def summary(self) -> str:
-        """Returns a line that says what is trained on."""
+        """Describes the training batches in a line."""
 
     def evaluate(self, epochs_done: int) -> Evaluation:
         """Evaluates the model on the split that chooses the best checkpoint.
 
         Raises:
-            DivergenceError: the model is guessing.
+            DivergenceError: the model is no better than chance.
         """
 
     def saved(self) -> contextlib.AbstractContextManager[SavedState]:
-        """Holds the state to resume from; every process enters it."""
+        """Collects the state to save; every process must enter it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Puts back what `saved` gave.
+        """Restores the state of `saved` from a checkpoint.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another model.
@@ -230,7 +230,7 @@ class Training(Protocol[BatchT]):
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
     ) -> Iterator[Mapping[str, float]]:
-        """Announces the outcome and yields the final records of the log."""
+        """Prints the outcome and yields the final records of the log."""
 
 
 class Recipe(Protocol[BatchT]):
@@ -238,7 +238,7 @@ class Recipe(Protocol[BatchT]):
 
     @property
     def config(self) -> Config:
-        """Settings, with every open one filled in."""
+        """Settings, completed from checkpoint, dataset and machine."""
 
     @property
     def resumable(self) -> frozenset[str]:
@@ -250,17 +250,17 @@ class Recipe(Protocol[BatchT]):
 
     @property
     def summary(self) -> Sequence[str]:
-        """Lines that say what was opened and built."""
+        """Lines that describe the data and the model."""
 
     def check_dataset(self, path: Path) -> None:
         """Refuses a checkpoint that was trained on another dataset.
 
         Raises:
-            CheckpointError: it was.
+            CheckpointError: the datasets differ.
         """
 
     def load_weights(self, path: Path) -> None:
-        """Puts the weights of a checkpoint into the model.
+        """Copies the weights of a checkpoint into the model.
 
         Raises:
             CheckpointError: it is damaged or of another model.
@@ -274,10 +274,10 @@ class Recipe(Protocol[BatchT]):
         """
 
     def test(self) -> Mapping[str, float]:
-        """Tests the model, announces the figures and returns those to log."""
+        """Tests the model, prints the metrics and returns those to log."""
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that each answer another batch, already on the device."""
+        """Returns calls that each run inference on another batch on the device."""
 
     def inference_summary(self) -> Sequence[str]:
-        """Returns lines that say what an inference is."""
+        """Describes the measured inference in lines to print."""

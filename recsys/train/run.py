@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run of any model: train, test or measure inference.
 
-What differs between models is in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
+Models differ in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
 """
 
 import contextlib
@@ -18,36 +18,36 @@ from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
 from recsys.train.optimizers.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes
-from recsys.train.recipe import Announce, Config, ConfigT, Machine, Recipe, Training
+from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, Training
 from recsys.train.run_log import RunLog
-from recsys.train.timing import TABLE_HEAD, InferenceFigures, measure_latency
+from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 
 logger = logging.getLogger(__name__)
 
 
-def set_up_machine(config: Config, announce: Announce, processes: Processes = ALONE) -> Machine:
-    """Applies the settings that concern the process: threads, memory, device, precision, seed.
+def set_up_machine(config: Config, print_line: PrintLine, processes: Processes = ALONE) -> Machine:
+    """Applies settings of the process: threads, memory, device, precision, seed.
 
     Args:
-        config: of the run.
-        announce: prints a line.
-        processes: of the run; the first alone announces.
+        config: settings of the run.
+        print_line: prints a line; used by the first process only.
+        processes: processes of the run.
 
     Raises:
-        UserError: this machine has not what the settings ask for.
+        UserError: this machine lacks what the settings require.
     """
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     keep_freed_memory()
     device = resolve_device(config.run.base_device)
-    asked = config.precision
-    precision = resolve_precision(device, asked.amp, asked.amp_dtype, asked.loss_scale)
+    given = config.precision
+    precision = resolve_precision(device, given.amp, given.amp_dtype, given.loss_scale)
     torch.manual_seed(config.run.seed)
-    return Machine(device, precision, processes, announce if processes.is_first else _say_nothing)
+    return Machine(device, precision, processes, print_line if processes.is_first else _no_print)
 
 
-def _say_nothing(_line: str) -> None:
-    """Announces for a process that is not the first."""
+def _no_print(_line: str) -> None:
+    """Prints nothing, on processes that are not the first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Run(Generic[BatchT]):
     """A run that is set up.
 
     Attributes:
-        recipe: of the model.
-        machine: that it runs on.
-        log: of its figures.
+        recipe: recipe of the model.
+        machine: device, precision and processes.
+        log: log of the metrics.
     """
 
     recipe: Recipe[BatchT]
@@ -69,21 +69,21 @@ class Run(Generic[BatchT]):
         cls,
         open_recipe: Callable[[ConfigT, Machine], Recipe[BatchT]],
         config: ConfigT,
-        announce: Announce,
+        print_line: PrintLine,
         processes: Processes = ALONE,
     ) -> "Run[BatchT]":
         """Sets up the machine, opens data and log, builds the model.
 
         Args:
-            open_recipe: fills in the settings, opens the data and builds the model.
-            config: as the user gave it.
-            announce: prints a line.
-            processes: of the run; the first prints and logs.
+            open_recipe: completes the settings, opens the data and builds the model.
+            config: settings as the user gave them.
+            print_line: prints a line.
+            processes: processes of the run; the first prints and logs.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
         """
-        machine = set_up_machine(config, announce, processes)
+        machine = set_up_machine(config, print_line, processes)
         return cls.of(open_recipe(config, machine), machine)
 
     @classmethod
@@ -93,9 +93,9 @@ class Run(Generic[BatchT]):
         """Loads the weights of an opened recipe and opens the log.
 
         Args:
-            recipe: of the model, just built.
-            machine: that it was built on.
-            log_class: of the log; another one may print what it records.
+            recipe: recipe of a model that was just built.
+            machine: machine of the recipe.
+            log_class: class of the log.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another model or dataset.
@@ -108,11 +108,11 @@ class Run(Generic[BatchT]):
         log = log_class(log_path, append=_resumes(run.resume, processes))
         log.parameters(recipe.config.to_dict())
         for line in recipe.summary:
-            machine.announce(line)
+            machine.print_line(line)
         return cls(recipe, machine, log)
 
     def fit(self) -> FitResult:
-        """Trains, evaluating and saving at the cadences of the settings.
+        """Trains, evaluates and saves.
 
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
@@ -122,7 +122,7 @@ class Run(Generic[BatchT]):
         training = self.recipe.training()
         folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
         state = LoopState() if folder is None else self._begin_in(folder, training)
-        machine.announce(training.summary())
+        machine.print_line(training.summary())
         result = Loop(
             config=training.cadence,
             schedule=training.schedule,
@@ -132,13 +132,13 @@ class Run(Generic[BatchT]):
             save=None if folder is None else self._saver(folder, training),
             log=self.log,
             device=machine.device,
-            announce=machine.announce,
+            print_line=machine.print_line,
             metric_name=training.metric,
             state=state,
             processes=machine.processes,
         ).fit()
-        for figures in training.report(result, folder):
-            self.log.record((), figures)
+        for metrics in training.report(result, folder):
+            self.log.record((), metrics)
         return result
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
@@ -155,7 +155,7 @@ class Run(Generic[BatchT]):
         return self.resume(folder, training)
 
     def resume(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
-        """Restores the latest checkpoint of a run that is resumed.
+        """Restores the latest checkpoint of the run.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or was made with other settings or data.
@@ -168,13 +168,13 @@ class Run(Generic[BatchT]):
         self.recipe.check_dataset(latest)
         training.restore(checkpoint)
         state = LoopState.from_dict(checkpoint.state)
-        self.machine.announce(f"Resumed from {latest} at step {state.step}")
+        self.machine.print_line(f"Resumed from {latest} at step {state.step}")
         return state
 
     def save(
         self, folder: CheckpointFolder, training: Training[BatchT], state: LoopState, is_best: bool
     ) -> None:
-        """Saves everything that a resumed run needs; every process must call it."""
+        """Saves a checkpoint to resume from; every process must call it."""
         if training.layout is not None:
             training.layout.save(folder.folder, state, is_best)
             return
@@ -185,7 +185,7 @@ class Run(Generic[BatchT]):
                 state.to_dict() | dict(saved.values),
                 self.recipe.config.to_dict(),
                 is_best,
-                parts=saved.parts,
+                shards=saved.shards,
                 processes=self.machine.processes,
             )
 
@@ -195,38 +195,38 @@ class Run(Generic[BatchT]):
         return lambda state, is_best: self.save(folder, training, state, is_best)
 
     def test(self) -> None:
-        """Tests the model and logs its figures."""
+        """Tests the model and logs its metrics."""
         self.log.record((), self.recipe.test())
 
-    def benchmark(self) -> list[InferenceFigures]:
+    def benchmark(self) -> list[InferenceLatency]:
         """Measures latency and throughput of inference for each batch size."""
-        run, announce = self.recipe.config.run, self.machine.announce
+        run, print_line = self.recipe.config.run, self.machine.print_line
         for line in (*self.recipe.inference_summary(), TABLE_HEAD):
-            announce(line)
+            print_line(line)
         measured = []
         values: dict[str, float] = {}
         for batch_size in run.inference_benchmark_batch_sizes:
             calls = self.recipe.inferences(batch_size)
-            figures = measure_latency(
+            latency = measure_latency(
                 calls, batch_size, self.machine.device, run.inference_benchmark_steps
             )
-            measured.append(figures)
-            announce(figures.table_row())
-            values |= figures.log_values()
+            measured.append(latency)
+            print_line(latency.table_row())
+            values |= latency.log_values()
         self.log.record((), values)
         return measured
 
 
-def _resumes(asked: bool, processes: Processes) -> bool:
-    """Returns whether to continue; processes that torchrun starts anew do so unasked."""
-    return asked or processes.restarts > 0
+def _resumes(is_set: bool, processes: Processes) -> bool:
+    """Decides to resume: by the setting, or after torchrun's restart."""
+    return is_set or processes.restarts > 0
 
 
 def execute(
     mode: str,
     open_recipe: Callable[[ConfigT, Machine], Recipe[BatchT]],
     config: ConfigT,
-    announce: Announce,
+    print_line: PrintLine,
     joined: contextlib.AbstractContextManager[Processes],
 ) -> FitResult | None:
     """Runs one mode of a program.
@@ -234,12 +234,12 @@ def execute(
     Args:
         mode: `train`, `test` or `inference_benchmark`.
         open_recipe: see `Run.start`.
-        config: as the user gave it.
-        announce: prints a line.
-        joined: the processes of the run, while the context lasts.
+        config: settings as the user gave them.
+        print_line: prints a line.
+        joined: context with the processes of the run.
 
     Returns:
-        How the training ended; None in the other modes.
+        The result of the training; None in the other modes.
 
     Raises:
         UserError: a setting, the dataset or the checkpoint is refused.
@@ -248,7 +248,7 @@ def execute(
     if mode == "test" and config.run.load_checkpoint_path is None:
         logger.warning("`mode` test without `load_checkpoint_path` tests a fresh model")
     with joined as processes:
-        run = Run.start(open_recipe, config, announce, processes)
+        run = Run.start(open_recipe, config, print_line, processes)
         if mode == "test":
             run.test()
         elif mode == "inference_benchmark":

@@ -16,8 +16,8 @@ class RunLog:
     """Appends records to a run's log; opens it per line.
 
     Args:
-        path: the file; None logs nowhere. An earlier file is kept as `<path>.old` unless `append`.
-        append: continue the file of the run that is resumed.
+        path: log file; None logs nothing. An earlier file is kept as `<path>.old` unless `append`.
+        append: continue the file of a resumed run.
     """
 
     def __init__(self, path: Path | None, append: bool = False) -> None:
@@ -36,7 +36,7 @@ class RunLog:
         self._write("PARAMETER", config)
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Records figures of a step (epoch, step), () for the final."""
+        """Records values of a step (epoch, step) or of the run ()."""
         self._write(list(step), data)
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
@@ -56,5 +56,5 @@ class RunLog:
 
 
 def _json_safe(value: object) -> object:
-    """Returns null for nan and infinities, which JSON has no word for."""
+    """Replaces nan and infinities, which JSON lacks, with null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks: device-aware synchronisation, throughput of training, latency of inference."""
+"""Measures the throughput of training and the latency of inference."""
 
 import dataclasses
 import itertools
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 DISTINCT_INPUTS = 64
-"""Inputs that are worth keeping: one over and over would stay in the cache."""
+"""Different inputs to measure with, since a single one would stay in the cache."""
 _WARMUP_STEPS = 10
 
 TABLE_HEAD = "   batch   mean ms    p50 ms    p90 ms    p99 ms     samples/s"
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits for the work queued on a device; no-op on CPUs."""
+    """Waits for the work queued on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -30,8 +30,8 @@ class ThroughputWindow:
     window is slowed down, and every step in it counts.
 
     Args:
-        warmup_steps: steps to leave out.
-        device: of the model.
+        warmup_steps: first steps to leave out.
+        device: device of the model.
     """
 
     def __init__(self, warmup_steps: int, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class ThroughputWindow:
         self._start: float | None = None
 
     def start(self) -> None:
-        """Begins counting; call before the first step."""
+        """Starts the window; call it before the first step."""
         if self._warmup_steps == 0:
             self._begin()
 
@@ -60,12 +60,12 @@ class ThroughputWindow:
             self._begin()
 
     def exclude(self, seconds: float) -> None:
-        """Leaves time that is not training (evaluation, checkpoints) out of the window."""
+        """Subtracts time of evaluations and checkpoints."""
         if self._start is not None:
             self._excluded_s += seconds
 
     def samples_per_s(self) -> float:
-        """Returns the throughput so far; nan where no step was counted."""
+        """Returns the throughput so far; nan if no step was counted."""
         if self._start is None or self._samples == 0:
             return float("nan")
         synchronize(self._device)
@@ -73,7 +73,7 @@ class ThroughputWindow:
 
 
 def rate_in_words(per_s: float, what: str, decimals: int = 0) -> str:
-    """Returns a throughput to print; nan says that no step was measured."""
+    """Formats a throughput to print; nan if no step was measured."""
     if math.isnan(per_s):
         return "no throughput measured"
     return f"{per_s:,.{decimals}f} {what}/s"
@@ -96,13 +96,13 @@ class LatencySummary:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class InferenceFigures:
-    """Latency of one batch size; the batch lies on the device already.
+class InferenceLatency:
+    """Latency of inference on batches of one size.
 
     Attributes:
         batch_size: samples of a batch.
-        latency: over the measured steps.
-        samples_per_s: batch size over the mean latency.
+        latency: mean and percentiles over the measured steps.
+        samples_per_s: batch size divided by the mean latency.
     """
 
     batch_size: int
@@ -110,7 +110,7 @@ class InferenceFigures:
     samples_per_s: float
 
     def table_row(self) -> str:
-        """Returns the figures under `TABLE_HEAD`."""
+        """Formats the columns of `TABLE_HEAD`."""
         latency = self.latency
         return (
             f"{self.batch_size:8d} {latency.mean_s * 1e3:9.3f} {latency.p50_s * 1e3:9.3f} "
@@ -118,7 +118,7 @@ class InferenceFigures:
         )
 
     def log_values(self) -> dict[str, float]:
-        """Returns the figures under their names in the log."""
+        """Returns latency and throughput by log key."""
         size = self.batch_size
         return {
             f"mean_inference_latency_batch_{size}": self.latency.mean_s,
@@ -135,14 +135,14 @@ def measure_latency(
     batch_size: int,
     device: torch.device,
     num_steps: int,
-) -> InferenceFigures:
+) -> InferenceLatency:
     """Measures the latency of one batch size.
 
     Args:
-        calls: each answers another input that is on the device; taken in turn.
-        batch_size: samples of each input.
-        device: each step waits for it, since latency is what is asked for.
-        num_steps: measured steps, after ten that are not.
+        calls: inferences on different batches on the device; called in turn.
+        batch_size: samples of each batch.
+        device: device to wait for after each step.
+        num_steps: measured steps, after ten warm-up steps.
     """
     durations = []
     steps = range(-_WARMUP_STEPS, num_steps)
@@ -154,4 +154,4 @@ def measure_latency(
         if step >= 0:
             durations.append(time.perf_counter() - started)
     latency = LatencySummary.of(durations)
-    return InferenceFigures(batch_size, latency, batch_size / latency.mean_s)
+    return InferenceLatency(batch_size, latency, batch_size / latency.mean_s)

@@ -81,7 +81,7 @@ def save(folder, model, step, number, processes=ALONE):
     saved = saved_state(model, step, processes)
     values = LoopState(step=number).to_dict()
     CheckpointFolder(folder).save(number, saved.groups, values, config().to_dict(), False,
-                                  parts=saved.parts, processes=processes)  # fmt: skip
+                                  shards=saved.shards, processes=processes)  # fmt: skip
 
 
 def train_alone(folder, first, last):

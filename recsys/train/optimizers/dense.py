@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of dense parameters, with their scalars on the device.
-
-Rate, loss scale and overflow flag never reach the host.
-"""
+"""Optimizers of dense parameters, with rate and overflow flag on the device."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, cast, get_args
@@ -17,10 +14,10 @@ DenseRule = Literal["sgd", "adagrad", "adam"]
 
 
 def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
-    """Returns the optimizer of dense parameters that goes with a row optimizer.
+    """Returns the dense optimizer that belongs to a row optimizer.
 
     Raises:
-        UserError: there is none of its kind.
+        UserError: there is none.
     """
     name = "adagrad" if rule == "rowwise_adagrad" else rule
     for dense_rule in get_args(DenseRule):
@@ -30,25 +27,25 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
 
 
 class DenseOptimizer(Protocol):
-    """Moves parameters by their gradients, without waiting for the device."""
+    """Updates parameters by their gradients, without waiting for the device."""
 
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
         """Applies `grad` of every parameter.
 
         Args:
-            lr: scalar float32 tensor on the device.
-            loss_scale: gradients are divided by it.
-            overflow: scalar bool tensor; True changes nothing.
+            lr: learning rate, a scalar float32 tensor on the device.
+            loss_scale: divisor of the gradients.
+            overflow: scalar bool tensor; True skips the step.
         """
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the state as named tensors; copying into them restores it."""
+        """Returns the state by name; copying into the tensors restores it."""
         ...
 
 
 class _Fused:
-    """torch.optim's fused kernels, which take all three on the device."""
+    """torch.optim's fused kernels, which read their scalars on the device."""
 
     def __init__(
         self, optimizer: torch.optim.SGD | torch.optim.AdamW, params: Sequence[nn.Parameter]
@@ -71,7 +68,7 @@ class _Fused:
         tensors: dict[str, Tensor] = {}
         for i, p in enumerate(self._params):
             moments = self._optimizer.state[p]
-            if not moments:  # before the first step torch has made none
+            if not moments:  # torch makes none before the first step
                 moments["step"] = torch.zeros((), device=p.device)
                 moments["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                 moments["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
@@ -80,9 +77,7 @@ class _Fused:
 
 
 class _Adagrad:
-    """Adagrad in torch's multi-tensor operations.
-
-    Its fused kernel is not there on every device.
+    """Adagrad in multi-tensor operations; torch's fused kernel lacks some devices.
 
     Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
     """
@@ -124,12 +119,12 @@ class _Adagrad:
 def build_dense_optimizer(
     rule: DenseRule, params: Sequence[nn.Parameter], weight_decay: float = 0.0
 ) -> DenseOptimizer:
-    """Returns an optimizer; Adam's weight decay is decoupled (AdamW).
+    """Builds an optimizer; Adam's weight decay is decoupled (AdamW).
 
     Args:
-        rule: which.
-        params: what it moves, in an order that does not change between runs.
-        weight_decay: of every parameter.
+        rule: update rule.
+        params: parameters, in the same order in every run.
+        weight_decay: weight decay of every parameter.
     """
     if rule == "adagrad":
         return _Adagrad(params, weight_decay)

@@ -23,9 +23,9 @@ class Precision:
 
     Attributes:
         device_type: `cuda` or `cpu`.
-        dtype: of matrix products; None computes everything in float32.
-        loss_scale: the loss is multiplied by it and every gradient divided by it; 1 turns it off.
-            float16 needs it (its smallest normal number is 6e-5), bfloat16 does not.
+        dtype: dtype of matrix products; None computes everything in float32.
+        loss_scale: factor of the loss and divisor of the gradients; 1 turns scaling off. float16
+            needs it (its smallest normal number is 6e-5), bfloat16 does not.
     """
 
     device_type: str
@@ -33,18 +33,16 @@ class Precision:
     loss_scale: float = 1.0
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Returns the context in which the forward pass runs."""
+        """Returns the context of the forward pass."""
         if self.dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
     def find_overflow(self, gradients: Sequence[Tensor]) -> Tensor | None:
-        """Returns whether any gradient overflows, a scalar bool tensor.
+        """Checks the gradients for overflow, without waiting for the device.
 
-        None where nothing is scaled.
-
-        The flag stays on the device: every optimizer reads it there and leaves its parameters
-        alone, embeddings included, so that no step is applied in part.
+        Returns:
+            Scalar bool tensor, with which every optimizer skips the step; None without loss scale.
         """
         if self.loss_scale == 1.0:
             return None
@@ -55,7 +53,7 @@ class Precision:
 def resolve_precision(
     device: torch.device, amp: bool, amp_dtype: AmpDtype, loss_scale: float
 ) -> Precision:
-    """Returns the precision this device can do well; logs each change.
+    """Chooses a precision that the device computes fast; logs each change.
 
     bfloat16 on a CPU without bfloat16 instructions is 9 (forward) to 44 (step) times slower than
     float32, and float16 has no fast path on any CPU.
@@ -82,7 +80,7 @@ def resolve_device(base_device: str) -> torch.device:
     """Returns the device of a run.
 
     Raises:
-        UserError: CUDA was asked for and is not there.
+        UserError: `cuda` without a CUDA device.
     """
     if base_device == "auto":
         base_device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups in tables outside autograd, and their optimizer.
+"""Row gradients of tables outside autograd, and their optimizer.
 
-A table of this kind never has a gradient of its own size. Letters: R rows, D columns, L lookups.
+Such a table never has a gradient of its own size.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ class RowGradients:
 
     Attributes:
         table: index of the stored table.
-        rows: [L] int32 or int64; a row may occur more than once.
-        gradients: [L, D].
+        rows: [L] int32 or int64 row numbers, with repetitions.
+        gradients: [L, D] gradient of each lookup.
     """
 
     table: int
@@ -30,18 +30,19 @@ class RowGradients:
     gradients: Tensor
 
     def squared_norm(self) -> Tensor:
-        """Returns the gradient's squared norm, duplicates summed first."""
+        """Returns the squared norm, with duplicate rows summed first."""
         _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
         return summed.square().sum()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table as it lies in memory.
+    """The tensors in which a table is stored.
 
     Attributes:
         values: [R, D] float32 or bfloat16.
-        low: [R, D] int16: the table is planar-split, `values` holding the high halves; or None.
+        low: [R, D] int16 low halves of a planar-split table, whose high halves are in `values`;
+            None for others.
     """
 
     values: Tensor
@@ -55,35 +56,35 @@ class RowLookups:
         self._pending: list[tuple[Tensor, Tensor]] = []
 
     def anchor(self, rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-        """Remembers a lookup.
+        """Records a lookup; see `ops.row_gradient_anchor`.
 
         Args:
-            rows: int32 or int64 of any shape.
+            rows: int32 or int64 row numbers of any shape.
             dim: D.
-            dtype: of the looked-up vectors.
+            dtype: dtype of the looked-up vectors.
 
         Returns:
-            What the lookup takes as its anchor; it will hold the gradient.
+            The `anchor` of the lookup, which receives the gradient.
         """
         anchor = ops.row_gradient_anchor((*rows.shape, dim), dtype, rows.device)
         self._pending.append((rows, anchor))
         return anchor
 
     def take(self, table: int) -> list[RowGradients]:
-        """Returns the gradients that backward left, joined, and forgets the lookups.
+        """Returns the joined gradients of the last backward, and clears the lookups.
 
         Args:
-            table: index to give to the result.
+            table: index of the table.
 
         Returns:
-            One entry; none where no lookup got a gradient.
+            One entry, or none if no lookup has a gradient.
         """
         pending, self._pending = self._pending, []
         rows = [rows.reshape(-1) for rows, anchor in pending if anchor.grad is not None]
         gradients = [a.grad.reshape(-1, a.shape[-1]) for _, a in pending if a.grad is not None]
         if not gradients:
             return []
-        # One update for all lookups of a step: rules with moments would count two steps.
+        # A single update for all lookups of a step, since Adam would count two steps.
         if len(gradients) > 1:
             return [RowGradients(table, torch.cat(rows), torch.cat(gradients))]
         return [RowGradients(table, rows[0], gradients[0])]
@@ -97,7 +98,7 @@ class RowTables(Protocol):
         ...
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns the gradients that backward left, and forgets them."""
+        """Returns the gradients of the last backward, and clears them."""
         ...
 
 
@@ -105,14 +106,14 @@ class RowwiseOptimizer:
     """Applies row gradients to tables, changing no other rows.
 
     Args:
-        tables: what it changes.
-        rule: its name in `cuda_ext.row_rules`.
-        weight_decay: on the rows that occur.
-        loss_scale: the gradients are divided by it.
+        tables: tables to update.
+        rule: name of the update rule in `cuda_ext.row_rules`.
+        weight_decay: decay of the rows that a batch looks up.
+        loss_scale: divisor of the gradients.
 
     Attributes:
-        state: one dict of tensors per stored table.
-        steps: scalar float32 tensor, optimizer steps that were applied.
+        state: named tensors of each stored table.
+        steps: scalar float32 tensor, number of applied steps.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class RowwiseOptimizer:
         )
 
     def gradients(self) -> list[RowGradients]:
-        """Takes the gradients that backward left."""
+        """Returns the gradients of the last backward, and clears them."""
         return self._tables.take_row_gradients()
 
     @torch.no_grad()
@@ -148,10 +149,10 @@ class RowwiseOptimizer:
         """Applies gradients.
 
         Args:
-            gradients: from `gradients`.
-            lr: scalar float32 tensor on the device.
-            overflow: scalar bool tensor; True changes nothing.
-            factor: scalar float32 tensor; the gradients are multiplied by it.
+            gradients: result of `gradients`.
+            lr: learning rate, a scalar float32 tensor on the device.
+            overflow: scalar bool tensor; True skips the step.
+            factor: scalar float32 factor of the gradients.
         """
         self.steps += 1 if overflow is None else (~overflow).to(self.steps.dtype)
         tables = self._tables.stored_tables()

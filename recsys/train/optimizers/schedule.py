@@ -21,13 +21,13 @@ class WarmupPolynomialDecay:
     """Linear warm-up, constant, then polynomial decay.
 
     Attributes:
-        base_lr: the rate between warm-up and decay.
+        base_lr: learning rate between warm-up and decay.
         warmup_steps: steps of the warm-up; 0 starts at base_lr.
         warmup_factor: the warm-up starts at 1 - 2**-warmup_factor of base_lr.
         decay_start_step: last step at base_lr; None decays right after the warm-up.
         decay_steps: steps of the decay; 0 never decays.
         decay_power: exponent of the decay.
-        decay_end_lr: the rate never falls below this one.
+        decay_end_lr: lowest rate of the decay.
 
     Source: NVIDIA DeepLearningExamples DLRM, LearningRateScheduler.
     """
@@ -68,7 +68,7 @@ class WarmupCosine:
     Attributes:
         base_lr: the rate at the end of the warm-up.
         warmup_steps: steps of the warm-up; 0 starts at base_lr.
-        total_steps: the rate reaches zero after this step.
+        total_steps: last step, after which the rate is zero.
 
     Source: Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts.
     """
@@ -92,8 +92,8 @@ class WarmupStepDecay:
     Attributes:
         base_lr: the rate at the end of the warm-up.
         warmup_steps: steps of the warm-up; 0 starts at base_lr.
-        interval: steps between the falls.
-        factor: of each fall.
+        interval: steps between two multiplications.
+        factor: factor of the rate, in (0, 1].
 
     Source: torch.optim.lr_scheduler.StepLR.
     """

@@ -56,7 +56,7 @@ class Run:
             save=lambda state, is_best: self.saved.append((state.step, is_best)),
             log=RunLog(log_path),
             device=torch.device("cpu"),
-            announce=self.lines.append,
+            print_line=self.lines.append,
             metric_name="auc",
             state=state or LoopState(),
         )
