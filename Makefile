@@ -83,7 +83,7 @@ check: lint  ## linters, types, import rules, fast tests
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	git ls-files '*.cpp' '*.h' '*.cu' | xargs -r $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -r $(BIN)/clang-format --dry-run --Werror
 	git ls-files '*.sh' .ci/run | xargs -r $(BIN)/shellcheck
 	$(BIN)/mypy
 	$(BIN)/lint-imports
@@ -207,7 +207,7 @@ cuda-compile: setup  ## compile every CUDA kernel for every architecture, check 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	git ls-files '*.cpp' '*.h' '*.cu' | xargs -r $(BIN)/clang-format -i
+	git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -r $(BIN)/clang-format -i
 
 clean:  ## remove what make built (datasets and checkpoints stay)
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache *.egg-info

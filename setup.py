@@ -180,7 +180,7 @@ setup(
         Extension(
             "cuda_ext._kernels",
             sources=sources(CSRC, "*.cpp", "cpu/*.cpp", "*.cu"),
-            depends=sources(CSRC, "*.h", "cpu/*.h", "kernels/*.h"),
+            depends=sources(CSRC, "*.h", "cpu/*.h", "cuda/*.cuh", "kernels/*.h"),
             language="c++",
             optional=True,  # no compiler: plain PyTorch takes over and says so
         ),

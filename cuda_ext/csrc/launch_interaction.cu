@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends.h"
+#include "cuda/launch.cuh"
 #include "kernels/interaction_any_size.h"
 #include "kernels/interaction_backward.h"
 #include "kernels/interaction_forward.h"
@@ -56,10 +57,10 @@ int launch_tensor_cores(const InteractionArguments& arguments, bool backward, vo
   const size_t shared_bytes = kBlockWarps * arguments.width * sizeof(Element);
   const int64_t blocks = blocks_for(backward ? kBackward : kForward, arguments.batch, kBlockWarps,
                                     kThreads, shared_bytes);
-  return backward ? RECSYS_LAUNCH((interact_vectors_backward<Element, Table, kBlocks>), blocks,
-                                  kThreads, shared_bytes, stream, arguments)
-                  : RECSYS_LAUNCH((interact_vectors<Element, Table, kBlocks>), blocks, kThreads,
-                                  shared_bytes, stream, arguments);
+  return backward ? launch(interact_vectors_backward<Element, Table, kBlocks>, blocks, kThreads,
+                           shared_bytes, stream, arguments)
+                  : launch(interact_vectors<Element, Table, kBlocks>, blocks, kThreads,
+                           shared_bytes, stream, arguments);
 }
 
 template <typename Element, typename Table>
@@ -85,10 +86,10 @@ int launch_any_size(const InteractionArguments& arguments, bool backward, void* 
   const int64_t blocks = blocks_for(
       backward ? interact_vectors_of_any_size_backward<Sum> : interact_vectors_of_any_size<Sum>,
       arguments.batch, 1, threads, shared_bytes);
-  return backward ? RECSYS_LAUNCH(interact_vectors_of_any_size_backward<Sum>, blocks, threads,
-                                  shared_bytes, stream, arguments)
-                  : RECSYS_LAUNCH(interact_vectors_of_any_size<Sum>, blocks, threads, shared_bytes,
-                                  stream, arguments);
+  return backward ? launch(interact_vectors_of_any_size_backward<Sum>, blocks, threads,
+                           shared_bytes, stream, arguments)
+                  : launch(interact_vectors_of_any_size<Sum>, blocks, threads, shared_bytes, stream,
+                           arguments);
 }
 
 int interact(const InteractionArguments& arguments, bool backward, void* stream) {

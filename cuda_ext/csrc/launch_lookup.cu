@@ -12,8 +12,8 @@ using namespace kernels;
 int joint_rows(const JointRowsArguments& arguments, void* stream) {
   const auto run = [&](auto id_type) {
     using Id = typename decltype(id_type)::type;
-    return RECSYS_LAUNCH(number_joint_rows<Id>, blocks_for(arguments.count, kBlockThreads),
-                         kBlockThreads, 0, stream, arguments);
+    return launch(number_joint_rows<Id>, blocks_for(arguments.count, kBlockThreads), kBlockThreads,
+                  0, stream, arguments);
   };
   if (arguments.count == 0) {
     return 0;
@@ -43,10 +43,10 @@ int embedding_gather(const GatherArguments& arguments, void* stream) {
         const bool vectors = fits_vectors(arguments.dim, kWidth, arguments.table, arguments.output);
         const int lanes = team_lanes(arguments.dim, vectors ? kWidth : 1);
         const int64_t blocks = blocks_for(arguments.count, kBlockThreads / lanes * kRowsInFlight);
-        return vectors ? RECSYS_LAUNCH((gather_rows<Table, Output, kWidth>), blocks, kBlockThreads,
-                                       0, stream, arguments, lanes)
-                       : RECSYS_LAUNCH((gather_rows<Table, Output, 1>), blocks, kBlockThreads, 0,
-                                       stream, arguments, lanes);
+        return vectors ? launch(gather_rows<Table, Output, kWidth>, blocks, kBlockThreads, 0,
+                                stream, arguments, lanes)
+                       : launch(gather_rows<Table, Output, 1>, blocks, kBlockThreads, 0, stream,
+                                arguments, lanes);
       });
 }
 
@@ -63,10 +63,10 @@ int embedding_bag(const BagArguments& arguments, void* stream) {
         const bool vectors = fits_vectors(lookup.dim, kWidth, lookup.table, lookup.output);
         const int lanes = team_lanes(lookup.dim, vectors ? kWidth : 1);
         const int64_t blocks = blocks_for(arguments.num_bags, kBlockThreads / lanes);
-        return vectors ? RECSYS_LAUNCH((sum_bags<Table, Output, kWidth>), blocks, kBlockThreads, 0,
-                                       stream, arguments, lanes)
-                       : RECSYS_LAUNCH((sum_bags<Table, Output, 1>), blocks, kBlockThreads, 0,
-                                       stream, arguments, lanes);
+        return vectors ? launch(sum_bags<Table, Output, kWidth>, blocks, kBlockThreads, 0, stream,
+                                arguments, lanes)
+                       : launch(sum_bags<Table, Output, 1>, blocks, kBlockThreads, 0, stream,
+                                arguments, lanes);
       });
 }
 
@@ -83,10 +83,10 @@ int embedding_bag_scale_backward(const BagScaleGradientArguments& arguments, voi
         const bool vectors = fits_vectors(lookup.dim, kWidth, lookup.table, arguments.gradient);
         const int lanes = team_lanes(lookup.dim, vectors ? kWidth : 1);
         const int64_t blocks = blocks_for(lookup.count, kBlockThreads / lanes);
-        return vectors ? RECSYS_LAUNCH((dot_bag_scales<Table, Gradient, kWidth>), blocks,
-                                       kBlockThreads, 0, stream, arguments, lanes)
-                       : RECSYS_LAUNCH((dot_bag_scales<Table, Gradient, 1>), blocks, kBlockThreads,
-                                       0, stream, arguments, lanes);
+        return vectors ? launch(dot_bag_scales<Table, Gradient, kWidth>, blocks, kBlockThreads, 0,
+                                stream, arguments, lanes)
+                       : launch(dot_bag_scales<Table, Gradient, 1>, blocks, kBlockThreads, 0,
+                                stream, arguments, lanes);
       });
 }
 

@@ -54,8 +54,8 @@ int launch_chunks(const UpdateArguments& arguments, const ChunkSums& chunk_sums,
       using Gradient = typename decltype(gradient_type)::type;
       const int lanes = team_lanes(arguments.dim, kVectorColumns);
       const int64_t blocks = blocks_for(chunks_of(arguments.count), kBlockThreads / lanes);
-      return RECSYS_LAUNCH((update_chunks<Rule, Format, Gradient, kVectorColumns>), blocks,
-                           kBlockThreads, 0, stream, arguments, chunk_sums, lanes);
+      return launch(update_chunks<Rule, Format, Gradient, kVectorColumns>, blocks, kBlockThreads, 0,
+                    stream, arguments, chunk_sums, lanes);
     });
   });
 }
@@ -71,16 +71,16 @@ int launch_rule(const UpdateArguments& arguments, const ChunkSums& chunk_sums, v
 template <int Width>
 int launch_any_rows(const UpdateArguments& arguments, const ChunkSums& chunk_sums, void* stream) {
   const int64_t blocks = blocks_for(chunks_of(arguments.count), kBlockThreads / kWarpLanes);
-  return RECSYS_LAUNCH(update_chunks_of_any_rows<Width>, blocks, kBlockThreads, 0, stream,
-                       arguments, chunk_sums);
+  return launch(update_chunks_of_any_rows<Width>, blocks, kBlockThreads, 0, stream, arguments,
+                chunk_sums);
 }
 
 template <int Width>
 int launch_fix_up(const UpdateArguments& arguments, const ChunkSums& chunk_sums, void* stream) {
   const int lanes = team_lanes(arguments.dim, Width);
   const int64_t blocks = blocks_for(chunks_of(arguments.count), kBlockThreads / lanes);
-  return RECSYS_LAUNCH(apply_crossing_segments<Width>, blocks, kBlockThreads, 0, stream, arguments,
-                       chunk_sums, lanes);
+  return launch(apply_crossing_segments<Width>, blocks, kBlockThreads, 0, stream, arguments,
+                chunk_sums, lanes);
 }
 
 bool has_known_types(const UpdateArguments& arguments) {
@@ -128,10 +128,10 @@ int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream) {
     const bool vectors = fits_vectors(update.dim, kVectorColumns, update.table, update.gradients);
     const int lanes = team_lanes(update.dim, vectors ? kVectorColumns : 1);
     const int64_t blocks = blocks_for(update.count, kBlockThreads / lanes);
-    return vectors ? RECSYS_LAUNCH((add_sgd_rows<Gradient, kVectorColumns>), blocks, kBlockThreads,
-                                   0, stream, update, lanes)
-                   : RECSYS_LAUNCH((add_sgd_rows<Gradient, 1>), blocks, kBlockThreads, 0, stream,
-                                   update, lanes);
+    return vectors
+               ? launch(add_sgd_rows<Gradient, kVectorColumns>, blocks, kBlockThreads, 0, stream,
+                        update, lanes)
+               : launch(add_sgd_rows<Gradient, 1>, blocks, kBlockThreads, 0, stream, update, lanes);
   });
 }
 

@@ -104,9 +104,9 @@ template <typename Row>
 int sort_rows_of(const SortArguments& arguments, void* stream) {
   const SortWorkspace<Row> workspace = split_workspace<Row>(arguments);
   const int status =
-      RECSYS_LAUNCH(make_sort_keys<Row>, blocks_for(arguments.count, kBlockThreads), kBlockThreads,
-                    0, stream, static_cast<const Row*>(arguments.rows), arguments.count,
-                    arguments.num_table_rows, workspace.keys, workspace.positions);
+      launch(make_sort_keys<Row>, blocks_for(arguments.count, kBlockThreads), kBlockThreads, 0,
+             stream, static_cast<const Row*>(arguments.rows), arguments.count,
+             arguments.num_table_rows, workspace.keys, workspace.positions);
   if (status != 0) {
     return status;
   }

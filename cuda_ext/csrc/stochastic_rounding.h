@@ -6,11 +6,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define RECSYS_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define RECSYS_HOST_DEVICE static inline
-#endif
+#include "host_device.h"
 
 namespace recsys {
 

@@ -5,15 +5,8 @@
 // one, write a struct like those below and name it in `UpdateRules`; row_rules.py gives it a name.
 #pragma once
 
+#include "host_device.h"
 #include "op_arguments.h"
-
-#ifdef __CUDACC__
-#define RECSYS_RULE __device__ __forceinline__
-#define RECSYS_ANY_SIDE __host__ __device__ __forceinline__
-#else
-#define RECSYS_RULE inline __attribute__((always_inline))
-#define RECSYS_ANY_SIDE RECSYS_RULE
-#endif
 
 namespace recsys {
 
@@ -27,7 +20,7 @@ struct StepScalars {
   float one_minus[kMaxHyperparameters];  // 1 - each hyperparameter
   float derived[3];                      // a rule's own, from `prepare`
 
-  RECSYS_RULE explicit StepScalars(const UpdateArguments& arguments)
+  RECSYS_HOST_DEVICE explicit StepScalars(const UpdateArguments& arguments)
       : lr(*arguments.lr),
         inverse_scale(arguments.inverse_scale == nullptr ? 1.0f : *arguments.inverse_scale),
         weight_decay(arguments.weight_decay),
@@ -50,10 +43,10 @@ struct RuleDefaults {
   static constexpr int kElementStates = 0;  // float32 [R, D]
 
   // Computes `derived`, once per step.
-  RECSYS_RULE static void prepare(StepScalars&) {}
+  RECSYS_HOST_DEVICE static void prepare(StepScalars&) {}
 
   // The gradient of the loss plus that of the weight decay.
-  RECSYS_RULE static Number decayed(const StepScalars& scalars, Number weights, Number sum) {
+  RECSYS_HOST_DEVICE static Number decayed(const StepScalars& scalars, Number weights, Number sum) {
     return Math::multiply_add(sum, scalars.inverse_scale, weights * scalars.weight_decay);
   }
 };
@@ -72,8 +65,8 @@ struct Sgd : RuleDefaults<Math> {
   using typename RuleDefaults<Math>::Number;
   static constexpr const char* kName = "sgd";
 
-  RECSYS_RULE static Number move(const StepScalars& scalars, Number weights, Number sum,
-                                 Number* /*state*/, float /*rate*/) {
+  RECSYS_HOST_DEVICE static Number move(const StepScalars& scalars, Number weights, Number sum,
+                                        Number* /*state*/, float /*rate*/) {
     return weights - Sgd::decayed(scalars, weights, sum) * scalars.lr;
   }
 };
@@ -85,16 +78,17 @@ struct RowwiseAdagrad : RuleDefaults<Math> {
   static constexpr int kHyperparameters = 1;  // eps
   static constexpr int kRowStates = 1;
 
-  RECSYS_RULE static Number row_term(const StepScalars& scalars, Number weights, Number sum) {
+  RECSYS_HOST_DEVICE static Number row_term(const StepScalars& scalars, Number weights,
+                                            Number sum) {
     const Number gradient = RowwiseAdagrad::decayed(scalars, weights, sum);
     return gradient * gradient;
   }
-  RECSYS_RULE static float move_row(const StepScalars& scalars, float& state, float mean) {
+  RECSYS_HOST_DEVICE static float move_row(const StepScalars& scalars, float& state, float mean) {
     state += mean;
     return scalars.lr / (Math::square_root(state) + scalars.hyperparameters[0]);
   }
-  RECSYS_RULE static Number move(const StepScalars& scalars, Number weights, Number sum,
-                                 Number* /*state*/, float rate) {
+  RECSYS_HOST_DEVICE static Number move(const StepScalars& scalars, Number weights, Number sum,
+                                        Number* /*state*/, float rate) {
     return weights - RowwiseAdagrad::decayed(scalars, weights, sum) * rate;
   }
 };
@@ -106,8 +100,8 @@ struct Adagrad : RuleDefaults<Math> {
   static constexpr int kHyperparameters = 1;  // eps
   static constexpr int kElementStates = 1;
 
-  RECSYS_RULE static Number move(const StepScalars& scalars, Number weights, Number sum,
-                                 Number* state, float /*rate*/) {
+  RECSYS_HOST_DEVICE static Number move(const StepScalars& scalars, Number weights, Number sum,
+                                        Number* state, float /*rate*/) {
     const Number gradient = Adagrad::decayed(scalars, weights, sum);
     state[0] = state[0] + gradient * gradient;
     return weights -
@@ -125,14 +119,14 @@ struct Adam : RuleDefaults<Math> {
   // In derived: 1 / (1 - beta^step), and lr * weight_decay.
   enum { kFirstCorrection, kSecondCorrection, kDecay };
 
-  RECSYS_RULE static void prepare(StepScalars& scalars) {
+  RECSYS_HOST_DEVICE static void prepare(StepScalars& scalars) {
     for (int i = 0; i < 2; ++i) {
       scalars.derived[i] = Math::bias_correction(scalars.one_minus[i], scalars.step);
     }
     scalars.derived[kDecay] = scalars.lr * scalars.weight_decay;
   }
-  RECSYS_RULE static Number move(const StepScalars& scalars, Number weights, Number sum,
-                                 Number* state, float /*rate*/) {
+  RECSYS_HOST_DEVICE static Number move(const StepScalars& scalars, Number weights, Number sum,
+                                        Number* state, float /*rate*/) {
     const Number gradient = sum * scalars.inverse_scale;
     state[0] = Math::multiply_add(state[0], scalars.hyperparameters[kBeta1],
                                   gradient * scalars.one_minus[kBeta1]);
@@ -158,7 +152,7 @@ using UpdateRules = RuleList<Sgd, RowwiseAdagrad, Adagrad, Adam>;
 #endif
 template <typename Math, template <typename> class First, template <typename> class... Rest,
           typename Body>
-RECSYS_ANY_SIDE bool with_rule_of(RuleList<First, Rest...>, int32_t number, const Body& body) {
+RECSYS_HOST_DEVICE bool with_rule_of(RuleList<First, Rest...>, int32_t number, const Body& body) {
   if (number == 0) {
     body(First<Math>{});
     return true;
@@ -173,7 +167,7 @@ RECSYS_ANY_SIDE bool with_rule_of(RuleList<First, Rest...>, int32_t number, cons
 #pragma nv_exec_check_disable
 #endif
 template <typename Math, typename Body>
-RECSYS_ANY_SIDE bool with_rule(int32_t number, const Body& body) {
+RECSYS_HOST_DEVICE bool with_rule(int32_t number, const Body& body) {
   return with_rule_of<Math>(UpdateRules{}, number, body);
 }
 

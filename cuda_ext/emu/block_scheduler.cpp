@@ -14,10 +14,14 @@
 
 #include "race_clocks.h"
 
+uint3 threadIdx{};
+uint3 blockIdx{};
+dim3 blockDim;
+dim3 gridDim;
+
 namespace recsys::emulator {
 namespace {
 
-constexpr int kLaunchFailure = 719;  // cudaErrorLaunchFailure
 constexpr size_t kStackBytes = 128 * 1024;
 
 enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
@@ -35,10 +39,9 @@ struct Thread {
 
 class Block {
  public:
-  Block(const char* kernel, int threads, size_t shared_bytes, const std::function<void()>& body,
+  Block(int threads, size_t shared_bytes, const std::function<void()>& body,
         std::mt19937_64& random, std::vector<std::unique_ptr<Thread>>& pool)
-      : kernel_(kernel),
-        body_(body),
+      : body_(body),
         random_(random),
         threads_(pool),
         count_(threads),
@@ -67,17 +70,17 @@ class Block {
   // The thread does not go on: after a fault it would only do damage.
   void stop_thread() { wait(State::kDone, ""); }
 
-  Thread& current() { return *threads_[place_.thread]; }
-  Thread& lane(int lane) { return *threads_[place_.thread / kWarp * kWarp + lane]; }
+  Thread& current() { return *threads_[threadIdx.x]; }
+  Thread& lane(int lane) { return *threads_[threadIdx.x / kWarp * kWarp + lane]; }
   int warp_end(int begin) const { return std::min(begin + kWarp, count_); }
 
   void record(const void* address, size_t bytes, bool is_write) {
     const size_t offset = static_cast<const char*>(address) - shared_;
     if (offset + bytes > shared_bytes_) {
-      emulator::fail("thread " + std::to_string(place_.thread) +
+      emulator::fail("thread " + std::to_string(threadIdx.x) +
                      " leaves dynamic shared memory at byte " + std::to_string(offset));
     }
-    const std::string race = clocks_.access(place_.thread, offset, bytes, is_write);
+    const std::string race = clocks_.access(threadIdx.x, offset, bytes, is_write);
     if (!race.empty()) {
       emulator::fail(race);
     }
@@ -85,11 +88,10 @@ class Block {
 
   void fail(const std::string& message) {
     if (error_.empty()) {
-      error_ = std::string(kernel_) + ": block " + std::to_string(place_.block) + ": " + message;
+      error_ = "block " + std::to_string(blockIdx.x) + ": " + message;
     }
   }
   const std::string& error() const { return error_; }
-  const Place& place() const { return place_; }
   char* shared() { return shared_; }
 
  private:
@@ -101,7 +103,6 @@ class Block {
   void release(int begin, int end, State state);
   std::string waiting_threads() const;
 
-  const char* kernel_;
   const std::function<void()>& body_;
   std::mt19937_64& random_;
   std::vector<std::unique_ptr<Thread>>& threads_;
@@ -110,7 +111,6 @@ class Block {
   char* shared_;
   RaceClocks clocks_;
   ucontext_t scheduler_;
-  Place place_{};
   std::vector<int> ready_;
   std::string error_;
 };
@@ -140,19 +140,21 @@ void Block::start_threads() {
 }
 
 bool Block::run(int block, int blocks) {
-  place_ = {0, block, count_, blocks};
+  blockIdx = {static_cast<unsigned>(block), 0, 0};
+  blockDim = dim3(count_);
+  gridDim = dim3(blocks);
   running = this;
   start_threads();
   while (!ready_.empty() && error_.empty()) {
     const size_t chosen = random_() % ready_.size();
     std::swap(ready_[chosen], ready_.back());
-    place_.thread = ready_.back();
+    threadIdx = {static_cast<unsigned>(ready_.back()), 0, 0};
     ready_.pop_back();
     swapcontext(&scheduler_, &current().context);
     if (ready_.empty()) {
       release_barriers();
     } else if (current().state == State::kAtWarpBarrier) {
-      release_warp(place_.thread / kWarp * kWarp);
+      release_warp(threadIdx.x / kWarp * kWarp);
     }
   }
   running = nullptr;
@@ -241,8 +243,8 @@ std::string Block::waiting_threads() const {
 
 }  // namespace
 
-int run_blocks(const char* kernel, int64_t blocks, int threads, size_t shared_bytes,
-               const std::function<void()>& body) {
+bool run_blocks(int64_t blocks, int threads, size_t shared_bytes,
+                const std::function<void()>& body) {
   static std::mutex one_launch;
   static std::vector<std::unique_ptr<Thread>> pool;
   const std::lock_guard<std::mutex> lock(one_launch);
@@ -251,18 +253,16 @@ int run_blocks(const char* kernel, int64_t blocks, int threads, size_t shared_by
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
   for (const int index : order) {
-    Block block(kernel, threads, shared_bytes, body, random, pool);
+    Block block(threads, shared_bytes, body, random, pool);
     if (!block.run(index, static_cast<int>(blocks))) {
       last_error = block.error();
-      return kLaunchFailure;
+      return false;
     }
   }
-  return 0;
+  return true;
 }
 
-const Place& place() { return running->place(); }
-
-void wait_for_block() { running->wait(State::kAtBlockBarrier, "sync_block"); }
+void wait_for_block() { running->wait(State::kAtBlockBarrier, "__syncthreads"); }
 
 void wait_for_warp(const char* operation, const void* value, size_t bytes, bool orders_memory) {
   Thread& thread = running->current();
@@ -280,9 +280,8 @@ const void* shown_by(int lane) {
 }
 
 bool took_part(int lane) {
-  const Place& here = running->place();
-  const int thread = here.thread / kWarp * kWarp + lane;
-  return thread < here.threads && running->lane(lane).exchanges >= running->current().exchanges;
+  const unsigned thread = threadIdx.x / kWarp * kWarp + lane;
+  return thread < blockDim.x && running->lane(lane).exchanges >= running->current().exchanges;
 }
 
 char* dynamic_shared_memory() { return running->shared(); }

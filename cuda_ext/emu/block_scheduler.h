@@ -15,6 +15,23 @@ extern "C" void emulator_set_seed(unsigned long long seed);
 // Returns what the last failed launch did wrong, "" if there was none.
 extern "C" const char* emulator_last_error();
 
+// CUDA's types and variables of these names. The scheduler sets them before a thread runs.
+struct dim3 {
+  unsigned x;
+  unsigned y = 1;
+  unsigned z = 1;
+  constexpr dim3(unsigned size = 1) : x(size) {}
+};
+struct uint3 {
+  unsigned x;
+  unsigned y;
+  unsigned z;
+};
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
 namespace recsys::emulator {
 
 constexpr int kWarp = 32;
@@ -22,19 +39,11 @@ constexpr int kWarp = 32;
 // Bytes that a lane shows the others in one exchange.
 constexpr size_t kExchangeBytes = 32;
 
-// Runs `body` for every thread. Returns 0, or cudaErrorLaunchFailure.
-int run_blocks(const char* kernel, int64_t blocks, int threads, size_t shared_bytes,
-               const std::function<void()>& body);
+// Runs `body` for every thread. Returns whether it went well.
+bool run_blocks(int64_t blocks, int threads, size_t shared_bytes,
+                const std::function<void()>& body);
 
 // The rest is called by a running thread.
-
-struct Place {
-  int thread;
-  int block;
-  int threads;
-  int blocks;
-};
-const Place& place();
 
 void wait_for_block();
 

@@ -74,8 +74,10 @@ def compile_sources(
     Returns:
         An object for each source.
     """
-    headers = sorted([*package.glob("csrc/**/*.h"), *package.glob("emu/*.h")])
-    all_flags = [*_FLAGS, *_WARNINGS, f"-I{package / 'csrc'}", *flags]
+    headers = sorted(
+        [*package.glob("csrc/**/*.h"), *package.glob("csrc/**/*.cuh"), *package.glob("emu/*.h")]
+    )
+    all_flags = [*_FLAGS, *_WARNINGS, f"-I{package / 'emu'}", f"-I{package / 'csrc'}", *flags]
     folder.mkdir(parents=True, exist_ok=True)
     objects = []
     for source in sources:

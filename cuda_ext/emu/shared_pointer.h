@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "../csrc/portable.h"
+#include "../csrc/cuda/number_types.cuh"
 #include "block_scheduler.h"
 
 namespace recsys {
@@ -13,7 +13,7 @@ namespace emulator {
 
 inline void check_alignment(const void* address) {
   if (reinterpret_cast<uintptr_t>(address) % sizeof(Vector) != 0) {
-    fail("misaligned address of a vector, thread " + std::to_string(place().thread));
+    fail("misaligned address of a vector, thread " + std::to_string(threadIdx.x));
   }
 }
 

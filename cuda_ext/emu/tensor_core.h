@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "block_scheduler.h"
-#include "rounding.h"
+#include "conversions.h"
 
 namespace recsys {
 namespace emulator {
@@ -20,13 +20,13 @@ struct Fragments {
 };
 static_assert(sizeof(Fragments) <= kExchangeBytes);
 
-// Number `part` of a register. The device ignores the low 13 bits of tf32.
+// Number `i` of a register. The device ignores the low 13 bits of tf32.
 template <typename T>
-double number_in(uint32_t word, int part) {
+double number_in(uint32_t word, int i) {
   if constexpr (std::is_same_v<T, float>) {
-    return float_of_bits(word & ~0x1fffu);
+    return __uint_as_float(word & ~0x1fffu);
   } else {
-    return to_float(T{static_cast<uint16_t>(word >> (16 * part))});
+    return to_float(T{static_cast<uint16_t>(word >> (16 * i))});
   }
 }
 
@@ -63,7 +63,7 @@ void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
     }
     std::memcpy(&lanes[lane], shown_by(lane), sizeof(Fragments));
   }
-  const int lane = place().thread % kWarp;
+  const int lane = own_lane();
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + 8 * (i / 2);
     const int column = lane % 4 * 2 + i % 2;

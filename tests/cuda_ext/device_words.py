@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA wrappers of portable.h make of known numbers: computed, emulated and recorded.
+"""Results of the device functions in intrinsics.cuh: computed, emulated and recorded.
 
 `python tests/cuda_ext/device_words.py` on a machine with a CUDA device and nvcc writes what that
 device makes of them into tests/cuda_ext/golden, which the emulator is then held to for ever.
@@ -123,7 +123,7 @@ def _tf32_bits(values: Tensor) -> Tensor:
 
 
 def computed() -> Words:
-    """Returns what the program has to print, computed without portable.h."""
+    """Returns what the program has to print, computed in PyTorch."""
     patterns = _patterns()
     i = torch.arange(CONVERSIONS)
     halves = (i * 16 + i // 256) & 0xFFFF

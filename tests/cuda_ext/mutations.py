@@ -31,19 +31,19 @@ MUTATIONS = (
     _interaction(
         "no barrier before the output row is read",
         "forward",
-        "    sync_warp();\n    Element* output",
+        "    __syncwarp();\n    Element* output",
         "    Element* output",
     ),
     _interaction(
         "no barrier before the next sample",
         "forward",
-        "    sync_warp();  // the next sample writes the row anew\n",
+        "    __syncwarp();  // the next sample writes the row anew\n",
         "",
     ),
     _interaction(
         "no barrier after the gradients are staged",
         "backward",
-        "    sync_warp();\n#pragma unroll 1\n    for (int strip",
+        "    __syncwarp();\n#pragma unroll 1\n    for (int strip",
         "#pragma unroll 1\n    for (int strip",
     ),
     _interaction(
@@ -74,14 +74,14 @@ MUTATIONS = (
     _interaction(
         "no barrier between chunks",
         "any_size",
-        "base, weights, values);\n      sync_block();",
+        "base, weights, values);\n      __syncthreads();",
         "base, weights, values);",
     ),
     _interaction(
         "padding is not written",
         "any_size",
-        "i < arguments.width; i += block_size()) {",
-        "i < 0; i += block_size()) {",
+        "i < arguments.width; i += blockDim.x) {",
+        "i < 0; i += blockDim.x) {",
     ),
     _update(
         "overflow is not looked at",
@@ -104,7 +104,7 @@ MUTATIONS = (
     _update(
         "no barrier before the slices of a long segment are added",
         "fix_up",
-        "arguments.dim, team);\n  sync_block();\n  target",
+        "arguments.dim, team);\n  __syncthreads();\n  target",
         "arguments.dim, team);\n  target",
     ),
     _update(

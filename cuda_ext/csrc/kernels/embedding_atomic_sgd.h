@@ -9,7 +9,7 @@ namespace recsys::kernels {
 
 // One team per lookup. A width of 4 adds 16 bytes at once where the device can.
 template <typename Gradient, int Width>
-RECSYS_KERNEL(add_sgd_rows)(UpdateArguments arguments, int lanes) {
+__global__ void add_sgd_rows(UpdateArguments arguments, int lanes) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
@@ -41,7 +41,7 @@ RECSYS_KERNEL(add_sgd_rows)(UpdateArguments arguments, int lanes) {
     } else {
 #pragma unroll
       for (int i = 0; i < Width; ++i) {
-        atomic_add(weights + column + i, change[i]);
+        atomicAdd(weights + column + i, change[i]);
       }
     }
   }

@@ -19,8 +19,8 @@ struct CrossingSegment {
 };
 
 // Returns the number of chunks after `chunk` in a row that begin with `row`.
-RECSYS_DEVICE int64_t count_following(const RowNumbers& rows, int64_t count, int64_t chunk,
-                                      int64_t row) {
+__device__ __forceinline__ int64_t count_following(const RowNumbers& rows, int64_t count,
+                                                   int64_t chunk, int64_t row) {
   const int64_t chunks = chunks_of(count);
   int64_t inside = 0;  // chunk + inside still holds the row, chunk + outside does not
   int64_t outside = 1;
@@ -39,8 +39,9 @@ RECSYS_DEVICE int64_t count_following(const RowNumbers& rows, int64_t count, int
   return inside;
 }
 
-RECSYS_DEVICE CrossingSegment find_crossing(const RowNumbers& rows,
-                                            const UpdateArguments& arguments, int64_t chunk) {
+__device__ __forceinline__ CrossingSegment find_crossing(const RowNumbers& rows,
+                                                         const UpdateArguments& arguments,
+                                                         int64_t chunk) {
   CrossingSegment segment{chunk, 0, -1};
   const int64_t begin = chunk * kChunk;
   const int64_t next = begin + kChunk;
@@ -59,8 +60,8 @@ RECSYS_DEVICE CrossingSegment find_crossing(const RowNumbers& rows,
 
 // Adds the heads of chunks [begin, end) to the sum at `target`, in order.
 template <int Width>
-RECSYS_DEVICE void add_heads(const float* heads, int64_t begin, int64_t end, int32_t dim,
-                             const Team& team, float* target) {
+__device__ __forceinline__ void add_heads(const float* heads, int64_t begin, int64_t end,
+                                          int32_t dim, const Team& team, float* target) {
   constexpr int kInFlight = 8;
   for (int64_t column = team.lane * Width; column < dim; column += team.lanes * Width) {
     RowPart<float, Width> sum = load_part<Width>(target, column);
@@ -93,8 +94,8 @@ struct Slices {
 };
 
 template <int Width>
-RECSYS_DEVICE void add_slice(const ChunkSums& chunk_sums, const Slices& slices, int32_t dim,
-                             const Team& team) {
+__device__ __forceinline__ void add_slice(const ChunkSums& chunk_sums, const Slices& slices,
+                                          int32_t dim, const Team& team) {
   const int64_t begin = slices.begin + team.in_block * slices.length;
   const int64_t limit = begin + slices.length;
   const int64_t end = limit < slices.end ? limit : slices.end;
@@ -105,8 +106,8 @@ RECSYS_DEVICE void add_slice(const ChunkSums& chunk_sums, const Slices& slices, 
 
 // Adds the sums of the slices to the sum at `target`, in order.
 template <int Width>
-RECSYS_DEVICE void add_slice_sums(const ChunkSums& chunk_sums, const Slices& slices, int32_t dim,
-                                  const Team& team, float* target) {
+__device__ __forceinline__ void add_slice_sums(const ChunkSums& chunk_sums, const Slices& slices,
+                                               int32_t dim, const Team& team, float* target) {
   for (int64_t column = team.lane * Width; column < dim; column += team.lanes * Width) {
     RowPart<float, Width> sum = load_part<Width>(target, column);
     for (int64_t head = slices.begin; head < slices.end; head += slices.length) {
@@ -122,19 +123,19 @@ RECSYS_DEVICE void add_slice_sums(const ChunkSums& chunk_sums, const Slices& sli
 
 // Most blocks find that nothing crosses and leave at once: three of them share a multiprocessor.
 template <int Width>
-RECSYS_BOUNDED_KERNEL(apply_crossing_segments, kBlockThreads, 3)(UpdateArguments arguments,
-                                                                 ChunkSums chunk_sums, int lanes) {
-  RECSYS_SHARED CrossingSegment shared_segment;
+__global__ void __launch_bounds__(kBlockThreads, 3)
+    apply_crossing_segments(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
+  __shared__ CrossingSegment shared_segment;
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
   const Team team(lanes);
   const StepScalars scalars = step_scalars(arguments);
   const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
-  if (thread_index() == 0) {
+  if (threadIdx.x == 0) {
     shared_segment.following = 0;
   }
-  sync_block();
+  __syncthreads();
   CrossingSegment segment = find_crossing(rows, arguments, team.index());
   const bool is_long = segment.following >= team.block_teams;
   if (is_long && team.lane == 0) {
@@ -147,7 +148,7 @@ RECSYS_BOUNDED_KERNEL(apply_crossing_segments, kBlockThreads, 3)(UpdateArguments
   }
   const bool applies = segment.following > 0 && !is_long;
   apply_row<Width>(arguments, scalars, team, applies ? segment.row : -1, target);
-  sync_block();
+  __syncthreads();
   segment = shared_segment;
   if (segment.following == 0) {
     return;
@@ -156,7 +157,7 @@ RECSYS_BOUNDED_KERNEL(apply_crossing_segments, kBlockThreads, 3)(UpdateArguments
   const Slices slices{begin, begin + segment.following,
                       (segment.following + team.block_teams - 1) / team.block_teams};
   add_slice<Width>(chunk_sums, slices, arguments.dim, team);
-  sync_block();
+  __syncthreads();
   target = chunk_sums.tails + segment.first_chunk * arguments.dim;
   if (team.in_block == 0) {
     add_slice_sums<Width>(chunk_sums, slices, arguments.dim, team, target);

@@ -4,11 +4,12 @@
 
 #include <cstdint>
 
+#include "../cuda/launch.cuh"
 #include "embedding_vector.h"
 
 namespace recsys::kernels {
 
-constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
+constexpr int kInvalidValue = cudaErrorInvalidValue;
 
 // Stands for a type in the arguments of a generic function.
 template <typename T>

@@ -26,8 +26,8 @@ constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(Table));
 constexpr int kRowsInFlight = 4;
 
 template <int Width, typename Table>
-RECSYS_DEVICE RowPart<Table, Width> load_row_part(const GatherArguments& arguments, int64_t row,
-                                                  int64_t column) {
+__device__ __forceinline__ RowPart<Table, Width> load_row_part(const GatherArguments& arguments,
+                                                               int64_t row, int64_t column) {
   if (!is_row(row, arguments.num_table_rows)) {
     return {};
   }
@@ -36,11 +36,11 @@ RECSYS_DEVICE RowPart<Table, Width> load_row_part(const GatherArguments& argumen
 
 // output[l] = table[rows[l]]; a block takes block_teams * kRowsInFlight consecutive lookups.
 template <typename Table, typename Output, int Width>
-RECSYS_KERNEL(gather_rows)(GatherArguments arguments, int lanes) {
+__global__ void gather_rows(GatherArguments arguments, int lanes) {
   const Team team(lanes);
   const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
   const int64_t first =
-      static_cast<int64_t>(block_index()) * team.block_teams * kRowsInFlight + team.in_block;
+      static_cast<int64_t>(team.block) * team.block_teams * kRowsInFlight + team.in_block;
   int64_t row[kRowsInFlight];
 #pragma unroll
   for (int i = 0; i < kRowsInFlight; ++i) {
@@ -70,7 +70,7 @@ RECSYS_KERNEL(gather_rows)(GatherArguments arguments, int lanes) {
 }
 
 // Bag offsets come unchecked from the device: a bag is cut to the lookups there are.
-RECSYS_DEVICE int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
+__device__ __forceinline__ int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
   const int64_t offset = arguments.bag_offsets[bag];
   const int64_t count = arguments.lookup.count;
   return offset < 0 ? 0 : (offset < count ? offset : count);
@@ -78,7 +78,7 @@ RECSYS_DEVICE int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
 
 // output[g] = sum over the bag of scale * row, in order; one team per bag.
 template <typename Table, typename Output, int Width>
-RECSYS_KERNEL(sum_bags)(BagArguments arguments, int lanes) {
+__global__ void sum_bags(BagArguments arguments, int lanes) {
   using Sum = typename SumOf<Table>::type;
   const Team team(lanes);
   const int64_t bag = team.index();
@@ -120,7 +120,7 @@ RECSYS_KERNEL(sum_bags)(BagArguments arguments, int lanes) {
 // output[l] = dot(gradient[source[l]], table[rows[l]]); one team per lookup. No thread leaves
 // early: the sum over a team takes whole warps.
 template <typename Table, typename Gradient, int Width>
-RECSYS_KERNEL(dot_bag_scales)(BagScaleGradientArguments arguments, int lanes) {
+__global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
   using Sum = typename SumOf<Table>::type;
   const Team team(lanes);
   const GatherArguments& lookup = arguments.lookup;

@@ -7,7 +7,7 @@
 namespace recsys::kernels {
 
 // Non-negative remainder; 32-bit division where both fit, which is several times as fast.
-RECSYS_DEVICE int64_t remainder_of(int64_t value, int64_t size) {
+__device__ __forceinline__ int64_t remainder_of(int64_t value, int64_t size) {
   if (((static_cast<uint64_t>(value) | static_cast<uint64_t>(size)) >> 32) == 0) {
     return static_cast<uint32_t>(value) % static_cast<uint32_t>(size);
   }
@@ -16,7 +16,7 @@ RECSYS_DEVICE int64_t remainder_of(int64_t value, int64_t size) {
 }
 
 // Returns the bag that a lookup lies in; -1 or num_bags where the offsets do not cover it.
-RECSYS_DEVICE int64_t bag_of(const JointRowsArguments& arguments, int64_t position) {
+__device__ __forceinline__ int64_t bag_of(const JointRowsArguments& arguments, int64_t position) {
   if (arguments.bag_offsets == nullptr) {
     return position;
   }
@@ -36,8 +36,8 @@ RECSYS_DEVICE int64_t bag_of(const JointRowsArguments& arguments, int64_t positi
 // rows[k] = first row of the feature + id; one thread per id. A bad id gives row -1, and the
 // smallest position of one goes to `bad`.
 template <typename Id>
-RECSYS_KERNEL(number_joint_rows)(JointRowsArguments arguments) {
-  const int64_t position = static_cast<int64_t>(block_index()) * block_size() + thread_index();
+__global__ void number_joint_rows(JointRowsArguments arguments) {
+  const int64_t position = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (position >= arguments.count) {
     return;
   }
@@ -54,7 +54,7 @@ RECSYS_KERNEL(number_joint_rows)(JointRowsArguments arguments) {
     row = is_row(id, size) ? first + id : -1;
   }
   if (row < 0) {
-    atomic_min(arguments.bad, position);
+    atomicMin(reinterpret_cast<long long*>(arguments.bad), static_cast<long long>(position));
   }
   if (arguments.row_type == IndexType::kInt64) {
     static_cast<int64_t*>(arguments.rows)[position] = row;
@@ -66,9 +66,9 @@ RECSYS_KERNEL(number_joint_rows)(JointRowsArguments arguments) {
 // Keys and values of the sort: a row outside the table becomes -1, whose bits are above those of
 // every row, so that all such rows end up last.
 template <typename Row>
-RECSYS_KERNEL(make_sort_keys)(const Row* rows, int64_t count, int64_t num_table_rows, Row* keys,
-                              int32_t* positions) {
-  const int64_t position = static_cast<int64_t>(block_index()) * block_size() + thread_index();
+__global__ void make_sort_keys(const Row* rows, int64_t count, int64_t num_table_rows, Row* keys,
+                               int32_t* positions) {
+  const int64_t position = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (position < count) {
     const Row row = rows[position];
     keys[position] = is_row(row, num_table_rows) ? row : static_cast<Row>(-1);

@@ -12,17 +12,20 @@ namespace recsys::kernels {
 struct DeviceMath {
   using Number = float;
 
-  RECSYS_DEVICE static float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-  RECSYS_DEVICE static float square_root(float value) { return sqrtf(value); }
+  __host__ __device__ __forceinline__ static float multiply_add(float a, float b, float c) {
+    return fmaf(a, b, c);
+  }
+  __host__ __device__ __forceinline__ static float square_root(float value) { return sqrtf(value); }
 
   // 1 / (1 - beta^step): 1 - beta^step itself would lose most of its digits in the first steps.
-  RECSYS_DEVICE static float bias_correction(float one_minus_beta, float step) {
+  __host__ __device__ __forceinline__ static float bias_correction(float one_minus_beta,
+                                                                   float step) {
     return -1.0f / expm1f(step * log1pf(-one_minus_beta));
   }
 };
 
 // The scalars of a step, for a rule that is known at run time.
-RECSYS_DEVICE StepScalars step_scalars(const UpdateArguments& arguments) {
+__device__ __forceinline__ StepScalars step_scalars(const UpdateArguments& arguments) {
   StepScalars scalars(arguments);
   with_rule<DeviceMath>(arguments.rule, [&](auto rule) { rule.prepare(scalars); });
   return scalars;
@@ -35,16 +38,18 @@ struct Float32Format {
   using Part = RowPart<float, Width>;
 
   template <int Width>
-  RECSYS_DEVICE static Part<Width> load(const UpdateArguments& arguments, int64_t element) {
+  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
+                                                     int64_t element) {
     return load_part<Width>(static_cast<const float*>(arguments.table), element);
   }
   template <int Width>
-  RECSYS_DEVICE static float join(const Part<Width>& part, int i) {
+  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
     return part.values[i];
   }
   template <int Width>
-  RECSYS_DEVICE static void store(const UpdateArguments& arguments, const StepScalars&, int64_t row,
-                                  int64_t column, const RowPart<float, Width>& weights) {
+  __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
+                                               int64_t row, int64_t column,
+                                               const RowPart<float, Width>& weights) {
     store_part(static_cast<float*>(arguments.table), row * arguments.dim + column, weights);
   }
 };
@@ -54,23 +59,25 @@ struct BFloat16Format {
   using Part = RowPart<uint16_t, Width>;
 
   template <int Width>
-  RECSYS_DEVICE static Part<Width> load(const UpdateArguments& arguments, int64_t element) {
+  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
+                                                     int64_t element) {
     return load_part<Width>(static_cast<const uint16_t*>(arguments.table), element);
   }
   template <int Width>
-  RECSYS_DEVICE static float join(const Part<Width>& part, int i) {
-    return float_of_bits(static_cast<uint32_t>(part.values[i]) << 16);
+  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
+    return __uint_as_float(static_cast<uint32_t>(part.values[i]) << 16);
   }
   template <int Width>
-  RECSYS_DEVICE static void store(const UpdateArguments& arguments, const StepScalars& scalars,
-                                  int64_t row, int64_t column,
-                                  const RowPart<float, Width>& weights) {
+  __device__ __forceinline__ static void store(const UpdateArguments& arguments,
+                                               const StepScalars& scalars, int64_t row,
+                                               int64_t column,
+                                               const RowPart<float, Width>& weights) {
     const uint32_t key =
         rounding_key(arguments.rounding_seed, static_cast<uint32_t>(scalars.step), row);
     Part<Width> rounded;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
-      rounded.values[i] = round_stochastically(bits_of_float(weights.values[i]),
+      rounded.values[i] = round_stochastically(__float_as_uint(weights.values[i]),
                                                column_bits(key, static_cast<uint32_t>(column) + i));
     }
     store_part(static_cast<uint16_t*>(arguments.table), row * arguments.dim + column, rounded);
@@ -86,22 +93,24 @@ struct SplitFormat {
   };
 
   template <int Width>
-  RECSYS_DEVICE static Part<Width> load(const UpdateArguments& arguments, int64_t element) {
+  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
+                                                     int64_t element) {
     return {load_part<Width>(static_cast<const uint16_t*>(arguments.table), element),
             load_part<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
   }
   template <int Width>
-  RECSYS_DEVICE static float join(const Part<Width>& part, int i) {
-    return float_of_bits((static_cast<uint32_t>(part.high.values[i]) << 16) +
-                         static_cast<uint32_t>(static_cast<int32_t>(part.low.values[i])));
+  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
+    return __uint_as_float((static_cast<uint32_t>(part.high.values[i]) << 16) +
+                           static_cast<uint32_t>(static_cast<int32_t>(part.low.values[i])));
   }
   template <int Width>
-  RECSYS_DEVICE static void store(const UpdateArguments& arguments, const StepScalars&, int64_t row,
-                                  int64_t column, const RowPart<float, Width>& weights) {
+  __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
+                                               int64_t row, int64_t column,
+                                               const RowPart<float, Width>& weights) {
     Part<Width> part;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
-      const uint32_t bits = bits_of_float(weights.values[i]);
+      const uint32_t bits = __float_as_uint(weights.values[i]);
       const uint32_t high = (bits + 0x8000u) >> 16;
       part.high.values[i] = static_cast<uint16_t>(high);
       part.low.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
@@ -121,8 +130,8 @@ struct LoadedPart {
 };
 
 template <typename Rule, typename Format, int Width>
-RECSYS_DEVICE LoadedPart<Rule, Format, Width> load_row_and_state(const UpdateArguments& arguments,
-                                                                 int64_t row, int64_t column) {
+__device__ __forceinline__ LoadedPart<Rule, Format, Width> load_row_and_state(
+    const UpdateArguments& arguments, int64_t row, int64_t column) {
   const int64_t element = row * arguments.dim + column;
   LoadedPart<Rule, Format, Width> loaded;
   loaded.weights = Format::template load<Width>(arguments, element);
@@ -135,9 +144,9 @@ RECSYS_DEVICE LoadedPart<Rule, Format, Width> load_row_and_state(const UpdateArg
 
 // Sum of the row terms of a part, which rules with a state per row need of the whole row first.
 template <typename Rule, typename Format, int Width>
-RECSYS_DEVICE float sum_row_terms(const StepScalars& scalars,
-                                  const LoadedPart<Rule, Format, Width>& loaded,
-                                  const float (&sums)[Width]) {
+__device__ __forceinline__ float sum_row_terms(const StepScalars& scalars,
+                                               const LoadedPart<Rule, Format, Width>& loaded,
+                                               const float (&sums)[Width]) {
   float total = 0;
 #pragma unroll
   for (int i = 0; i < Width; ++i) {
@@ -150,8 +159,9 @@ RECSYS_DEVICE float sum_row_terms(const StepScalars& scalars,
 // Moves a row's state by its row terms, by one lane; returns the row's rate. All lanes must have
 // read `state` before.
 template <typename Rule>
-RECSYS_DEVICE float move_row(const UpdateArguments& arguments, const StepScalars& scalars,
-                             const Team& team, int64_t row, float state, float terms) {
+__device__ __forceinline__ float move_row(const UpdateArguments& arguments,
+                                          const StepScalars& scalars, const Team& team, int64_t row,
+                                          float state, float terms) {
   const float rate = Rule::move_row(scalars, state, terms / static_cast<float>(arguments.dim));
   if (team.lane == 0) {
     arguments.state[0][row] = state;
@@ -161,9 +171,10 @@ RECSYS_DEVICE float move_row(const UpdateArguments& arguments, const StepScalars
 
 // Applies the summed gradient of a part of a row, at the row's rate.
 template <typename Rule, typename Format, int Width>
-RECSYS_DEVICE void apply_part(const UpdateArguments& arguments, const StepScalars& scalars,
-                              int64_t row, int64_t column, LoadedPart<Rule, Format, Width>& loaded,
-                              const float (&sums)[Width], float rate) {
+__device__ __forceinline__ void apply_part(const UpdateArguments& arguments,
+                                           const StepScalars& scalars, int64_t row, int64_t column,
+                                           LoadedPart<Rule, Format, Width>& loaded,
+                                           const float (&sums)[Width], float rate) {
   constexpr int kStates = Rule::kElementStates;
   RowPart<float, Width> weights;
 #pragma unroll

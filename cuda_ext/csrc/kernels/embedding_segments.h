@@ -12,7 +12,9 @@ namespace recsys::kernels {
 
 constexpr int kChunk = 32;  // as many positions as a ballot has bits
 
-RECSYS_HOST_DEVICE int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
+__host__ __device__ __forceinline__ int64_t chunks_of(int64_t count) {
+  return (count + kChunk - 1) / kChunk;
+}
 
 // The sums that chunks leave: float32 [chunks, D] each.
 struct ChunkSums {
@@ -27,20 +29,23 @@ struct ChunkSegments {
   int size;            // positions in the chunk: 32, fewer in the last, 0 beyond it
   uint32_t ends;       // last positions of their segments
   bool starts_inside;  // the first segment began in an earlier chunk
-  RECSYS_DEVICE bool ends_at(int i) const { return ((ends >> i) & 1) != 0; }
+  __device__ __forceinline__ bool ends_at(int i) const { return ((ends >> i) & 1) != 0; }
   // Whether the segment of position i began in an earlier chunk.
-  RECSYS_DEVICE bool began_before(int i) const {
+  __device__ __forceinline__ bool began_before(int i) const {
     return starts_inside && (ends & ((1u << i) - 1)) == 0;
   }
-  RECSYS_DEVICE bool goes_on_after(int i) const { return i == size - 1 && !ends_at(i); }
+  __device__ __forceinline__ bool goes_on_after(int i) const {
+    return i == size - 1 && !ends_at(i);
+  }
 };
 
 // Reads the segments of the chunk of each team. The lanes of the warp read the chunks of its teams
 // one after the other, so all of them must come here together.
-RECSYS_DEVICE ChunkSegments find_segments(const RowNumbers& rows, int64_t count, const Team& team) {
+__device__ __forceinline__ ChunkSegments find_segments(const RowNumbers& rows, int64_t count,
+                                                       const Team& team) {
   const int warp_teams = kWarpLanes / team.lanes;
   const int in_warp = team.in_block & (warp_teams - 1);
-  const int warp_lane = thread_index() & (kWarpLanes - 1);
+  const int warp_lane = static_cast<int>(threadIdx.x) & (kWarpLanes - 1);
   const int64_t warp_begin = (team.index() - in_warp) * kChunk;
   ChunkSegments chunk{};
   chunk.begin = team.index() * kChunk;
@@ -48,7 +53,7 @@ RECSYS_DEVICE ChunkSegments find_segments(const RowNumbers& rows, int64_t count,
     const int64_t position = warp_begin + i * kChunk + warp_lane;
     const bool ends =
         position < count && (position + 1 == count || rows[position] != rows[position + 1]);
-    const uint32_t mask = ballot(ends);
+    const uint32_t mask = __ballot_sync(kAllLanes, ends);
     chunk.ends = i == in_warp ? mask : chunk.ends;
   }
   const int64_t left = count - chunk.begin;
@@ -64,7 +69,8 @@ struct LookupGradient {
   float scale;
 };
 
-RECSYS_DEVICE LookupGradient lookup_gradient(const UpdateArguments& arguments, int64_t position) {
+__device__ __forceinline__ LookupGradient lookup_gradient(const UpdateArguments& arguments,
+                                                          int64_t position) {
   const int32_t lookup = arguments.positions[position];
   return {arguments.source == nullptr ? lookup : arguments.source[lookup],
           arguments.scale == nullptr ? 1.0f : arguments.scale[lookup]};

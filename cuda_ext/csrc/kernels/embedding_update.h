@@ -13,8 +13,9 @@ constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : 4;
 
 // Writes the sum of a segment that crosses a boundary of its chunk.
 template <int Width>
-RECSYS_DEVICE void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk, bool began_before,
-                                   int64_t dim, int64_t column, const float (&sums)[Width]) {
+__device__ __forceinline__ void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk,
+                                                bool began_before, int64_t dim, int64_t column,
+                                                const float (&sums)[Width]) {
   RowPart<float, Width> part;
 #pragma unroll
   for (int i = 0; i < Width; ++i) {
@@ -25,7 +26,7 @@ RECSYS_DEVICE void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk, b
 
 // No thread leaves early: ballots and sums take whole warps.
 template <typename Rule, typename Format, typename Gradient, int Width>
-RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
+__global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }
@@ -77,7 +78,7 @@ RECSYS_KERNEL(update_chunks)(UpdateArguments arguments, ChunkSums chunk_sums, in
       }
       float rate = scalars.lr;
       if constexpr (Rule::kRowStates > 0) {
-        if (ballot(applies[i]) != 0) {
+        if (__ballot_sync(kAllLanes, applies[i]) != 0) {
           const float terms = team.sum(sum_row_terms(scalars, loaded[i], sums));
           if (applies[i]) {
             rate = move_row<Rule>(arguments, scalars, team, row[i], row_state[i], terms);

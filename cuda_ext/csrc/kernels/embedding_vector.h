@@ -5,8 +5,8 @@
 
 #include <cstring>
 
+#include "../cuda/intrinsics.cuh"
 #include "../op_arguments.h"
-#include "../portable.h"
 
 namespace recsys::kernels {
 
@@ -20,7 +20,7 @@ struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) RowPart {
 };
 
 template <int Width, typename T>
-RECSYS_DEVICE RowPart<T, Width> load_part(const T* row, int64_t column) {
+__device__ __forceinline__ RowPart<T, Width> load_part(const T* row, int64_t column) {
   using Part = RowPart<T, Width>;
   if constexpr (sizeof(Part) < sizeof(Vector)) {
     return *reinterpret_cast<const Part*>(row + column);
@@ -36,7 +36,7 @@ RECSYS_DEVICE RowPart<T, Width> load_part(const T* row, int64_t column) {
 }
 
 template <typename T, int Width>
-RECSYS_DEVICE void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
+__device__ __forceinline__ void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
   if constexpr (sizeof(part) < sizeof(Vector)) {
     *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
   } else {
@@ -54,43 +54,45 @@ struct RowNumbers {
   const void* data;
   bool wide;
 
-  RECSYS_DEVICE int64_t operator[](int64_t position) const {
+  __device__ __forceinline__ int64_t operator[](int64_t position) const {
     return wide ? static_cast<const int64_t*>(data)[position]
                 : static_cast<const int32_t*>(data)[position];
   }
 };
 
-RECSYS_DEVICE RowNumbers row_numbers(const void* data, IndexType type) {
+__device__ __forceinline__ RowNumbers row_numbers(const void* data, IndexType type) {
   return {data, type == IndexType::kInt64};
 }
 
-RECSYS_DEVICE bool is_row(int64_t row, int64_t num_table_rows) {
+__device__ __forceinline__ bool is_row(int64_t row, int64_t num_table_rows) {
   return row >= 0 && row < num_table_rows;
 }
 
-// The place of a thread among the teams of a launch.
+// The number of a thread among the teams of a launch.
 struct Team {
   int lanes;        // of a team: a power of two, at most a warp
   int lane;         // of this thread in its team
   int in_block;     // number of this team in its block
   int block_teams;  // teams of a block
+  int block;        // of this thread
 
-  RECSYS_DEVICE explicit Team(int lanes_of_team)
+  __device__ __forceinline__ explicit Team(int lanes_of_team)
       : lanes(lanes_of_team),
-        lane(thread_index() & (lanes_of_team - 1)),
-        in_block(thread_index() / lanes_of_team),
-        block_teams(block_size() / lanes_of_team) {}
+        lane(static_cast<int>(threadIdx.x) & (lanes_of_team - 1)),
+        in_block(static_cast<int>(threadIdx.x) / lanes_of_team),
+        block_teams(static_cast<int>(blockDim.x) / lanes_of_team),
+        block(static_cast<int>(blockIdx.x)) {}
 
   // Number of this team in the launch.
-  RECSYS_DEVICE int64_t index() const {
-    return static_cast<int64_t>(block_index()) * block_teams + in_block;
+  __device__ __forceinline__ int64_t index() const {
+    return static_cast<int64_t>(block) * block_teams + in_block;
   }
 
   // Sum over the lanes of the team. All lanes of the warp must come here together.
   template <typename T>
-  RECSYS_DEVICE T sum(T value) const {
+  __device__ __forceinline__ T sum(T value) const {
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
-      value += shuffle_xor(value, distance);
+      value += __shfl_xor_sync(kAllLanes, value, distance);
     }
     return value;
   }

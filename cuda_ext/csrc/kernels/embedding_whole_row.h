@@ -11,8 +11,9 @@ namespace recsys::kernels {
 // Applies the sum at `sums` to a row; row -1 applies nothing, yet takes part. All lanes of the warp
 // must come here together. Each lane reads the sums that it wrote itself.
 template <typename Rule, typename Format, int Width>
-RECSYS_DEVICE void apply_row_by(const UpdateArguments& arguments, const StepScalars& scalars,
-                                const Team& team, int64_t row, const float* sums) {
+__device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
+                                             const StepScalars& scalars, const Team& team,
+                                             int64_t row, const float* sums) {
   float rate = scalars.lr;
   if constexpr (Rule::kRowStates > 0) {
     const float state = row < 0 ? 0.0f : arguments.state[0][row];
@@ -36,16 +37,18 @@ RECSYS_DEVICE void apply_row_by(const UpdateArguments& arguments, const StepScal
 }
 
 template <typename Format, int Width>
-RECSYS_DEVICE void apply_row_in(const UpdateArguments& arguments, const StepScalars& scalars,
-                                const Team& team, int64_t row, const float* sums) {
+__device__ __forceinline__ void apply_row_in(const UpdateArguments& arguments,
+                                             const StepScalars& scalars, const Team& team,
+                                             int64_t row, const float* sums) {
   with_rule<DeviceMath>(arguments.rule, [&](auto rule) {
     apply_row_by<decltype(rule), Format, Width>(arguments, scalars, team, row, sums);
   });
 }
 
 template <int Width>
-RECSYS_DEVICE void apply_row(const UpdateArguments& arguments, const StepScalars& scalars,
-                             const Team& team, int64_t row, const float* sums) {
+__device__ __forceinline__ void apply_row(const UpdateArguments& arguments,
+                                          const StepScalars& scalars, const Team& team, int64_t row,
+                                          const float* sums) {
   if (arguments.table_dtype == Dtype::kFloat32) {
     apply_row_in<Float32Format, Width>(arguments, scalars, team, row, sums);
   } else if (arguments.table_low == nullptr) {
@@ -57,8 +60,8 @@ RECSYS_DEVICE void apply_row(const UpdateArguments& arguments, const StepScalars
 
 // A part of a gradient row of any type, as float32.
 template <int Width>
-RECSYS_DEVICE RowPart<float, Width> load_gradient(const UpdateArguments& arguments,
-                                                  int64_t element) {
+__device__ __forceinline__ RowPart<float, Width> load_gradient(const UpdateArguments& arguments,
+                                                               int64_t element) {
   RowPart<float, Width> part;
   const auto convert_from = [&](const auto* gradients) {
     const auto raw = load_part<Width>(gradients, element);
@@ -79,8 +82,8 @@ RECSYS_DEVICE RowPart<float, Width> load_gradient(const UpdateArguments& argumen
 
 // Sums the gradients of sorted positions [begin, end), in order, to `target`.
 template <int Width>
-RECSYS_DEVICE void sum_lookups(const UpdateArguments& arguments, const Team& team, int64_t begin,
-                               int64_t end, float* target) {
+__device__ __forceinline__ void sum_lookups(const UpdateArguments& arguments, const Team& team,
+                                            int64_t begin, int64_t end, float* target) {
   constexpr int kInFlight = 4;
   for (int64_t column = team.lane * Width; column < arguments.dim; column += team.lanes * Width) {
     RowPart<float, Width> sum = {};
@@ -111,7 +114,7 @@ RECSYS_DEVICE void sum_lookups(const UpdateArguments& arguments, const Team& tea
 
 // First kernel of the sorted update for any row length and alignment; one warp per chunk.
 template <int Width>
-RECSYS_KERNEL(update_chunks_of_any_rows)(UpdateArguments arguments, ChunkSums chunk_sums) {
+__global__ void update_chunks_of_any_rows(UpdateArguments arguments, ChunkSums chunk_sums) {
   if (arguments.overflow != nullptr && *arguments.overflow) {
     return;
   }

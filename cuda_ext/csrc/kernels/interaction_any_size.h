@@ -12,29 +12,33 @@ constexpr int kSpacedRow = kChunkColumns + 1;  // numbers of a column then lie i
 constexpr int kTile = 4;  // a thread makes 4 x 4 products, so that a read serves four of them
 constexpr int kBackwardThreads = 128;
 
-RECSYS_HOST_DEVICE int round_up_to_tile(int count) { return (count + kTile - 1) / kTile * kTile; }
+__host__ __device__ __forceinline__ int round_up_to_tile(int count) {
+  return (count + kTile - 1) / kTile * kTile;
+}
 
 // Tiles of the lower triangle, diagonal ones included.
-RECSYS_HOST_DEVICE int triangle_tiles(int num_vectors) {
+__host__ __device__ __forceinline__ int triangle_tiles(int num_vectors) {
   const int rows = (num_vectors + kTile - 1) / kTile;
   return rows * (rows + 1) / 2;
 }
 
 // One thread per tile at least.
-RECSYS_HOST_DEVICE int forward_threads(int num_vectors) {
+__host__ __device__ __forceinline__ int forward_threads(int num_vectors) {
   return (triangle_tiles(num_vectors) + kWarpSize - 1) / kWarpSize * kWarpSize;
 }
 
 // Shared memory, in Sums: a chunk of all vectors, and in the backward pass the matrix of pairs.
-RECSYS_HOST_DEVICE int forward_shared_numbers(int num_vectors) { return num_vectors * kSpacedRow; }
-RECSYS_HOST_DEVICE int backward_shared_numbers(int num_vectors) {
+__host__ __device__ __forceinline__ int forward_shared_numbers(int num_vectors) {
+  return num_vectors * kSpacedRow;
+}
+__host__ __device__ __forceinline__ int backward_shared_numbers(int num_vectors) {
   const int size = round_up_to_tile(num_vectors);
   return size * size + num_vectors * kChunkColumns;
 }
 
 // Element `i` of an array of any type. Sum is float or double.
 template <typename Sum>
-RECSYS_DEVICE Sum read_number(const void* data, Dtype dtype, int64_t i) {
+__device__ __forceinline__ Sum read_number(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
     case Dtype::kFloat32:
       return static_cast<Sum>(static_cast<const float*>(data)[i]);
@@ -49,7 +53,7 @@ RECSYS_DEVICE Sum read_number(const void* data, Dtype dtype, int64_t i) {
 }
 
 template <typename Sum>
-RECSYS_DEVICE void write_number(void* data, Dtype dtype, int64_t i, Sum value) {
+__device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i, Sum value) {
   switch (dtype) {
     case Dtype::kFloat32:
       static_cast<float*>(data)[i] = static_cast<float>(value);
@@ -67,8 +71,8 @@ RECSYS_DEVICE void write_number(void* data, Dtype dtype, int64_t i, Sum value) {
 }
 
 template <typename Sum>
-RECSYS_DEVICE Sum read_vector(const InteractionArguments& arguments, int64_t sample, int vector,
-                              int column) {
+__device__ __forceinline__ Sum read_vector(const InteractionArguments& arguments, int64_t sample,
+                                           int vector, int column) {
   if (vector == 0) {
     return read_number<Sum>(arguments.first, arguments.dtype,
                             sample * arguments.first_stride + column);
@@ -96,10 +100,10 @@ RECSYS_DEVICE Sum read_vector(const InteractionArguments& arguments, int64_t sam
 
 // Columns [base, base + kChunkColumns) of all vectors to shared memory, zeros beyond the last.
 template <int kStride, typename Sum>
-RECSYS_DEVICE void stage_chunk(const InteractionArguments& arguments, int64_t sample, int base,
-                               SharedPointer<Sum> values) {
+__device__ __forceinline__ void stage_chunk(const InteractionArguments& arguments, int64_t sample,
+                                            int base, SharedPointer<Sum> values) {
 #pragma unroll 4
-  for (int i = thread_index(); i < arguments.num_vectors * kChunkColumns; i += block_size()) {
+  for (int i = threadIdx.x; i < arguments.num_vectors * kChunkColumns; i += blockDim.x) {
     const int vector = i / kChunkColumns;
     const int column = base + i % kChunkColumns;
     values[vector * kStride + i % kChunkColumns] =
@@ -111,8 +115,8 @@ RECSYS_DEVICE void stage_chunk(const InteractionArguments& arguments, int64_t sa
 // last vector is not used, so the last is read instead. Chunks are added up by themselves first:
 // the rounding errors of a long sum stay as small as those of a blocked matrix product.
 template <typename Sum>
-RECSYS_DEVICE void add_tile(Sum (&products)[kTile][kTile], SharedPointer<Sum> values, int row,
-                            int column, int last) {
+__device__ __forceinline__ void add_tile(Sum (&products)[kTile][kTile], SharedPointer<Sum> values,
+                                         int row, int column, int last) {
   Sum chunk[kTile][kTile] = {};
 #pragma unroll 4
   for (int k = 0; k < kChunkColumns; ++k) {
@@ -138,8 +142,8 @@ RECSYS_DEVICE void add_tile(Sum (&products)[kTile][kTile], SharedPointer<Sum> va
 }
 
 template <typename Sum>
-RECSYS_KERNEL(interact_vectors_of_any_size)(InteractionArguments arguments) {
-  const int thread = thread_index();
+__global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
+  const int thread = threadIdx.x;
   const bool self = arguments.self_interaction;
   const bool has_tile = thread < triangle_tiles(arguments.num_vectors);
   const int pairs_end = arguments.dim + pair_count(arguments.num_vectors, self);
@@ -150,19 +154,19 @@ RECSYS_KERNEL(interact_vectors_of_any_size)(InteractionArguments arguments) {
   }
   const int row = kTile * tile_row;
   const int column = kTile * (thread - tile_row * (tile_row + 1) / 2);
-  for (int64_t sample = block_index(); sample < arguments.batch; sample += grid_size()) {
+  for (int64_t sample = blockIdx.x; sample < arguments.batch; sample += gridDim.x) {
     const int64_t begin = sample * arguments.width;
     Sum products[kTile][kTile] = {};
     for (int base = 0; base < arguments.dim; base += kChunkColumns) {
       stage_chunk<kSpacedRow>(arguments, sample, base, values);
-      sync_block();
+      __syncthreads();
       if (has_tile) {
         add_tile(products, values, row, column, arguments.num_vectors - 1);
       }
-      for (int i = thread; i < kChunkColumns && base + i < arguments.dim; i += block_size()) {
+      for (int i = thread; i < kChunkColumns && base + i < arguments.dim; i += blockDim.x) {
         write_number<Sum>(arguments.output, arguments.dtype, begin + base + i, values[i]);
       }
-      sync_block();
+      __syncthreads();
     }
     for (int i = 0; has_tile && i < kTile * kTile; ++i) {
       const int a = row + i / kTile;
@@ -173,7 +177,7 @@ RECSYS_KERNEL(interact_vectors_of_any_size)(InteractionArguments arguments) {
                      products[i / kTile][i % kTile]);
       }
     }
-    for (int i = pairs_end + thread; i < arguments.width; i += block_size()) {
+    for (int i = pairs_end + thread; i < arguments.width; i += blockDim.x) {
       write_number(arguments.output, arguments.dtype, begin + i, Sum{0});
     }
   }
@@ -181,11 +185,11 @@ RECSYS_KERNEL(interact_vectors_of_any_size)(InteractionArguments arguments) {
 
 // The symmetric matrix of the gradients of pairs, zeros beyond the last vector.
 template <typename Sum>
-RECSYS_DEVICE void stage_pair_gradients(const InteractionArguments& arguments, int64_t sample,
-                                        SharedPointer<Sum> weights) {
+__device__ __forceinline__ void stage_pair_gradients(const InteractionArguments& arguments,
+                                                     int64_t sample, SharedPointer<Sum> weights) {
   const int size = round_up_to_tile(arguments.num_vectors);
   const bool self = arguments.self_interaction;
-  for (int i = thread_index(); i < size * size; i += block_size()) {
+  for (int i = threadIdx.x; i < size * size; i += blockDim.x) {
     const int a = i / size > i % size ? i / size : i % size;
     const int b = i / size > i % size ? i % size : i / size;
     Sum weight = 0;
@@ -199,11 +203,12 @@ RECSYS_DEVICE void stage_pair_gradients(const InteractionArguments& arguments, i
 
 // Adds up and writes a chunk's gradients; a thread makes one column of four vectors at a time.
 template <typename Sum>
-RECSYS_DEVICE void write_chunk_gradients(const InteractionArguments& arguments, int64_t sample,
-                                         int base, SharedPointer<Sum> weights,
-                                         SharedPointer<Sum> values) {
+__device__ __forceinline__ void write_chunk_gradients(const InteractionArguments& arguments,
+                                                      int64_t sample, int base,
+                                                      SharedPointer<Sum> weights,
+                                                      SharedPointer<Sum> values) {
   const int size = round_up_to_tile(arguments.num_vectors);
-  for (int i = thread_index(); i < size / kTile * kChunkColumns; i += block_size()) {
+  for (int i = threadIdx.x; i < size / kTile * kChunkColumns; i += blockDim.x) {
     const int first = i / kChunkColumns * kTile;
     const int column = base + i % kChunkColumns;
     Sum sums[kTile] = {};
@@ -233,17 +238,17 @@ RECSYS_DEVICE void write_chunk_gradients(const InteractionArguments& arguments, 
 }
 
 template <typename Sum>
-RECSYS_KERNEL(interact_vectors_of_any_size_backward)(InteractionArguments arguments) {
+__global__ void interact_vectors_of_any_size_backward(InteractionArguments arguments) {
   const int size = round_up_to_tile(arguments.num_vectors);
   const SharedPointer<Sum> weights = dynamic_shared<Sum>();
   const SharedPointer<Sum> values = weights + size * size;
-  for (int64_t sample = block_index(); sample < arguments.batch; sample += grid_size()) {
+  for (int64_t sample = blockIdx.x; sample < arguments.batch; sample += gridDim.x) {
     stage_pair_gradients(arguments, sample, weights);
     for (int base = 0; base < arguments.dim; base += kChunkColumns) {
       stage_chunk<kChunkColumns>(arguments, sample, base, values);
-      sync_block();
+      __syncthreads();
       write_chunk_gradients(arguments, sample, base, weights, values);
-      sync_block();
+      __syncthreads();
     }
   }
 }

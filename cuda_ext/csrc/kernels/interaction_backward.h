@@ -14,8 +14,9 @@ namespace recsys::kernels {
 
 // Gradient of the product of two vectors, twice that where they are the same one.
 template <typename Element>
-RECSYS_DEVICE float pair_gradient(SharedPointer<Element> gradient,
-                                  const InteractionArguments& arguments, int a, int b) {
+__device__ __forceinline__ float pair_gradient(SharedPointer<Element> gradient,
+                                               const InteractionArguments& arguments, int a,
+                                               int b) {
   const int row = a > b ? a : b;
   const int column = a > b ? b : a;
   if (row >= arguments.num_vectors || (row == column && !arguments.self_interaction)) {
@@ -28,16 +29,16 @@ RECSYS_DEVICE float pair_gradient(SharedPointer<Element> gradient,
 
 // The vector that part `part` of a step's operand comes from.
 template <typename Element>
-RECSYS_DEVICE int vector_of(int step, int part, int lane) {
+__device__ __forceinline__ int vector_of(int step, int part, int lane) {
   constexpr int kPer = kPerRegister<Element>;
   return 8 * kPer * step + kPer * (lane % 4) + part % kPer + 4 * kPer * (part / kPer);
 }
 
 // One register of the left operand: gradients of the pairs of `row` and the vectors of a step.
 template <typename Element>
-RECSYS_DEVICE uint32_t pair_gradients(SharedPointer<Element> gradient,
-                                      const InteractionArguments& arguments, int row, int step,
-                                      int half, int lane) {
+__device__ __forceinline__ uint32_t pair_gradients(SharedPointer<Element> gradient,
+                                                   const InteractionArguments& arguments, int row,
+                                                   int step, int half, int lane) {
   constexpr int kPer = kPerRegister<Element>;
   const int vector = vector_of<Element>(step, half * kPer, lane);
   const float low = pair_gradient(gradient, arguments, row, vector);
@@ -50,8 +51,8 @@ RECSYS_DEVICE uint32_t pair_gradients(SharedPointer<Element> gradient,
 
 // Number `i` of the rows of a step as the right operand.
 template <typename Element>
-RECSYS_DEVICE uint32_t operand_of_rows(const Vector (&rows)[2 * kPerRegister<Element>], int half,
-                                       int i) {
+__device__ __forceinline__ uint32_t operand_of_rows(const Vector (&rows)[2 * kPerRegister<Element>],
+                                                    int half, int i) {
   if constexpr (kPerRegister<Element> == 1) {
     return to_operand<Element>(rows[half].words[i]);
   } else {
@@ -63,8 +64,8 @@ RECSYS_DEVICE uint32_t operand_of_rows(const Vector (&rows)[2 * kPerRegister<Ele
 
 // Where row `vector` of the result goes.
 template <typename Element>
-RECSYS_DEVICE Element* result_row(const InteractionArguments& arguments, int64_t sample,
-                                  int vector) {
+__device__ __forceinline__ Element* result_row(const InteractionArguments& arguments,
+                                               int64_t sample, int vector) {
   return vector == 0 ? static_cast<Element*>(arguments.first_gradient) +
                            sample * arguments.first_gradient_stride
                      : static_cast<Element*>(arguments.rest_gradient) +
@@ -72,12 +73,12 @@ RECSYS_DEVICE Element* result_row(const InteractionArguments& arguments, int64_t
 }
 
 template <typename Element>
-RECSYS_DEVICE Vector pack_vector(const float (&values)[kPerVector<Element>]) {
+__device__ __forceinline__ Vector pack_vector(const float (&values)[kPerVector<Element>]) {
   Vector vector;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (kPerRegister<Element> == 1) {
-      vector.words[i] = bits_of_float(values[i]);
+      vector.words[i] = __float_as_uint(values[i]);
     } else {
       vector.words[i] = pack_pair<Element>(values[2 * i], values[2 * i + 1]);
     }
@@ -88,10 +89,10 @@ RECSYS_DEVICE Vector pack_vector(const float (&values)[kPerVector<Element>]) {
 // Stores 16 rows of the result from column `base` on. The first vector was copied to the output
 // too, and its gradient gets what came through the copy.
 template <typename Element>
-RECSYS_DEVICE void store_block(const float (&sums)[kPerVector<Element>][4],
-                               SharedPointer<Element> gradient,
-                               const InteractionArguments& arguments, int64_t sample, int block,
-                               int base, int lane) {
+__device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Element>][4],
+                                            SharedPointer<Element> gradient,
+                                            const InteractionArguments& arguments, int64_t sample,
+                                            int block, int base, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int vector = 16 * block + lane / 4 + 8 * (i / 2);
@@ -123,9 +124,10 @@ struct BackwardShape {
 };
 
 template <typename Element, int kStripBlocks, int kSteps>
-RECSYS_DEVICE void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
-                                SharedPointer<Element> gradient,
-                                const InteractionArguments& arguments, int strip, int lane) {
+__device__ __forceinline__ void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                             SharedPointer<Element> gradient,
+                                             const InteractionArguments& arguments, int strip,
+                                             int lane) {
 #pragma unroll
   for (int i = 0; i < kStripBlocks * kSteps * 4; ++i) {
     const int block = i / (kSteps * 4);
@@ -137,11 +139,11 @@ RECSYS_DEVICE void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
 
 // Makes a strip's columns [base, base + kColumns) from what a lane has of them.
 template <typename Element, int kStripBlocks, int kSteps, int kParts>
-RECSYS_DEVICE void make_columns(const Vector (&rows)[kSteps][kParts],
-                                const uint32_t (&weights)[kStripBlocks][kSteps][4],
-                                SharedPointer<Element> gradient,
-                                const InteractionArguments& arguments, int64_t sample, int strip,
-                                int base, int lane) {
+__device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kParts],
+                                             const uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                             SharedPointer<Element> gradient,
+                                             const InteractionArguments& arguments, int64_t sample,
+                                             int strip, int base, int lane) {
 #pragma unroll
   for (int block = 0; block < kStripBlocks; ++block) {
     float sums[kPerVector<Element>][4] = {};
@@ -159,16 +161,16 @@ RECSYS_DEVICE void make_columns(const Vector (&rows)[kSteps][kParts],
 }
 
 template <typename Element, typename Table, int kBlocks>
-RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
+__global__ void interact_vectors_backward(InteractionArguments arguments) {
   using Shape = BackwardShape<Element, kBlocks>;
   constexpr int kSteps = Shape::kSteps;
   constexpr int kParts = Shape::kParts;
   constexpr int kStripBlocks = Shape::kStripBlocks;
-  const int warp = thread_index() / kWarpSize;
-  const int lane = thread_index() % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
   const SharedPointer<Element> gradient = dynamic_shared<Element>() + warp * arguments.width;
-  for (int64_t sample = static_cast<int64_t>(block_index()) * kBlockWarps + warp;
-       sample < arguments.batch; sample += static_cast<int64_t>(grid_size()) * kBlockWarps) {
+  for (int64_t sample = static_cast<int64_t>(blockIdx.x) * kBlockWarps + warp;
+       sample < arguments.batch; sample += static_cast<int64_t>(gridDim.x) * kBlockWarps) {
     const Element* given =
         static_cast<const Element*>(arguments.gradient) + sample * arguments.width;
     for (int column = lane * kPerVector<Element>; column < arguments.width;
@@ -182,7 +184,7 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
       sources[i / kParts][i % kParts] =
           find_vector<Element, Table>(arguments, sample, vector, i == 0);
     }
-    sync_warp();
+    __syncwarp();
 #pragma unroll 1
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];
@@ -198,7 +200,7 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
               load_stored_part<Element, Table>(source, column, arguments.dim), source.is_first);
           if constexpr (sizeof(Table) > sizeof(Element) && kBlocks > 2) {
             if (i % 8 == 7) {
-              sync_warp();  // no more loads are under way than registers hold
+              __syncwarp();  // no more loads are under way than registers hold
             }
           }
         }
@@ -206,7 +208,7 @@ RECSYS_KERNEL(interact_vectors_backward)(InteractionArguments arguments) {
                                             lane);
       }
     }
-    sync_warp();  // the next sample overwrites the gradients
+    __syncwarp();  // the next sample overwrites the gradients
   }
 }
 

@@ -19,8 +19,8 @@ constexpr int kTriangleTiles = kBlocks * (kBlocks + 1);
 
 // Adds the products of 64 bytes of each row; words[block][half] belong to rows g and g + 8.
 template <typename Element, int kBlocks>
-RECSYS_DEVICE void add_products(float (&products)[kTriangleTiles<kBlocks>][4],
-                                const Vector (&words)[kBlocks][2]) {
+__device__ __forceinline__ void add_products(float (&products)[kTriangleTiles<kBlocks>][4],
+                                             const Vector (&words)[kBlocks][2]) {
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     uint32_t operands[kBlocks][4];
@@ -41,9 +41,9 @@ RECSYS_DEVICE void add_products(float (&products)[kTriangleTiles<kBlocks>][4],
 
 // Writes the products of this lane to their places, and the padding.
 template <typename Element, int kBlocks>
-RECSYS_DEVICE void write_products(const float (&products)[kTriangleTiles<kBlocks>][4],
-                                  SharedPointer<Element> output,
-                                  const InteractionArguments& arguments, int lane) {
+__device__ __forceinline__ void write_products(const float (&products)[kTriangleTiles<kBlocks>][4],
+                                               SharedPointer<Element> output,
+                                               const InteractionArguments& arguments, int lane) {
   const bool self = arguments.self_interaction;
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
@@ -67,16 +67,16 @@ RECSYS_DEVICE void write_products(const float (&products)[kTriangleTiles<kBlocks
 }
 
 template <typename Element, typename Table, int kBlocks>
-RECSYS_KERNEL(interact_vectors)(InteractionArguments arguments) {
+__global__ void interact_vectors(InteractionArguments arguments) {
   using Part = StoredPart<Element, Table>;
   constexpr int kColumns = 4 * kPerVector<Element>;                   // 64 bytes of a row
   constexpr int kInFlight = 64 / (kBlocks * 2 * Part::kVectors * 4);  // 64 registers of loads
-  const int warp = thread_index() / kWarpSize;
-  const int lane = thread_index() % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
   const int dim = arguments.dim;
   const SharedPointer<Element> row = dynamic_shared<Element>() + warp * arguments.width;
-  for (int64_t sample = static_cast<int64_t>(block_index()) * kBlockWarps + warp;
-       sample < arguments.batch; sample += static_cast<int64_t>(grid_size()) * kBlockWarps) {
+  for (int64_t sample = static_cast<int64_t>(blockIdx.x) * kBlockWarps + warp;
+       sample < arguments.batch; sample += static_cast<int64_t>(gridDim.x) * kBlockWarps) {
     VectorSource sources[kBlocks][2];
 #pragma unroll
     for (int i = 0; i < kBlocks * 2; ++i) {
@@ -113,13 +113,13 @@ RECSYS_KERNEL(interact_vectors)(InteractionArguments arguments) {
       }
     }
     write_products<Element, kBlocks>(products, row, arguments, lane);
-    sync_warp();
+    __syncwarp();
     Element* output = static_cast<Element*>(arguments.output) + sample * arguments.width;
     for (int column = lane * kPerVector<Element>; column < arguments.width;
          column += kWarpSize * kPerVector<Element>) {
       store_vector(output + column, load_vector(row + column));
     }
-    sync_warp();  // the next sample writes the row anew
+    __syncwarp();  // the next sample writes the row anew
   }
 }
 

@@ -5,8 +5,8 @@
 // takes a sample. Lane 4 g + t, in the naming of the PTX manual: g is its row, t its place in it.
 #pragma once
 
+#include "../cuda/intrinsics.cuh"
 #include "../op_arguments.h"
-#include "../portable.h"
 
 namespace recsys::kernels {
 
@@ -20,16 +20,17 @@ template <typename Element>
 constexpr int kPerRegister = static_cast<int>(4 / sizeof(Element));
 
 // Place of pair (row, column), column <= row, in the output after the first vector.
-RECSYS_DEVICE int pair_index(int row, int column, bool self_interaction) {
+__device__ __forceinline__ int pair_index(int row, int column, bool self_interaction) {
   return row * (row + (self_interaction ? 1 : -1)) / 2 + column;
 }
 
-RECSYS_DEVICE int pair_count(int num_vectors, bool self_interaction) {
+__device__ __forceinline__ int pair_count(int num_vectors, bool self_interaction) {
   return num_vectors * (num_vectors + (self_interaction ? 1 : -1)) / 2;
 }
 
 // Row of the table that a vector is read from, or -1 where there is none.
-RECSYS_DEVICE int64_t table_row(const InteractionArguments& arguments, int64_t sample, int vector) {
+__device__ __forceinline__ int64_t table_row(const InteractionArguments& arguments, int64_t sample,
+                                             int vector) {
   const int64_t position = sample * (arguments.num_vectors - 1) + vector - 1;
   const int64_t row = arguments.row_type == IndexType::kInt64
                           ? static_cast<const int64_t*>(arguments.rows)[position]
@@ -45,8 +46,8 @@ struct VectorSource {
 
 // `may_be_first` is known when compiling: the other places of a lane need no code for vector 0.
 template <typename Element, typename Table>
-RECSYS_DEVICE VectorSource find_vector(const InteractionArguments& arguments, int64_t sample,
-                                       int vector, bool may_be_first) {
+__device__ __forceinline__ VectorSource find_vector(const InteractionArguments& arguments,
+                                                    int64_t sample, int vector, bool may_be_first) {
   if (may_be_first && vector == 0) {
     const auto* first = static_cast<const Element*>(arguments.first);
     return {reinterpret_cast<const char*>(first + sample * arguments.first_stride), true};
@@ -74,8 +75,8 @@ struct StoredPart {
 
 // Loads only: several of these are under way before the first is converted.
 template <typename Element, typename Table>
-RECSYS_DEVICE StoredPart<Element, Table> load_stored_part(const VectorSource& source, int column,
-                                                          int dim) {
+__device__ __forceinline__ StoredPart<Element, Table> load_stored_part(const VectorSource& source,
+                                                                       int column, int dim) {
   StoredPart<Element, Table> part = {};
   if (source.data != nullptr && column < dim) {
     const int size = static_cast<int>(source.is_first ? sizeof(Element) : sizeof(Table));
@@ -92,7 +93,8 @@ RECSYS_DEVICE StoredPart<Element, Table> load_stored_part(const VectorSource& so
 
 // The part as Elements, gathered rows rounded to nearest even.
 template <typename Element, typename Table>
-RECSYS_DEVICE Vector to_elements(const StoredPart<Element, Table>& part, bool is_first) {
+__device__ __forceinline__ Vector to_elements(const StoredPart<Element, Table>& part,
+                                              bool is_first) {
   if constexpr (StoredPart<Element, Table>::kVectors == 1) {
     return part.vectors[0];
   } else {
@@ -100,8 +102,8 @@ RECSYS_DEVICE Vector to_elements(const StoredPart<Element, Table>& part, bool is
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Vector& half = part.vectors[i / 2];
-      const uint32_t packed = pack_pair<Element>(float_of_bits(half.words[i % 2 * 2]),
-                                                 float_of_bits(half.words[i % 2 * 2 + 1]));
+      const uint32_t packed = pack_pair<Element>(__uint_as_float(half.words[i % 2 * 2]),
+                                                 __uint_as_float(half.words[i % 2 * 2 + 1]));
       elements.words[i] = is_first ? part.vectors[0].words[i] : packed;
     }
     return elements;
@@ -110,9 +112,9 @@ RECSYS_DEVICE Vector to_elements(const StoredPart<Element, Table>& part, bool is
 
 // A word of Elements as an operand of the tensor cores.
 template <typename Element>
-RECSYS_DEVICE uint32_t to_operand(uint32_t word) {
+__device__ __forceinline__ uint32_t to_operand(uint32_t word) {
   if constexpr (std::is_same_v<Element, float>) {
-    return round_to_tf32(float_of_bits(word));
+    return round_to_tf32(__uint_as_float(word));
   } else {
     return word;
   }

@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "portable.h"
+#include "cuda/intrinsics.cuh"
+#include "cuda/launch.cuh"
 
 namespace {
 
@@ -16,18 +17,18 @@ constexpr int kConversions = 4096;
 // Small integers, so that every product and sum is exact; `i` numbers the registers of the warp.
 // Of tf32 the device drops the low 13 bits: they are filled with ones.
 template <typename T>
-RECSYS_DEVICE uint32_t operand(int i) {
+__device__ __forceinline__ uint32_t operand(int i) {
   const auto integer = [](int j) { return static_cast<float>((j * 37 + j / 11) % 17 - 8); };
   if constexpr (std::is_same_v<T, float>) {
-    return bits_of_float(integer(i)) | 0x1fffu;
+    return __float_as_uint(integer(i)) | 0x1fffu;
   } else {
     return pack_pair<T>(integer(2 * i), integer(2 * i + 1));
   }
 }
 
 template <typename T>
-RECSYS_KERNEL(multiply)(float* products) {
-  const int lane = thread_index();
+__global__ void multiply(float* products) {
+  const int lane = threadIdx.x;
   uint32_t a[4];
   uint32_t b[2];
   float c[4];
@@ -45,27 +46,27 @@ RECSYS_KERNEL(multiply)(float* products) {
 }
 
 // Bits spread over all signs and exponents, then those next to halfway between two results.
-RECSYS_DEVICE uint32_t pattern(int i) {
+__device__ __forceinline__ uint32_t pattern(int i) {
   const uint32_t spread = static_cast<uint32_t>(i) * 0x9e3779b9u;
   return i % 2 == 0 ? spread : (spread & 0xfffff000u) | (i % 4 == 1 ? 0x0u : 0x1000u);
 }
 
-RECSYS_KERNEL(convert_patterns)(uint32_t* words) {
-  for (int i = thread_index(); i < kConversions; i += block_size()) {
-    const float value = float_of_bits(pattern(i));
+__global__ void convert_patterns(uint32_t* words) {
+  for (int i = threadIdx.x; i < kConversions; i += blockDim.x) {
+    const float value = __uint_as_float(pattern(i));
     words[i] = pack_pair<bfloat16>(value, 1.0f);
     words[kConversions + i] = pack_pair<float16>(value, 1.0f);
     words[2 * kConversions + i] = round_to_tf32(value);
     words[3 * kConversions + i] = convert<bfloat16>(value).bits;
     words[4 * kConversions + i] = convert<float16>(value).bits;
     const auto half = static_cast<uint16_t>(i * 16 + i / 256);
-    words[5 * kConversions + i] = bits_of_float(to_float(float16{half}));
+    words[5 * kConversions + i] = __float_as_uint(to_float(float16{half}));
   }
 }
 
-RECSYS_KERNEL(add_vectors)(float* sums) {
+__global__ void add_vectors(float* sums) {
   const float values[4] = {1, 2, 3, 4};
-  atomic_add_vector(sums + 4 * (thread_index() % 4), values);
+  atomic_add_vector(sums + 4 * (threadIdx.x % 4), values);
 }
 
 template <typename T>
@@ -100,7 +101,7 @@ void print(const char* name, const T* words, int count) {
 template <typename T>
 void print_products(const char* name) {
   float* products = zeros<float>(kLanes * 4);
-  if (RECSYS_LAUNCH(multiply<T>, 1, kLanes, 0, nullptr, products) != 0) {
+  if (launch(multiply<T>, 1, kLanes, 0, nullptr, products) != 0) {
     std::exit(2);
   }
   print(name, products, kLanes * 4);
@@ -116,8 +117,8 @@ int main() {
                          "to_bfloat16",   "to_float16",   "from_float16"};
   uint32_t* words = zeros<uint32_t>(6 * kConversions);
   float* sums = zeros<float>(16);
-  if (RECSYS_LAUNCH(convert_patterns, 1, 128, 0, nullptr, words) != 0 ||
-      RECSYS_LAUNCH(add_vectors, 1, 64, 0, nullptr, sums) != 0) {
+  if (launch(convert_patterns, 1, 128, 0, nullptr, words) != 0 ||
+      launch(add_vectors, 1, 64, 0, nullptr, sums) != 0) {
     return 2;
   }
   for (int i = 0; i < 6; ++i) {

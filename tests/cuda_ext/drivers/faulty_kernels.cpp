@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <string>
 
-#include "portable.h"
+#include "cuda/intrinsics.cuh"
+#include "cuda/launch.cuh"
 
 namespace {
 
@@ -13,103 +14,103 @@ using namespace recsys;
 constexpr int kThreads = 64;
 
 // A lane reads what its neighbour has written; `syncs` says whether a barrier lies between.
-RECSYS_KERNEL(pass_in_warp)(bool syncs, float* sums) {
+__global__ void pass_in_warp(bool syncs, float* sums) {
   const SharedPointer<float> shared = dynamic_shared<float>();
-  const int thread = thread_index();
+  const int thread = threadIdx.x;
   shared[thread] = 1.0f;
   if (syncs) {
-    sync_warp();
+    __syncwarp();
   } else {
-    shuffle(0, 0);  // all lanes have come here, yet memory is not ordered
+    __shfl_sync(kAllLanes, 0, 0);  // all lanes have come here, yet memory is not ordered
   }
   sums[thread] = shared[thread ^ 1];
 }
 
 // The same across the warps of a block: a barrier of a warp is not enough.
-RECSYS_KERNEL(pass_in_block)(bool syncs, float* sums) {
+__global__ void pass_in_block(bool syncs, float* sums) {
   const SharedPointer<float> shared = dynamic_shared<float>();
-  const int thread = thread_index();
+  const int thread = threadIdx.x;
   shared[thread] = 1.0f;
   if (syncs) {
-    sync_block();
+    __syncthreads();
   } else {
-    sync_warp();
+    __syncwarp();
   }
   sums[thread] = shared[(thread + 32) % kThreads];
 }
 
 // A number is overwritten that another lane may still have to read.
-RECSYS_KERNEL(overwrite_in_warp)(bool syncs, float* sums) {
+__global__ void overwrite_in_warp(bool syncs, float* sums) {
   const SharedPointer<float> shared = dynamic_shared<float>();
-  const int thread = thread_index();
+  const int thread = threadIdx.x;
   shared[thread] = 1.0f;
-  sync_warp();
+  __syncwarp();
   const float read = shared[thread ^ 1];
   if (syncs) {
-    sync_warp();
+    __syncwarp();
   }
   shared[thread] = read + 1;
   sums[thread] = read;
 }
 
-RECSYS_KERNEL(diverge_at_block_barrier)(bool all, float* sums) {
-  if (all || thread_index() != 5) {
-    sync_block();
+__global__ void diverge_at_block_barrier(bool all, float* sums) {
+  if (all || threadIdx.x != 5) {
+    __syncthreads();
   } else {
-    sync_warp();
+    __syncwarp();
   }
-  sums[thread_index()] = 0;
+  sums[threadIdx.x] = 0;
 }
 
-RECSYS_KERNEL(diverge_in_operation)(bool all, float* sums) {
-  const int thread = thread_index();
-  sums[thread] = all || thread % 32 < 16 ? shuffle_xor(1.0f, 1) : static_cast<float>(ballot(true));
+__global__ void diverge_in_operation(bool all, float* sums) {
+  const int thread = threadIdx.x;
+  sums[thread] = all || thread % 32 < 16 ? __shfl_xor_sync(kAllLanes, 1.0f, 1)
+                                         : static_cast<float>(__ballot_sync(kAllLanes, true));
 }
 
-RECSYS_KERNEL(shuffle_from_left_lane)(bool all, float* sums) {
-  if (!all && thread_index() % 32 == 31) {
+__global__ void shuffle_from_left_lane(bool all, float* sums) {
+  if (!all && threadIdx.x % 32 == 31) {
     return;
   }
-  sums[thread_index()] = shuffle(1.0f, 31);
+  sums[threadIdx.x] = __shfl_sync(kAllLanes, 1.0f, 31);
 }
 
-RECSYS_KERNEL(leave_shared_memory)(bool stays, float* sums) {
+__global__ void leave_shared_memory(bool stays, float* sums) {
   const SharedPointer<float> shared = dynamic_shared<float>();
-  shared[thread_index() + (stays ? 0 : 1)] = 0.0f;
-  sums[thread_index()] = 0;
+  shared[threadIdx.x + (stays ? 0 : 1)] = 0.0f;
+  sums[threadIdx.x] = 0;
 }
 
-RECSYS_KERNEL(misalign_vector)(bool aligned, float* sums) {
-  if (thread_index() == 0) {
+__global__ void misalign_vector(bool aligned, float* sums) {
+  if (threadIdx.x == 0) {
     store_vector(dynamic_shared<float>() + (aligned ? 4 : 1), Vector{});
   }
-  sums[thread_index()] = 0;
+  sums[threadIdx.x] = 0;
 }
 
-RECSYS_KERNEL(read_unwritten)(bool writes, float* sums) {
+__global__ void read_unwritten(bool writes, float* sums) {
   const SharedPointer<float> shared = dynamic_shared<float>();
   if (writes) {
-    shared[thread_index()] = 0.0f;
+    shared[threadIdx.x] = 0.0f;
   }
-  sums[thread_index()] = shared[thread_index()];
+  sums[threadIdx.x] = shared[threadIdx.x];
 }
 
 // The barrier that the lanes of a later warp wait at must not let an earlier one through.
-RECSYS_KERNEL(count_lanes)(bool, float* sums) {
-  const int thread = thread_index();
+__global__ void count_lanes(bool, float* sums) {
+  const int thread = threadIdx.x;
   float sum = 1;
   for (int distance = 16; distance > 0; distance /= 2) {
-    sum += shuffle_down(sum, distance);
+    sum += __shfl_down_sync(kAllLanes, sum, distance);
   }
-  sums[thread] = shuffle(sum, 0) + static_cast<float>(ballot(thread % 2 == 0) == 0x55555555u);
+  sums[thread] = __shfl_sync(kAllLanes, sum, 0) +
+                 static_cast<float>(__ballot_sync(kAllLanes, thread % 2 == 0) == 0x55555555u);
 }
 
-template <typename Kernel>
-void run(const char* name, Kernel kernel) {
+void run(const char* name, void (*kernel)(bool, float*)) {
   for (const bool right : {true, false}) {
     float sums[kThreads];
-    const int status = RECSYS_LAUNCH(kernel, 1, kThreads, kThreads * sizeof(float), nullptr, right,
-                                     static_cast<float*>(sums));
+    const int status = launch(kernel, 1, kThreads, kThreads * sizeof(float), nullptr, right, sums);
     float total = 0;
     for (const float sum : sums) {
       total += sum;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backends.h"
-#include "portable.h"
+#include "cuda/intrinsics.cuh"
 
 namespace {
 

@@ -4,27 +4,15 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
-#include "../csrc/portable.h"
+#include "../csrc/cuda/number_types.cuh"
+#include "cuda_runtime.h"
 
 namespace recsys {
 
-inline float float_of_bits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-inline uint32_t bits_of_float(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
 inline float to_float(bfloat16 value) {
-  return float_of_bits(static_cast<uint32_t>(value.bits) << 16);
+  return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
 }
 
 inline float to_float(float16 value) {
@@ -43,7 +31,7 @@ inline bfloat16 round_to_bfloat16(float value) {
   if (std::isnan(value)) {
     return {0x7fff};
   }
-  const uint32_t bits = bits_of_float(value);
+  const uint32_t bits = __float_as_uint(value);
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
@@ -85,7 +73,8 @@ uint32_t pack_pair(float low, float high) {
 }
 
 inline uint32_t round_to_tf32(float value) {
-  return std::isfinite(value) ? (bits_of_float(value) + 0x1000u) & ~0x1fffu : bits_of_float(value);
+  return std::isfinite(value) ? (__float_as_uint(value) + 0x1000u) & ~0x1fffu
+                              : __float_as_uint(value);
 }
 
 }  // namespace recsys
