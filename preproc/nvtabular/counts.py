@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from preproc.files.budget import memory_error
 from preproc.files.progress import ProgressReporter
-from preproc.files.row_files import RowFile, total_bytes
 from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 
@@ -28,6 +27,19 @@ _PART_BYTES = 160 * 2**20
 
 _MERGE_ENTRY_BYTES = 64
 """Memory of a (value, count) of a group in `merge_counts`, measured with 64-bit values."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowFile:
+    """A parquet file and the number of its rows."""
+
+    path: Path
+    rows: int
+
+
+def total_bytes(parts: Sequence[RowFile]) -> int:
+    """Returns the bytes of all parts on disk."""
+    return sum(p.path.stat().st_size for p in parts)
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense ids of users and items, and the k-core filter."""
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -93,6 +94,25 @@ def dense_ids(column: str, codes: Int32Array, raw: pa.Array) -> tuple[Int32Array
     return dense[codes], RawIds(raw.take(pa.array(ordered)), counts[ordered])
 
 
+def repeat_passes(kind: KCore, num_rows: Callable[[], int], drop_rare: Callable[[], None]) -> int:
+    """Makes k-core passes; returns the number that dropped rows.
+
+    Args:
+        kind: see `kcore`.
+        num_rows: returns the rows that are left.
+        drop_rare: makes a pass over the rows that are left.
+    """
+    passes = 0
+    while before := num_rows():
+        drop_rare()
+        if num_rows() == before:
+            break
+        passes += 1
+        if kind == "once":
+            break
+    return passes
+
+
 def kcore(
     users: Int32Array,
     items: Int32Array,
@@ -119,20 +139,17 @@ def kcore(
         passes that dropped something.
     """
     kept: npt.NDArray[np.int64] | None = None
-    passes = 0
-    while True:
-        before = len(users)
-        for column, minimum in ((0, min_item_count), (1, min_user_count)):
-            enough = _has_enough((items, users)[column], minimum)
-            if enough is None:
-                continue
-            users, items = users[enough], items[enough]
-            kept = np.flatnonzero(enough) if kept is None else kept[enough]
-        if len(users) == before:
-            return kept, passes
-        passes += 1
-        if kind == "once":
-            return kept, passes
+
+    def drop_rare() -> None:
+        nonlocal users, items, kept
+        for column, minimum in ((ITEM, min_item_count), (USER, min_user_count)):
+            enough = _has_enough(items if column == ITEM else users, minimum)
+            if enough is not None:
+                users, items = users[enough], items[enough]
+                kept = np.flatnonzero(enough) if kept is None else kept[enough]
+
+    passes = repeat_passes(kind, lambda: len(users), drop_rare)
+    return kept, passes
 
 
 def _has_enough(codes: Int32Array, minimum: int) -> npt.NDArray[np.bool_] | None:

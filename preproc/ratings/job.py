@@ -15,10 +15,12 @@ from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
     AMAZON_JSON,
+    ITEM,
     MOVIELENS_CSV,
     MOVIELENS_DAT,
     MOVIELENS_UDATA,
     TEXT,
+    USER,
     RatingsFormat,
 )
 from preproc.ratings.ids import KCORES, KCore
@@ -127,6 +129,13 @@ class RatingsJob:
             raise PreprocError(
                 f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
+
+    @property
+    def min_counts(self) -> dict[str, int]:
+        """Minimum counts of a resolved job, in the order of a pass."""
+        assert self.min_item_count is not None
+        assert self.min_user_count is not None
+        return {ITEM: self.min_item_count, USER: self.min_user_count}
 
     def resolve(self, layout: RatingsFormat) -> "RatingsJob":
         """Sets the default minimum counts for a format.

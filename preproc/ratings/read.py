@@ -14,7 +14,6 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
-from preproc.files.row_files import RowFile
 from preproc.files.text_chunks import Chunk, read_chunks
 from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsFormat
 from preproc.ratings.input import RATINGS_FILE
@@ -46,20 +45,20 @@ class RawParts:
 
     Attributes:
         folder: folder of the parts; exists.
-        parts: the files so far, none empty.
+        paths: the parts so far, none empty.
         num_rows: valid rows.
         rejected: rows that break the grammar.
     """
 
     folder: Path
-    parts: list[RowFile] = dataclasses.field(default_factory=list)
+    paths: list[Path] = dataclasses.field(default_factory=list)
     num_rows: int = 0
     rejected: list[RejectedRow] = dataclasses.field(default_factory=list)
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns, known once a row is written."""
-        names: list[str] = pq.read_schema(self.parts[0].path).names
+        names: list[str] = pq.read_schema(self.paths[0]).names
         return names
 
     def add(self, rows: Interactions, min_rating: float) -> None:
@@ -75,9 +74,9 @@ class RawParts:
             columns[RATING] = rows.ratings
         if rows.timestamps is not None:
             columns[TIMESTAMP] = rows.timestamps
-        written = RowFile(self.folder / f"{len(self.parts):05d}.parquet", len(rows))
-        pq.write_table(pa.table(columns), written.path)
-        self.parts.append(written)
+        path = self.folder / f"{len(self.paths):05d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        self.paths.append(path)
         self.num_rows += len(rows)
 
 

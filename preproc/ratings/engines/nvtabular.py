@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
-from preproc.files.row_files import RowFile, total_bytes
 from preproc.nvtabular.counts import (
     MAX_GROUP_PARTS,
     GroupProgress,
+    RowFile,
     count_columns,
     groups_of,
     merge_counts,
+    total_bytes,
     write_vocabulary,
 )
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
@@ -38,7 +39,7 @@ from preproc.ratings.histories import (
     nothing_left,
     time_keys,
 )
-from preproc.ratings.ids import FIRST_IDS, order_ids
+from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RawParts
 from recsys.data.sequences import RawIds
@@ -76,14 +77,18 @@ class RatingsSteps:
         process: NvtabularProcess,
         folder: Path,
         reporter: ProgressReporter,
-        parts: Sequence[RowFile],
+        paths: Sequence[Path],
     ) -> None:
         self._process = process
         self._folder = folder
         self._reporter = reporter
-        self._parts = list(parts)
         self._steps = 0
-        self.num_rows = sum(p.rows for p in parts)
+        self._set_parts(paths)
+
+    def _set_parts(self, paths: Sequence[Path]) -> None:
+        files = [RowFile(path, pq.read_metadata(path).num_rows) for path in paths]
+        self._parts = [file for file in files if file.rows]  # Categorify fails on an empty one
+        self.num_rows = sum(file.rows for file in self._parts)
 
     def _new_folder(self) -> Path:
         self._steps += 1
@@ -129,18 +134,16 @@ class RatingsSteps:
 
     def _replace(self, stage: str, request: dict[str, Any], folder: Path) -> None:
         """Sends a request about every group; results replace the parts."""
-        written: list[RowFile] = []
+        paths: list[Path] = []
         progress = GroupProgress()
         with self._reporter.stage(stage, total_bytes(self._parts), progress.counters):
             for index, group in enumerate(groups_of(self._parts, MAX_GROUP_PARTS)):
                 group_folder = folder / f"{index:05d}"
                 progress.run(self._process, request | {"folder": str(group_folder)}, group)
-                paths = [group_folder / old.path.name for old in group]
-                written += [RowFile(p, pq.read_metadata(p).num_rows) for p in paths]
+                paths += [group_folder / old.path.name for old in group]
         for old in self._parts:
             old.path.unlink()
-        self._parts = [new for new in written if new.rows]  # Categorify fails on an empty file
-        self.num_rows = sum(p.rows for p in self._parts)
+        self._set_parts(paths)
 
     def load(self, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Reads columns of all rows.
@@ -182,7 +185,7 @@ def _filter_and_encode(
     Raises:
         PreprocError: NVTabular failed, or no row is left.
     """
-    steps = RatingsSteps(process, folder, reporter, raw.parts)
+    steps = RatingsSteps(process, folder, reporter, raw.paths)
     has_timestamps = TIMESTAMP in raw.columns
     if job.min_rating > 0:
         steps.filter(RATING, {"minimum": job.min_rating})
@@ -193,7 +196,16 @@ def _filter_and_encode(
     counts = steps.count(USER, ITEM)
     raw_ids = {column: values for column, (values, _) in counts.items()}
     steps.encode(raw_ids)
-    passes = _kcore(job, steps)
+
+    def drop_rare() -> None:
+        for column, minimum in job.min_counts.items():
+            if minimum > 1 and steps.num_rows:
+                values, occurrences = steps.count(column)[column]
+                enough = occurrences >= minimum
+                if not enough.all():
+                    steps.filter(column, {"among": values.filter(pa.array(enough))})
+
+    passes = repeat_passes(job.kcore, lambda: steps.num_rows, drop_rare)
     if not steps.num_rows:
         raise nothing_left(job, raw.num_rows)
     maps, vocabularies = {}, {}
@@ -205,24 +217,3 @@ def _filter_and_encode(
     steps.encode(vocabularies)
     columns = steps.load([USER, ITEM, *([TIMESTAMP] if has_timestamps else [])])
     return columns, maps, FilterCounts(raw.num_rows - rated, rated - steps.num_rows, passes)
-
-
-def _kcore(job: RatingsJob, steps: RatingsSteps) -> int:
-    """Filters as `ids.kcore`; returns the passes that dropped rows."""
-    assert job.min_user_count is not None
-    assert job.min_item_count is not None
-    passes = 0
-    while True:
-        before = steps.num_rows
-        for column, minimum in ((ITEM, job.min_item_count), (USER, job.min_user_count)):
-            if minimum <= 1 or not steps.num_rows:
-                continue
-            values, counts = steps.count(column)[column]
-            enough = counts >= minimum
-            if not enough.all():
-                steps.filter(column, {"among": values.filter(pa.array(enough))})
-        if steps.num_rows == before:
-            return passes
-        passes += 1
-        if job.kcore == "once":
-            return passes

@@ -31,8 +31,7 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     """Makes the histories of a ratings file in memory; see `Engine`."""
     ratings = Ratings()
     read(ratings)
-    assert job.min_user_count is not None
-    assert job.min_item_count is not None
+
     users, raw_users = ratings.users.finish()
     items, raw_items = ratings.items.finish()
     timestamps = ratings.take_timestamps()
@@ -41,8 +40,8 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     kept, passes = kcore(
         users,
         items,
-        min_user_count=job.min_user_count,
-        min_item_count=job.min_item_count,
+        min_user_count=job.min_counts[USER],
+        min_item_count=job.min_counts[ITEM],
         kind=job.kcore,
     )
     if kept is not None:

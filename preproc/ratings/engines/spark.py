@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preproc.files.progress import ProgressReporter
+from preproc.files.progress import Progress, ProgressReporter
 from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
 from preproc.ratings.histories import EngineResult, FilterCounts, Read, collect, nothing_left
-from preproc.ratings.ids import FIRST_IDS, order_ids
+from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RawParts
 from preproc.spark import session as spark_session
@@ -43,7 +43,17 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
         if RATING in columns:
             rows.replace("filter", rows.table().where(f"{RATING} >= {job.min_rating!r}D"))
         rated = rows.num_rows
-        passes = _kcore(job, rows)
+
+        def drop_rare() -> None:
+            table = rows.table().drop(RATING)
+            for column, minimum in job.min_counts.items():
+                if minimum > 1:
+                    counts = table.groupBy(column).count()
+                    enough = counts.where(f"`count` >= {minimum}").select(column)
+                    table = table.join(enough, column, "left_semi")
+            rows.replace("kcore", table)
+
+        passes = repeat_passes(job.kcore, lambda: rows.num_rows, drop_rare)
         if not rows.num_rows:
             raise nothing_left(job, raw.num_rows)
         users, items = rows.number(USER), rows.number(ITEM)
@@ -86,14 +96,14 @@ class _Rows:
         self._steps += 1
         target = self.folder.with_name(f"{self._steps:03d}_{stage}")
         total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
-        done = [0]
+        progress = Progress()
 
         def on_fraction(fraction: float) -> None:
-            done[0] = int(fraction * total)
+            progress.bytes = int(fraction * total)
 
-        with self.reporter.stage(stage, total, lambda: (done[0], 0)):
+        with self.reporter.stage(stage, total, progress.counters):
             write_parquet(self.runner, table, target, on_fraction)
-            done[0] = total
+            progress.bytes = total
         return target
 
     def replace(self, stage: str, table: Any) -> None:
@@ -116,26 +126,6 @@ class _Rows:
         pq.write_table(table, self._vocabulary(column))
         shutil.rmtree(written)
         return ids
-
-
-def _kcore(job: RatingsJob, rows: _Rows) -> int:
-    """Filters as `ids.kcore`; returns the passes that dropped rows."""
-    assert job.min_user_count is not None
-    assert job.min_item_count is not None
-    passes = 0
-    while rows.num_rows:
-        before, table = rows.num_rows, rows.table().drop(RATING)
-        for column, minimum in ((ITEM, job.min_item_count), (USER, job.min_user_count)):
-            if minimum > 1:
-                enough = table.groupBy(column).count().where(f"`count` >= {minimum}").select(column)
-                table = table.join(enough, column, "left_semi")
-        rows.replace("kcore", table)
-        if rows.num_rows == before:
-            break
-        passes += 1
-        if job.kcore == "once":
-            break
-    return passes
 
 
 def _ordered(rows: _Rows, times: list[str]) -> Any:

@@ -21,9 +21,8 @@ from preproc.criteo.engines.nvtabular.rows import (
     write_part,
 )
 from preproc.criteo.rules import REMEDIES, order_dictionary
-from preproc.files.row_files import RowFile
 from preproc.files.workspace import settings_key
-from preproc.nvtabular.counts import count_columns, group_parts, merge_counts
+from preproc.nvtabular.counts import RowFile, count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
 
 

@@ -31,9 +31,9 @@ from preproc.criteo.rules import (
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import RejectedRow, check_rejected_rows, escape_row, unescape_row
-from preproc.files.row_files import RowFile
 from preproc.files.text_chunks import BoolArray, Chunk, read_chunks
 from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
+from preproc.nvtabular.counts import RowFile
 
 ROW, LABEL = "row", "label"
 NUMERICAL = tuple(f"I{i + 1}" for i in range(NUM_NUMERICAL))

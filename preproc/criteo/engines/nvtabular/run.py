@@ -33,8 +33,14 @@ from preproc.criteo.engines.nvtabular.rows import (
 )
 from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
 from preproc.files.errors import PreprocError
-from preproc.files.row_files import RowFile, total_bytes
-from preproc.nvtabular.counts import GroupProgress, group_parts, groups_of, write_vocabulary
+from preproc.nvtabular.counts import (
+    GroupProgress,
+    RowFile,
+    group_parts,
+    groups_of,
+    total_bytes,
+    write_vocabulary,
+)
 from preproc.nvtabular.process import FIRST_ID, NvtabularProcess
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
