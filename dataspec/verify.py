@@ -1,9 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a dataset: `python -m dataspec.verify DIR`, see recsys.data.verify."""
+"""Checks a dataset before training: files, spec, rows of every split.
 
+    python -m dataspec.verify DIR [--quick]
+
+Exit status: 0 no problems, 1 problems (all of them are listed), 2 wrong usage.
+"""
+
+import dataclasses
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from recsys.data.verify.run import main
+from absl import flags
+
+from recsys import program
+from recsys.data.verify.run import verify
+from recsys.errors import UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.settings import section_from_dict, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyOptions:
+    """Settings of this program."""
+
+    quick: bool = setting(
+        False, "Compare sizes instead of checksums, and read a sample of the rows"
+    )
+    num_numerical: int = setting(
+        13, "Numerical features, where only model_size.json describes the dataset"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a negative number of features."""
+        if self.num_numerical < 0:
+            raise UserError(f"`num_numerical` must not be negative, got {self.num_numerical}")
+
+
+SECTIONS: dict[type, str] = {VerifyOptions: "check"}
+"""Sections of the flags, and their headings."""
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def run(flag_values: flags.FlagValues, folders: Sequence[str]) -> int:
+    """Prints the report on a dataset; returns 1 where it has problems."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(VerifyOptions, values)
+    if len(folders) != 1:
+        raise UserError("one folder is needed: python -m dataspec.verify DIR")
+    folder = Path(folders[0])
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder")
+    findings, report = verify(folder, quick=options.quick, num_numerical=options.num_numerical)
+    program.print_with_flags(report)
+    return 1 if findings.problems else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    folders: list[str] = []
+    return program.run_command(
+        lambda values: run(values, folders), define_flags(), argv, __doc__, arguments=folders
+    )
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

@@ -4,29 +4,12 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
-from preproc.files.errors import PreprocError
 from preproc.files.quarantine import QUARANTINE_FILE
 from recsys.data.manifest import Manifest
-from recsys.flags import values_from_flags
 from recsys.program import print_line, run_command
-from recsys.settings import Sections
-
-
-def values_of(values: flags.FlagValues, sections: Sections) -> dict[str, Any]:
-    """Returns the settings given by the flags of a preprocessing command.
-
-    Raises:
-        PreprocError: --input or --output is missing, or a value cannot be parsed.
-    """
-    for name in ("input", "output"):
-        if not values[name].value:
-            raise PreprocError(f"--{name} is needed (--help shows all flags)")
-    given, _ = values_from_flags(values, sections)
-    return given
 
 
 def run(
@@ -49,4 +32,6 @@ def run(
             print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
         print_line(str(dataset))
 
-    return run_command(prepare_and_report, values, argv, description, interrupted, describe)
+    return run_command(
+        prepare_and_report, values, argv, description, interrupted, describe=describe
+    )

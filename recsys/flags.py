@@ -105,10 +105,12 @@ def values_from_flags(
         (every setting that is a flag under its name, names of those that the user gave).
 
     Raises:
-        UserError: a text cannot be read as the type of its setting.
+        UserError: a text cannot be read as the type of its setting, or one without default is
+            not given.
     """
     values: dict[str, Any] = {}
     explicit: set[str] = set()
+    missing: list[str] = []
     for section in sections:
         hints = typing.get_type_hints(section)
         for field in declared(section):
@@ -121,6 +123,11 @@ def values_from_flags(
             values[name] = value
             if flag_values[name].present:
                 explicit.add(name)
+            if field.default is dataclasses.MISSING and flag_values[name].value in (None, ""):
+                missing.append(f"`{name}`")
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise UserError(f"{', '.join(missing)} {are} needed (--help shows all flags)")
     return values, explicit
 
 
@@ -135,7 +142,7 @@ def _value(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         if typing.get_args(hint)[0] is int:
             return _integers(field.name, value)
-        return tuple(value.split(","))
+        return tuple(value.split(",")) if value else ()
     return value
 
 

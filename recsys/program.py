@@ -95,22 +95,25 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def run_command(
-    run: Callable[[flags.FlagValues], None],
+    run: Callable[[flags.FlagValues], int | None],
     flag_values: flags.FlagValues,
     argv: Sequence[str],
     description: str | None,
-    interrupted: str,
+    interrupted: str = "interrupted",
+    *,
     describe: Callable[[flags.FlagValues], None] = lambda _: None,
+    arguments: list[str] | None = None,
 ) -> int:
     """Parses flags and runs a command; returns the exit status.
 
     Args:
-        run: does what the flags say.
+        run: does what the flags say; may return an exit status.
         flag_values: the flags, to which --help is added.
         argv: the program and its arguments.
         description: text above the flags of --help.
         interrupted: what a user reads after Ctrl-C.
         describe: completes the help of the flags, before --help shows it.
+        arguments: receives arguments that are no flags, before `run`; None refuses them.
     """
     try:
         extra = flag_values(argv)[1:]
@@ -118,22 +121,25 @@ def run_command(
             describe(flag_values)
             print(description, help_text(flag_values), sep="\n")
             return 0
-        if extra:
+        if arguments is not None:
+            arguments += extra
+        elif extra:
             raise UserError(f"unexpected argument {extra[0]!r}; every setting is a --flag")
-        run(flag_values)
+        return run(flag_values) or 0
     except (UserError, flags.Error, OSError) as error:
         fail(str(error))
         return getattr(error, "exit_code", INPUT_REFUSED)
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
-    return 0
 
 
 def new_flags() -> flags.FlagValues:
     """Returns flags of a command's own, of which `--help` is the first."""
     values = flags.FlagValues()  # type: ignore[no-untyped-call]
-    flags.DEFINE_bool("help", False, "Show this text.", flag_values=values, module_name="Help")
+    values.set_gnu_getopt()
+    common: dict[str, Any] = {"flag_values": values, "module_name": "Help", "short_name": "h"}
+    flags.DEFINE_bool("help", False, "Show this text.", **common)
     return values
 
 

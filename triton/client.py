@@ -14,13 +14,16 @@ differ from the checkpoint's; the fourth measures latency and throughput. DLRM g
 Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
-import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
+
+from absl import flags
 
 import recsys.serve  # noqa: F401  (its import keeps this folder from posing as the compiler)
 from bert4rec.model.weights import describe_model as describe_bert4rec
@@ -29,105 +32,126 @@ from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from dlrm.model.weights import describe_model
 from dlrm.serve.score import read_requests, score_served_split
+from recsys import program
 from recsys.data.sequences import read_item_map
 from recsys.errors import UserError
-from recsys.program import INTERRUPTED, fail, print_line
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.program import fail, print_line
 from recsys.serve.client.connection import (
     Endpoint,
+    Protocol,
     predict_in_order,
     request_from_json,
 )
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
+from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
 
 MISMATCH = 1
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    description, _, epilog = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClientOptions:
+    """Settings of this program."""
+
+    url: str = setting(REQUIRED, "host:port, as triton/serve.py prints it")
+    protocol: Protocol = setting("grpc", "Protocol of the requests")
+    model: str = setting("dlrm", "Name of the model on the server")
+    version: str = setting("", "Version of the model; by default the one that is served")
+    timeout_s: float = setting(60.0, "Seconds to wait for a reply")
+    mode: Literal["request", "test", "load"] = setting(
+        "request", "Send requests, evaluate a split, or measure latency and throughput"
     )
-    add = parser.add_argument
-    add("--url", required=True, help="host:port, as triton/serve.py prints it")
-    add("--protocol", choices=("grpc", "http"), default="grpc")
-    add("--model", default="dlrm", help="name of the model on the server")
-    add("--version", default="", help="version of the model; default: the one that is served")
-    add("--timeout_s", type=float, default=60.0, help="seconds to wait for a reply")
-    add("--mode", choices=("request", "test", "load"), default="request")
-    add("--request", help="file of requests, a JSON object per line; - is standard input")
-    add("--dataset", help="folder of the dataset to make requests from")
-    add("--dataset_type", choices=("split", "binary", "memmap", "parquet"), default="split",
-        help="type of a Criteo dataset")  # fmt: skip
-    add("--eval_split", choices=("test", "validation"), default="test")
-    add("--checkpoint", type=Path, help="deployed checkpoint to compare with in --mode test")
-    add("--batch_size", type=int, default=4096, help="rows of a request in --mode test")
-    add("--tolerance", type=float, default=1e-5, help="largest difference of a logit or score")
-    add("--auc_tolerance", type=float, default=1e-6, help="largest difference of the AUC")
-    add("--ranking_tolerance", type=float, default=1e-4, help="of HR@10 and NDCG@10, likewise")
-    add("--batch_sizes", default="1,64,4096", help="rows of a request in --mode load")
-    add("--concurrency", default="1", help="requests in flight; several for --mode load")
-    add("--seconds", type=float, default=5.0, help="length of a measurement in --mode load")
-    return parser
+    request: str | None = setting(
+        None, "File of requests, a JSON object per line; - is standard input"
+    )
+    dataset: str | None = setting(None, "Folder of the dataset to make requests from")
+    dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
+        "split", "Type of a Criteo dataset"
+    )
+    eval_split: Literal["test", "validation"] = setting("test", "Split of the dataset")
+    checkpoint: Path | None = setting(None, "Deployed checkpoint to compare with in --mode test")
+    batch_size: int = setting(4096, "Rows of a request in --mode test")
+    tolerance: float = setting(1e-5, "Largest difference of a logit or score")
+    auc_tolerance: float = setting(1e-6, "Largest difference of the AUC")
+    ranking_tolerance: float = setting(1e-4, "Largest difference of HR@10 and NDCG@10")
+    batch_sizes: tuple[int, ...] = setting((1, 64, 4096), "Rows of a request in --mode load")
+    concurrency: tuple[int, ...] = setting(
+        (1,), "Requests in flight; several numbers for --mode load"
+    )
+    seconds: float = setting(5.0, "Length of a measurement in --mode load")
+
+    def __post_init__(self) -> None:
+        """Refuses settings that need another, and numbers below 1."""
+        require_positive(self, "batch_size")
+        for name in ("batch_sizes", "concurrency"):
+            numbers = getattr(self, name)
+            if min(numbers, default=0) < 1:
+                raise UserError(f"`{name}` must be positive integers, got {joined(numbers)!r}")
+        if self.mode != "load" and len(self.concurrency) > 1:
+            raise UserError("`concurrency`: several numbers are for `mode` load")
+        if self.mode == "test" and self.dataset is None:
+            raise UserError("`mode` test needs `dataset`")
+        if self.mode == "load" and self.dataset is None and self.request is None:
+            raise UserError("`mode` load needs `dataset`, or `request`")
+
+    @property
+    def data(self) -> DataConfig:
+        """The Criteo dataset and split."""
+        return DataConfig(
+            dataset=self.dataset, dataset_type=self.dataset_type, eval_split=self.eval_split
+        )
+
+    @property
+    def dataset_folder(self) -> Path:
+        """Folder of a dataset of ratings."""
+        return Path(self.dataset or "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, 1 for wrong replies, 2 for an error."""
-    options = argument_parser().parse_args(arguments)
-    try:
-        with Endpoint(
-            options.url, options.model, options.version, options.protocol, options.timeout_s
-        ) as endpoint:
-            modes = {"request": answer, "test": test, "load": load}
-            return modes[options.mode](options, endpoint)
-    except (UserError, OSError) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+SECTIONS: dict[type, str] = {ClientOptions: "client"}
+"""Sections of the flags -> their headings."""
 
 
-def numbers(flag: str, text: str) -> list[int]:
-    """Reads positive integers with commas between.
-
-    Raises:
-        UserError: names the flag.
-    """
-    try:
-        values = [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--{flag}: expected integers, got {text!r}") from error
-    if min(values) < 1:
-        raise UserError(f"--{flag}: expected positive integers, got {text!r}")
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
     return values
 
 
-def data_config(options: argparse.Namespace) -> DataConfig:
-    """Returns the dataset and split that the command line names."""
-    return DataConfig(
-        dataset=options.dataset, dataset_type=options.dataset_type, eval_split=options.eval_split
-    )
+def run(flag_values: flags.FlagValues) -> int:
+    """Talks to the server; returns 1 for wrong replies."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(ClientOptions, values)
+    with Endpoint(
+        options.url, options.model, options.version, options.protocol, options.timeout_s
+    ) as endpoint:
+        modes = {"request": answer, "test": test, "load": load}
+        return modes[options.mode](options, endpoint)
 
 
-def requests_of(options: argparse.Namespace, endpoint: Endpoint) -> Iterator[Arrays]:
+def main(argv: Sequence[str]) -> int:
+    """Returns 0, 1 for wrong replies, 2 for an error."""
+    return program.run_command(run, define_flags(), argv, __doc__)
+
+
+def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
     """Yields the requests of a file."""
-    if options.request is None:
-        raise UserError("--request is missing: a file of requests, or - for standard input")
+    name = options.request or "-"
     with contextlib.ExitStack() as stack:
         file = sys.stdin
-        if options.request != "-":
-            file = stack.enter_context(Path(options.request).open())
+        if name != "-":
+            file = stack.enter_context(Path(name).open())
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield request_from_json(endpoint.signature, line, f"{options.request}:{number}")
+                yield request_from_json(endpoint.signature, line, f"{name}:{number}")
 
 
-def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
+def answer(options: ClientOptions, endpoint: Endpoint) -> int:
     """Sends a file's requests; without one, prints the model's signature."""
     if options.request is None:
         print_line(
@@ -148,24 +172,22 @@ def answer(options: argparse.Namespace, endpoint: Endpoint) -> int:
     return 0
 
 
-def raw_ids(options: argparse.Namespace, signature: Signature) -> ItemNames | None:
+def raw_ids(options: ClientOptions, signature: Signature) -> ItemNames | None:
     """Reads the raw item ids, if the model takes these."""
     if signature.inputs[0].dtype != "string":
         return None
-    return ItemNames(read_item_map(Path(options.dataset)).raw.to_pylist())
+    return ItemNames(read_item_map(options.dataset_folder).raw.to_pylist())
 
 
-def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
+def test(options: ClientOptions, endpoint: Endpoint) -> int:
     """Evaluates the model on a split, and compares it with a checkpoint."""
-    if options.dataset is None:
-        raise UserError("--mode test needs --dataset")
-    (concurrency,) = numbers("concurrency", options.concurrency)
+    (concurrency,) = options.concurrency
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
     model = None if options.checkpoint is None else describe_model(options.checkpoint).load()
     scored = score_served_split(
-        data_config(options),
+        options.data,
         endpoint.signature,
         lambda requests: predict_in_order(endpoint, requests, concurrency),
         size,
@@ -191,12 +213,10 @@ def test(options: argparse.Namespace, endpoint: Endpoint) -> int:
     return mismatch(options, "auc_tolerance")
 
 
-def test_ranking(
-    options: argparse.Namespace, endpoint: Endpoint, concurrency: int, size: int
-) -> int:
+def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
     """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
     stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
-    sequences = bert4rec_split.open_dataset(Path(options.dataset), stored)
+    sequences = bert4rec_split.open_dataset(options.dataset_folder, stored)
     signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
     history, items = signature.inputs[0].name, signature.outputs[0].name
 
@@ -242,7 +262,7 @@ def test_ranking(
     return mismatch(options, "ranking_tolerance")
 
 
-def mismatch(options: argparse.Namespace, metric_tolerance: str) -> int:
+def mismatch(options: ClientOptions, metric_tolerance: str) -> int:
     """Prints that replies differ by more than the tolerances."""
     fail(
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
@@ -252,15 +272,15 @@ def mismatch(options: argparse.Namespace, metric_tolerance: str) -> int:
 
 
 def dataset_requests(
-    options: argparse.Namespace, endpoint: Endpoint, size: int
+    options: ClientOptions, endpoint: Endpoint, size: int
 ) -> Iterator[tuple[int, Arrays]]:
     """Yields (rows, request) of --eval_split; `size` rows, the last may have fewer."""
     signature = endpoint.signature
     if not signature.recommends:
-        for batch, request in read_requests(data_config(options), signature, size):
+        for batch, request in read_requests(options.data, signature, size):
             yield len(batch), request
         return
-    sequences = bert4rec_split.open_dataset(Path(options.dataset), None)
+    sequences = bert4rec_split.open_dataset(options.dataset_folder, None)
     names, history = raw_ids(options, signature), signature.inputs[0].name
     for asked in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
         request = dict(asked.arrays)
@@ -269,30 +289,27 @@ def dataset_requests(
         yield len(asked), request
 
 
-def load(options: argparse.Namespace, endpoint: Endpoint) -> int:
+def load(options: ClientOptions, endpoint: Endpoint) -> int:
     """Measures latency and throughput by batch size and number of clients."""
-    clients = numbers("concurrency", options.concurrency)
     print_line(TABLE_HEAD)
     if options.request is not None:
         requests = list(requests_of(options, endpoint))
         if not requests:
             raise UserError(f"--request {options.request}: holds no request")
-        for concurrency in clients:
+        for concurrency in options.concurrency:
             print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
         return 0
-    if options.dataset is None:
-        raise UserError("--mode load needs --dataset, or --request")
-    for size in numbers("batch_sizes", options.batch_sizes):
+    for size in options.batch_sizes:
         full = (
             request for rows, request in dataset_requests(options, endpoint, size) if rows == size
         )
         requests = list(itertools.islice(full, _LOAD_REQUESTS))
         if not requests:
             raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
-        for concurrency in clients:
+        for concurrency in options.concurrency:
             print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

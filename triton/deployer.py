@@ -81,9 +81,6 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def run(flag_values: flags.FlagValues) -> None:
     """Deploys the checkpoint and compares the deployed version with it."""
     values, _ = values_from_flags(flag_values, SECTIONS)
-    for name in ("checkpoint", "repository"):
-        if values[name] is None:
-            raise UserError(f"--{name} is needed")
     options = section_from_dict(DeployerOptions, values)
     export: CheckpointExport
     if is_bert4rec_checkpoint(options.checkpoint):

@@ -4,70 +4,68 @@
     .venv-triton/bin/python triton/serve.py --repository REPO
 
 It listens on free ports of 127.0.0.1 by default, prints them when all models are ready, or the
-reason why one is not, and ends with Ctrl-C or SIGTERM.
+reason why one is not, and ends with Ctrl-C or SIGTERM. Arguments after -- are passed on to
+tritonserver.
 """
 
-import argparse
+import dataclasses
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from absl import flags
+
 import _triton_shadow  # noqa: F401  (before torch: keeps this folder from posing as the compiler)
-from recsys.errors import as_flags
+from recsys import program
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.settings import section_from_dict, setting
 from recsys.train.interruption import StopRequest
 
 _WATCH_S = 0.2
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add = parser.add_argument
-    add("--repository", type=Path, required=True, help="folder of models (triton/deployer.py)")
-    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is every network")
-    add("--http_port", type=int, default=0, help="0 takes a free one")
-    add("--grpc_port", type=int, default=0, help="0 takes a free one")
-    add("--metrics_port", type=int, default=0, help="0 takes a free one")
-    add("--models", default="", help="names to load, with commas between; default: all")
-    add("--poll_secs", type=int, default=0, help="look for new versions this often; 0: never")
-    add("--threads", type=int, help="CPU threads of an instance; default: cores / instances")
-    add(
-        "--cache_mib", type=int, default=16, help="response cache, for models deployed with --cache"
-    )
-    add("--ready_timeout_s", type=float, default=300.0, help="give up loading after this long")
-    add("--log_file", type=Path, help="log of the server; default: in the temporary folder")
-    add("arguments", nargs="*", help="after --: arguments passed on to tritonserver")
-    return parser
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """Settings of this program alone."""
+
+    ready_timeout_s: float = setting(300.0, "Give up loading after this long")
+    log_file: Path | None = setting(None, "Log of the server; by default in the temporary folder")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+SECTIONS: dict[type, str] = {ServerSettings: "server", ServeOptions: "program"}
+"""Sections of the flags -> their headings."""
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
     """Runs the server until a signal; returns 1 if it fails."""
-    options = argument_parser().parse_args(arguments)
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(ServeOptions, values)
+    settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = options.log_file
     if log_file is None:
         log_file = Path(tempfile.mkdtemp(prefix="recipes-serve-")) / "server.log"
-    try:
-        settings = ServerSettings(
-            repository=options.repository,
-            host=options.host,
-            http_port=options.http_port,
-            grpc_port=options.grpc_port,
-            metrics_port=options.metrics_port,
-            models=tuple(filter(None, options.models.split(","))),
-            poll_secs=options.poll_secs,
-            threads=options.threads,
-            cache_mib=options.cache_mib,
-            arguments=tuple(options.arguments),
-        )
-        with StopRequest() as stop, TritonServer(settings, log_file) as server:
-            return serve(server, stop, options.ready_timeout_s)
-    except ServerError as error:
-        print(f"serve: {as_flags(str(error))}", file=sys.stderr)
-        return 1
+    with StopRequest() as stop, TritonServer(settings, log_file) as server:
+        return serve(server, stop, options.ready_timeout_s)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    arguments: list[str] = []
+    return program.run_command(
+        lambda values: run(values, arguments), define_flags(), argv, __doc__, arguments=arguments
+    )
 
 
 def serve(server: TritonServer, stop: StopRequest, ready_timeout_s: float) -> int:
@@ -92,4 +90,4 @@ def serve(server: TritonServer, stop: StopRequest, ready_timeout_s: float) -> in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

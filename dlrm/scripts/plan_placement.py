@@ -4,17 +4,21 @@
 python -m dlrm.model.placement --dry_run --world_size 16 --hbm_gib 141
 """
 
-import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from absl import flags
+
 from dlrm.distributed.cost import GIB, Machine, Workload
-from dlrm.distributed.placement import PlacementError
-from dlrm.distributed.planner import PlannedPlacement, describe, plan
-from recsys.data.errors import DatasetError
+from dlrm.distributed.planner import describe, plan
+from recsys import program
 from recsys.data.feature_spec import FeatureSpec
-from recsys.errors import UserError, as_flags
+from recsys.errors import UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.settings import section_from_dict, setting
 
 CRITEO_LIMIT_15 = (
     *(7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11),
@@ -45,41 +49,50 @@ KNOWN_TABLES = {
 }
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dlrm.model.placement", description="Plans a placement of tables"
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """Settings of this program."""
+
+    dry_run: bool = setting(False, "Plan without devices; always so in this program")
+    dataset: Path | None = setting(
+        None, "Folder with feature_spec.yaml, for the sizes of its tables"
     )
-    add = parser.add_argument
-    add("--dry_run", action="store_true", help="plan without devices; always so in this program")
-    add("--dataset", type=Path, help="folder with feature_spec.yaml, for the sizes of its tables")
-    add(
-        "--tables",
-        default="criteo_limit_15",
-        help=f"rows of each table, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
+    tables: str = setting(
+        "criteo_limit_15",
+        f"Rows of each table, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
     )
-    add("--placement", type=Path, help="file to write the plan to")
-    add("--world_size", type=int, default=8, help="number of devices")
-    add("--ranks_per_node", type=int, default=8, help="devices that fast links connect")
-    add("--hbm_gib", type=float, default=141, help="memory of a device, in GiB")
-    add("--hbm_gb_per_s", type=float, default=4300, help="memory bandwidth that lookups reach")
-    add("--node_gb_per_s", type=float, default=350, help="from a device to others of its node")
-    add("--network_gb_per_s", type=float, default=40, help="from a device to other nodes")
-    add("--tflop_per_s", type=float, default=400, help="speed of a device in training")
-    add("--overlap", type=float, default=0.5, help="fraction of the exchange behind computation")
-    add("--batch_size", type=int, default=65536, help="samples of a step, of all devices together")
-    add("--embedding_dim", type=int, default=128)
-    add("--bottom_mlp_sizes", default="512,256,128")
-    add("--top_mlp_sizes", default="1024,1024,512,256,1")
-    add("--num_numerical_features", type=int, default=13)
-    add("--wire_bytes", type=int, default=2, help="bytes of an exchanged number: 2 under --amp")
-    add("--weight_bytes", type=int, default=4, help="bytes of a number in a table")
-    add("--state_bytes_per_row", type=int, default=0, help="optimizer state of a row; 0 for SGD")
-    add("--unique_share", type=float, default=0.15, help="distinct rows per lookup of a batch")
-    return parser
+    placement: Path | None = setting(None, "File to write the plan to")
+    world_size: int = setting(8, "Number of devices")
+    ranks_per_node: int = setting(8, "Devices that fast links connect")
+    hbm_gib: float = setting(141, "Memory of a device, in GiB")
+    hbm_gb_per_s: float = setting(4300, "Memory bandwidth that lookups reach")
+    node_gb_per_s: float = setting(350, "From a device to others of its node")
+    network_gb_per_s: float = setting(40, "From a device to other nodes")
+    tflop_per_s: float = setting(400, "Speed of a device in training")
+    overlap: float = setting(0.5, "Fraction of the exchange behind computation")
+    batch_size: int = setting(65536, "Samples of a step, of all devices together")
+    embedding_dim: int = setting(128, "Columns of a table")
+    bottom_mlp_sizes: tuple[int, ...] = setting((512, 256, 128), "Layers of the bottom MLP")
+    top_mlp_sizes: tuple[int, ...] = setting((1024, 1024, 512, 256, 1), "Layers of the top MLP")
+    num_numerical_features: int = setting(13, "Numerical features")
+    wire_bytes: int = setting(2, "Bytes of an exchanged number: 2 under --amp")
+    weight_bytes: int = setting(4, "Bytes of a number in a table")
+    state_bytes_per_row: int = setting(0, "Optimizer state of a row; 0 for SGD")
+    unique_share: float = setting(0.15, "Distinct rows per lookup of a batch")
 
 
-def workload_of(options: argparse.Namespace) -> Workload:
+SECTIONS: dict[type, str] = {PlanOptions: "plan"}
+"""Sections of the flags, and their headings."""
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def workload_of(options: PlanOptions) -> Workload:
     """Builds the workload of a training step from the command line.
 
     Raises:
@@ -88,13 +101,13 @@ def workload_of(options: argparse.Namespace) -> Workload:
     if options.dataset is not None:
         sizes = FeatureSpec.load(options.dataset).table_sizes
     else:
-        sizes = KNOWN_TABLES.get(options.tables) or _integers("--tables", options.tables)
+        sizes = KNOWN_TABLES.get(options.tables) or _sizes(options.tables)
     return Workload.of_network(
         sizes,
         num_numerical=options.num_numerical_features,
         embedding_dim=options.embedding_dim,
-        bottom_mlp_sizes=_integers("--bottom_mlp_sizes", options.bottom_mlp_sizes),
-        top_mlp_sizes=_integers("--top_mlp_sizes", options.top_mlp_sizes),
+        bottom_mlp_sizes=options.bottom_mlp_sizes,
+        top_mlp_sizes=options.top_mlp_sizes,
         global_batch=options.batch_size,
         weight_bytes=options.weight_bytes,
         state_bytes_per_row=options.state_bytes_per_row,
@@ -103,7 +116,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
     )
 
 
-def machine_of(options: argparse.Namespace) -> Machine:
+def machine_of(options: PlanOptions) -> Machine:
     """Builds the machine that the command line describes."""
     return Machine(
         world_size=options.world_size,
@@ -117,27 +130,32 @@ def machine_of(options: argparse.Namespace) -> Machine:
     )
 
 
-def _integers(flag: str, text: str) -> tuple[int, ...]:
+def _sizes(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(number.replace("_", "")) for number in text.split(","))
+        return tuple(int(number) for number in text.split(","))
     except ValueError as error:
-        raise UserError(f"{flag} must be whole numbers, comma-separated; got {text!r}") from error
+        raise UserError(
+            f"`tables` must be whole numbers, comma-separated, got {text!r}; known are "
+            f"{', '.join(KNOWN_TABLES)}"
+        ) from error
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plans, prints and saves a placement; returns the exit status."""
-    options = argument_parser().parse_args(arguments)
-    try:
-        workload = workload_of(options)
-        planned: PlannedPlacement = plan(workload, machine_of(options))
-        if options.placement is not None:
-            planned.placement.save(options.placement)
-    except (PlacementError, DatasetError, ValueError, OSError) as error:
-        print(f"error: {as_flags(str(error))}", file=sys.stderr)
-        return 2
-    print("\n".join(describe(planned, workload)))
-    return 0
+def run(flag_values: flags.FlagValues) -> None:
+    """Prints the plan that the flags describe."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(PlanOptions, values)
+    workload = workload_of(options)
+    planned = plan(workload, machine_of(options))
+    if options.placement is not None:
+        planned.placement.save(options.placement)
+    for line in describe(planned, workload):
+        program.print_line(line)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return program.run_command(run, define_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

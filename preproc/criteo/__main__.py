@@ -24,7 +24,7 @@ from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
-from recsys.flags import title
+from recsys.flags import title, values_from_flags
 from recsys.program import new_flags
 from recsys.settings import declared, section_from_dict
 
@@ -102,7 +102,7 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
     Raises:
         UserError: a flag has a value that is not allowed.
     """
-    given = command.values_of(values, _FROM_FLAGS)
+    given, _ = values_from_flags(values, _FROM_FLAGS)
     names = PRESETS.names()
     if values.preset not in names and not Path(values.preset).suffix:
         raise PreprocError(f"--preset must be one of {', '.join(names)}; got {values.preset!r}")

@@ -11,6 +11,7 @@ from preproc.ratings import pipeline as ratings_pipeline
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
 from recsys.program import new_flags
 from recsys.settings import section_from_dict
 
@@ -44,7 +45,7 @@ def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJo
     Raises:
         UserError: a value is invalid.
     """
-    given = command.values_of(values, SECTIONS)
+    given, _ = values_from_flags(values, SECTIONS)
     # Spark SQL only: there is no kernel for ratings.
     spark = section_from_dict(SparkSettings, given | {"spark_mode": "dataframe"})
     return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})

@@ -275,8 +275,6 @@ def run(values: flags.FlagValues) -> None:
         UserError: a flag is missing or invalid.
     """
     given, _ = values_from_flags(values, SECTIONS)
-    if given["output"] is None or given["rows"] is None:
-        raise UserError("`output` and `rows` are needed")
     planted = generate(GeneratorConfig(**given), progress=True)
     print_line(json.dumps(planted["best_reachable"], indent=1))
 

@@ -237,10 +237,7 @@ def run(values: flags.FlagValues) -> None:
     Raises:
         UserError: a flag is missing or invalid.
     """
-    needed = ("output", "users", "items", "interactions")
     given, _ = values_from_flags(values, SECTIONS)
-    if any(given[name] is None for name in needed):
-        raise UserError(f"{', '.join(f'`{name}`' for name in needed)} are needed")
     generate(RatingsConfig(**given))
     print_line(values.output)
 

@@ -192,7 +192,7 @@ def test_the_documented_predictions_are_those_of_the_command(
     capsys, tables, world_size, device, batch_size
 ):
     arguments = [f"--tables={tables}", f"--world_size={world_size}", f"--batch_size={batch_size}"]
-    assert main(["--dry_run", *arguments, *(A100 if device == "A100-80" else ())]) == 0
+    assert main(["plan", "--dry_run", *arguments, *(A100 if device == "A100-80" else ())]) == 0
     first, *rows, last = capsys.readouterr().out.splitlines()
     kinds = re.findall(r"(\d+) (?:replicated|whole|spread)", first)
     gib = [float(row.split("|")[3]) for row in rows[2:]]
@@ -213,13 +213,13 @@ def test_the_command_plans_a_dataset_for_machines_that_are_not_there(tmp_path, c
     FeatureSpec.criteo((100, 2_000_000, 30_000_000)).save(tmp_path)
     file = tmp_path / "placement.json"
     arguments = ["--dry_run", f"--dataset={tmp_path}", "--world_size=4", f"--placement={file}"]
-    assert main(arguments) == 0
+    assert main(["plan", *arguments]) == 0
     out = capsys.readouterr().out
     assert "3 tables on 4 ranks: 1 replicated" in out
     assert "predicted: " in out
     loaded = Placement.load(file, (100, 2_000_000, 30_000_000), 4)
     assert {t.kind for t in loaded.tables} <= set(KINDS)
-    assert main(["--tables=5,x"]) == 2
+    assert main(["plan", "--tables=5,x"]) == 2
     assert "--tables must be whole numbers" in capsys.readouterr().err
-    assert main(["--hbm_gib=1", "--world_size=2"]) == 2
+    assert main(["plan", "--hbm_gib=1", "--world_size=2"]) == 2
     assert "take at least" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/flags.md: every flag of every program, from the flags and parsers themselves."""
+"""docs/flags.md: every flag of every program, from the flags themselves."""
 
-import argparse
 import dataclasses
 import importlib.util
 import textwrap
@@ -12,6 +11,7 @@ from absl import flags
 
 from bert4rec.scripts import dist_main as bert4rec_dist_main
 from bert4rec.scripts import flags as bert4rec
+from dataspec import verify
 from dlrm.scripts import dist_main, plan_placement, train_torchrec
 from dlrm.scripts import flags as dlrm
 from preproc.criteo import __main__ as criteo
@@ -19,7 +19,6 @@ from preproc.ratings import command as ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
-from recsys.data.verify import run as verify
 from recsys.settings import Sections, declared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,17 +75,9 @@ class Variant:
     more: Mapping[str, list[flags.Flag]] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class ParserProgram:
-    """A command whose arguments argparse reads."""
-
-    command: str
-    parser: argparse.ArgumentParser
-
-
 def programs():
     """Returns every program, in the order of the document."""
-    deployer = script("deployer")
+    deployer, serve, client = map(script, ("deployer", "serve", "client"))
     criteo_flags = criteo.define_flags()
     criteo.describe_presets(criteo_flags)
     torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
@@ -108,7 +99,9 @@ def programs():
             train_torchrec.DEFAULTS,
             {"TorchRec": torchrec["Torchrec"]},
         ),
-        ParserProgram("python -m dlrm.model.placement", plan_placement.argument_parser()),
+        Program(
+            "python -m dlrm.model.placement", plan_placement.define_flags(), plan_placement.SECTIONS
+        ),
         Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),
         Variant(
             "python -m bert4rec.scripts.dist_main",
@@ -116,18 +109,22 @@ def programs():
             bert4rec.PRESETS.read(bert4rec_dist_main.DEFAULTS).values,
         ),
         Program("python -m preproc.criteo", criteo_flags, criteo.SECTIONS),
-        Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS)),
-        Program("python -m preproc.amazon", ratings.define_flags(AMAZON)),
+        Program("python -m preproc.movielens", ratings.define_flags(MOVIELENS), ratings.SECTIONS),
+        Program("python -m preproc.amazon", ratings.define_flags(AMAZON), ratings.SECTIONS),
         Program(
             "python -m preproc.generate_criteo",
             generated_clicks.define_flags(),
             generated_clicks.SECTIONS,
         ),
-        Program("python -m preproc.generate_ratings", generated_ratings.define_flags()),
-        ParserProgram("python -m dataspec.verify", verify.argument_parser()),
+        Program(
+            "python -m preproc.generate_ratings",
+            generated_ratings.define_flags(),
+            generated_ratings.SECTIONS,
+        ),
+        Program("python -m dataspec.verify DIR", verify.define_flags(), verify.SECTIONS),
         Program("python triton/deployer.py", defined(deployer.define_flags), deployer.SECTIONS),
-        ParserProgram("python triton/serve.py", script("serve").argument_parser()),
-        ParserProgram("python triton/client.py", script("client").argument_parser()),
+        Program("python triton/serve.py", serve.define_flags(), serve.SECTIONS),
+        Program("python triton/client.py", client.define_flags(), client.SECTIONS),
     ]
 
 
@@ -137,11 +134,8 @@ def flag_names():
     for program in programs():
         if isinstance(program, Program):
             names |= set(program.values)
-        elif isinstance(program, Variant):
-            names |= {flag.name for members in program.more.values() for flag in members}
         else:
-            actions = program.parser._actions
-            names |= {name.lstrip("-") for action in actions for name in action.option_strings}
+            names |= {flag.name for members in program.more.values() for flag in members}
     return names - {"help", "h"}
 
 
@@ -170,17 +164,15 @@ def entry(name, details, help_text):
 
 def render_program(program):
     """Returns the section of a program with flags of absl."""
-    default_texts = {
-        field.name: field.metadata["default_text"]
-        for section in program.sections
-        for field in declared(section)
-    }
+    fields = [field for section in program.sections for field in declared(section)]
+    defaults = {field.name: field.metadata["default_text"] for field in fields}
+    required = {field.name for field in fields if field.default is dataclasses.MISSING}
     sections = program.values.flags_by_module_dict()
     sections.pop("Help", None)
-    return f"\n## {program.command}\n{render_sections(sections, default_texts)}"
+    return f"\n## {program.command}\n{render_sections(sections, defaults, required)}"
 
 
-def render_sections(sections, default_texts):
+def render_sections(sections, default_texts, required=frozenset()):
     """Returns the flags of each section under its heading."""
     lines = []
     for title, members in sections.items():
@@ -190,26 +182,9 @@ def render_sections(sections, default_texts):
             help_text = flag.help
             if isinstance(flag, flags.EnumFlag):
                 help_text = help_text.partition(">: ")[2]
-            details = kind_of(flag) + default_of(flag, default_texts) + short
+            needed = ", required" if flag.name in required else ""
+            details = kind_of(flag) + needed + default_of(flag, default_texts) + short
             lines.append(entry(f"--{flag.name}", details, help_text))
-    return "".join(lines)
-
-
-def render_parser(program):
-    """Returns the section of a program with arguments of argparse."""
-    lines = [f"\n## {program.command}\n\n"]
-    for action in program.parser._actions:
-        name = action.option_strings[-1] if action.option_strings else action.dest
-        kind = {int: "integer", float: "number"}.get(action.type, "text")
-        if action.choices:
-            kind = " | ".join(action.choices)
-        elif action.nargs == 0:
-            kind = "boolean"
-        if action.required:
-            kind += ", required"
-        elif action.default not in (None, False, "", argparse.SUPPRESS, []):
-            kind += f", default {action.default}"
-        lines.append(entry(name, kind, action.help))
     return "".join(lines)
 
 
@@ -223,5 +198,5 @@ def render_variant(program):
 
 def render():
     """Returns the document."""
-    renderers = {Program: render_program, Variant: render_variant, ParserProgram: render_parser}
+    renderers = {Program: render_program, Variant: render_variant}
     return HEAD + "".join(renderers[type(program)](program) for program in programs())

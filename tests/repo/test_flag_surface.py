@@ -104,7 +104,7 @@ def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default)
 
 DOORS = re.compile(
     r".*/scripts/.*|.*/__main__\.py|preproc/[^/]*\.py|preproc/ratings/command\.py"
-    r"|recsys/(program|flags)\.py|recsys/serve/nvidia_options\.py|recsys/data/verify/run\.py"
+    r"|recsys/(program|flags)\.py|recsys/serve/nvidia_options\.py"
 )
 """Modules that read command lines."""
 

@@ -19,6 +19,11 @@ def script(name):
     return module
 
 
+def client(arguments):
+    """Runs triton/client.py in this process; returns its exit status."""
+    return script("client").main(["client", *arguments])
+
+
 def deploy(checkpoint, repository, *arguments):
     """Deploys a checkpoint, as the deployer's command line does, in this process."""
     arguments = (f"--checkpoint={checkpoint}", f"--repository={repository}", *arguments)

@@ -19,7 +19,7 @@ from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     trained,
     write_dataset,
 )
-from tests.triton.conftest import deploy, run, script
+from tests.triton.conftest import client, deploy, run
 
 pytestmark = pytest.mark.triton_server
 
@@ -73,7 +73,7 @@ def test_a_network_of_fixed_places_is_compared_by_what_it_is_sent(
 ):  # fmt: skip
     arguments = [f"--url={server.grpc_url}", "--model=exported", "--mode=test"]
     arguments += [f"--dataset={dataset}", f"--checkpoint={trained}", "--eval_split=validation"]
-    assert script("client").main(arguments) == 0
+    assert client(arguments) == 0
     served, of_checkpoint = capsys.readouterr().out.splitlines()
     assert figures(served) == figures(of_checkpoint)
     assert float(figures(served)["hr@10"]) > 0.5
@@ -82,7 +82,6 @@ def test_a_network_of_fixed_places_is_compared_by_what_it_is_sent(
 def test_what_was_not_deployed_is_found_out(
     server, dataset, trained, tmp_path, capsys  # noqa: F811
 ):  # fmt: skip
-    client = script("client").main
     program = make_program(tmp_path)
     program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'other'}", "--max_steps=2")
     common = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=test"]
@@ -109,7 +108,7 @@ def test_what_was_not_deployed_is_found_out(
 )
 def test_what_cannot_be_scored_is_refused(server, dataset, arguments, message, capsys):  # noqa: F811
     given = [argument.format(dataset=dataset) for argument in arguments]
-    assert script("client").main([f"--url={server.grpc_url}", *given]) == 2
+    assert client([f"--url={server.grpc_url}", *given]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -123,7 +122,7 @@ def test_lists_that_are_too_short_are_refused():
 def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys):  # noqa: F811
     arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=load"]
     arguments += [f"--dataset={dataset}", "--batch_sizes=1,16", "--concurrency=2"]
-    assert script("client").main([*arguments, "--seconds=0.3"]) == 0
+    assert client([*arguments, "--seconds=0.3"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     found = [list(map(float, row.replace(",", "").split())) for row in rows]
     assert [row[:2] for row in found] == [[1, 2], [16, 2]]

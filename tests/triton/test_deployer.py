@@ -186,3 +186,30 @@ def test_an_older_version_keeps_its_answers(deploy, tmp_path):
     newer = ServedDlrm.open(tmp_path / "m" / "dlrm" / "2", cpu).predict([request])[0]["logit"]
     np.testing.assert_array_equal(before, after)
     assert (newer != after).any()
+
+
+CLIENT, SERVE = ("client", "--url=127.0.0.1:9"), ("serve",)
+COMMANDS = [
+    (("client",), 2, "--url is needed"),
+    ((*CLIENT, "--mode", "test"), 2, "--mode test needs --dataset"),
+    ((*CLIENT, "--mode=load"), 2, "--mode load needs --dataset, or --request"),
+    ((*CLIENT, "--concurrency=1,4"), 2, "--concurrency: several numbers are for --mode load"),
+    ((*CLIENT, "--batch_sizes=0"), 2, "--batch_sizes must be positive integers, got '0'"),
+    ((*CLIENT, "--batch_sizes", "a"), 2, "--batch_sizes must be integers separated by commas"),
+    ((*CLIENT, "--batch_size=0"), 2, "--batch_size must be at least 1, got 0"),
+    ((*CLIENT, "--protocol=ftp"), 2, "--protocol"),
+    ((*CLIENT, "stray"), 2, "unexpected argument 'stray'"),
+    (SERVE, 2, "--repository is needed"),
+    ((*SERVE, "--repository", "{tmp}/none"), 1, "--repository: {tmp}/none is not a folder"),
+    ((*SERVE, "--repository={tmp}", "--threads=0"), 1, "--threads must be 1 or more, got 0"),
+    ((*SERVE, "--repository={tmp}", "--models=x"), 1, "--models: {tmp} has no model 'x'"),
+]
+
+
+@pytest.mark.parametrize(("command", "status", "message"), COMMANDS)
+def test_the_client_and_the_server_refuse_by_flag(tmp_path, capsys, command, status, message):
+    program, *arguments = (word.format(tmp=tmp_path) for word in command)
+    assert script(program).main([program, *arguments]) == status
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message.format(tmp=tmp_path) in error

@@ -14,7 +14,7 @@ from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import dlrm_signature
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
-from tests.triton.conftest import deploy, run, script
+from tests.triton.conftest import client, deploy, run
 
 pytestmark = pytest.mark.triton_server
 
@@ -236,7 +236,7 @@ def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(
     make_program(tmp_path)(
         f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path}/a", "--max_steps=2"
     )
-    code = script("client").main(
+    code = client(
         [
             f"--url={server.grpc_url}",
             "--mode=test",
@@ -251,7 +251,6 @@ def test_the_client_program_finds_out_a_checkpoint_that_was_not_deployed(
 def test_the_client_program_answers_requests_and_refuses_bad_ones(
     server, offline, tmp_path, capsys
 ):
-    client = script("client").main
     url = f"--url={server.grpc_url}"
     assert client([url]) == 0
     said = capsys.readouterr().out
@@ -281,7 +280,7 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(
 def test_the_client_program_measures_a_load(server, dataset, capsys):
     arguments = [f"--url={server.grpc_url}", "--mode=load", f"--dataset={dataset}"]
     arguments += ["--batch_sizes=1,16", "--concurrency=1,4", "--seconds=0.5"]
-    assert script("client").main(arguments) == 0
+    assert client(arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["batch", "clients"]
     figures = [list(map(float, row.replace(",", "").split())) for row in rows]

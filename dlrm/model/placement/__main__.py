@@ -6,4 +6,4 @@ import sys
 from dlrm.scripts.plan_placement import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a dataset before training: python -m dataspec.verify DIR [--quick].
+"""Checks a dataset before training; `python -m dataspec.verify` prints the report."""
 
-Exit status: 0 no problems, 1 problems (all of them are listed), 2 wrong usage.
-"""
-
-import argparse
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from recsys.data.errors import DatasetError
@@ -20,7 +14,6 @@ from recsys.data.verify.files import check_files, check_spec, load_manifest, loa
 from recsys.data.verify.report import Findings
 from recsys.data.verify.sequences import SEQUENCES_KIND, check_sequences
 from recsys.data.verify.splits import check_splits
-from recsys.errors import as_flags
 
 _CLICK_KINDS = ("criteo", "synthetic")
 
@@ -93,40 +86,3 @@ def _format(findings: Findings, tables: list[str], seconds: float) -> str:
 
 def _count(items: list[str], noun: str) -> str:
     return f"{len(items) or 'no'} {noun}{'' if len(items) == 1 else 's'}"
-
-
-def argument_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dataspec.verify",
-        description="Checks a dataset before training: files, spec, rows of every split.",
-        epilog="Exit status: 0 no problems, 1 problems (each is listed), 2 wrong usage.",
-    )
-    parser.add_argument("dataset", metavar="DIR", type=Path, help="the dataset folder")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="compare sizes instead of checksums, and read a sample of the rows",
-    )
-    parser.add_argument(
-        "--num_numerical",
-        type=int,
-        default=13,
-        help="numerical features, where only model_size.json describes the dataset (default 13)",
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status."""
-    parser = argument_parser()
-    arguments = parser.parse_args(argv)
-    if not arguments.dataset.is_dir():
-        parser.error(f"{arguments.dataset} is not a folder")
-    if arguments.num_numerical < 0:
-        parser.error(f"--num_numerical must not be negative, got {arguments.num_numerical}")
-    findings, report = verify(
-        arguments.dataset, quick=arguments.quick, num_numerical=arguments.num_numerical
-    )
-    sys.stdout.write(as_flags(report) + "\n")
-    return 1 if findings.problems else 0

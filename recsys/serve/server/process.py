@@ -27,6 +27,7 @@ from typing import Any, Self
 
 from recsys.serve.repository import ModelRepository, RepositoryError
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
+from recsys.settings import REQUIRED, setting
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
@@ -47,28 +48,19 @@ class ServerSettings:
     """Settings of a server process.
 
     Attributes:
-        repository: folder of models.
-        host: address to listen on.
-        http_port: 0 takes a free one, as for the others.
-        grpc_port: of gRPC.
-        metrics_port: of the metrics in Prometheus's format.
-        models: to load; empty loads all.
-        poll_secs: look for new versions this often, in seconds; 0 loads only when told.
-        threads: CPU threads of each instance; None shares the cores out.
-        cache_mib: of the response cache, which models use that were deployed with --cache.
         stand_ins: backend name -> `model.py`, see `find_server`.
         arguments: for the server, as they are.
     """
 
-    repository: Path
-    host: str = "127.0.0.1"
-    http_port: int = 0
-    grpc_port: int = 0
-    metrics_port: int = 0
-    models: tuple[str, ...] = ()
-    poll_secs: int = 0
-    threads: int | None = None
-    cache_mib: int = 16
+    repository: Path = setting(REQUIRED, "Folder of models (triton/deployer.py)")
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every network")
+    http_port: int = setting(0, "0 takes a free one")
+    grpc_port: int = setting(0, "0 takes a free one")
+    metrics_port: int = setting(0, "0 takes a free one; for Prometheus")
+    models: tuple[str, ...] = setting((), "Names to load, with commas between; by default all")
+    poll_secs: int = setting(0, "Look for new versions this often; 0: never")
+    threads: int | None = setting(None, "CPU threads of an instance; by default cores / instances")
+    cache_mib: int = setting(16, "Response cache, for models deployed with --cache")
     stand_ins: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     arguments: tuple[str, ...] = ()
 
