@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec on MovieLens-1M for a given time, beside the published figures.
+"""Trains BERT4Rec on MovieLens-1M and compares with published metrics.
 
     python -m benchmark.bert4rec_ml1m --minutes 60 --folder ml1m_run
     python -m benchmark.bert4rec_ml1m --steps 4500 --folder ml1m_run
 
-A probe of some seconds finds how many steps fit, so that the rate falls to zero when time is up;
---steps says it, and is what the published figures come from.
-Interrupted, the same command goes on from the last checkpoint. The learning curve lies in
-FOLDER/curve.md and, with everything else, in the results.
+With --minutes a probe of some seconds measures how many steps fit, so that the learning rate
+reaches zero when time is up; the results in docs come from --steps. An interrupted run continues
+from its last checkpoint with the same command. The learning curve is written to FOLDER/curve.md
+and, with the test metrics, to the results.
 """
 
 import argparse
@@ -30,8 +30,8 @@ RANKINGS = ("popular", "uniform", "full", "full_with_seen")
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10")
 SHOWN = tuple(f"{r}_{m}" for r in ("popular", "full") for m in ("hr@10", "ndcg@10"))
 PROBE_STEPS = 40
-EVALUATION_SHARE = 0.9
-"""Share of the time that is left for training beside the validations."""
+TRAINING_FRACTION = 0.9
+"""Fraction of the time for training; the rest is for evaluations."""
 
 PUBLISHED = """\
 | published, 100 popular negatives | HR@1 | HR@5 | HR@10 | NDCG@5 | NDCG@10 |
@@ -49,9 +49,9 @@ PUBLISHED = """\
 
 
 def planned_steps(flags: Sequence[str], folder: Path, minutes: float) -> int:
-    """Returns the steps that fit, by a probe or the plan.
+    """Returns the number of steps that fit into `minutes`.
 
-    The first run probes, later ones keep its plan.
+    The first run measures it and writes it to a file, from which later runs read it.
     """
     plan = folder / "plan.json"
     if plan.is_file():
@@ -70,13 +70,13 @@ def planned_steps(flags: Sequence[str], folder: Path, minutes: float) -> int:
         if flag.startswith("--train_batch_size="):
             batch = int(flag.partition("=")[2])
     rate = probe.final["average_train_throughput"] / batch
-    steps = max(int(rate * minutes * 60 * EVALUATION_SHARE), 1)
+    steps = max(int(rate * minutes * 60 * TRAINING_FRACTION), 1)
     plan.write_text(json.dumps({"flags": list(flags), "minutes": minutes, "steps": steps}))
     return steps
 
 
 def train(flags: Sequence[str], folder: Path, steps: int) -> LoggedRun:
-    """Trains, or goes on training, and returns what was logged."""
+    """Trains, or continues an interrupted run; returns its log."""
     print(f"{steps} steps", flush=True)
     log = folder / "log.json"
     run_bert4rec(
@@ -89,7 +89,7 @@ def train(flags: Sequence[str], folder: Path, steps: int) -> LoggedRun:
 
 
 def markdown(run: LoggedRun) -> str:
-    """Returns test figures, published ones and the learning curve."""
+    """Formats test metrics, published metrics and the learning curve."""
     lines = [
         "| ours | " + " | ".join(m.upper() for m in METRICS) + " |",
         "|---" * (len(METRICS) + 1) + "|",
@@ -99,13 +99,13 @@ def markdown(run: LoggedRun) -> str:
         lines.append(f"| {ranking} | {' | '.join(cells)} |")
     lines += ["", PUBLISHED, "| seconds | step | " + " | ".join(SHOWN) + " |"]
     lines.append("|---" * (len(SHOWN) + 2) + "|")
-    for seconds, step, *figures in rows(run, SHOWN):
-        lines.append(f"| {seconds:.0f} | {step} | {' | '.join(f'{f:.4f}' for f in figures)} |")
+    for seconds, step, *metrics in rows(run, SHOWN):
+        lines.append(f"| {seconds:.0f} | {step} | {' | '.join(f'{m:.4f}' for m in metrics)} |")
     return "\n".join(lines) + "\n"
 
 
 def records(run: LoggedRun, config: dict[str, object]) -> list[Record]:
-    """Returns the test figures; the curve is part of their settings."""
+    """Makes a record per test metric, and one with the learning curve."""
     curve = rows(run, SHOWN)
     columns = ["elapsed_s", "step", *SHOWN]
     return [
@@ -134,7 +134,7 @@ def records(run: LoggedRun, config: dict[str, object]) -> list[Record]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Trains, prints and records the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--steps", type=int, help="instead of as many as --minutes hold")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs BERT4Rec's programs as users do, and reads their logs."""
+"""Runs BERT4Rec's program in a process and reads its log."""
 
 import dataclasses
 import json
@@ -15,10 +15,10 @@ class LoggedRun:
     """Records of a run's log.
 
     Attributes:
-        evaluations: figures on the validation items, with `epoch`, `step` and `elapsed_s`, which
-            goes on where a resumed run continues.
-        losses: mean training loss since the line before, by step.
-        final: the figures on the test items and the throughput.
+        evaluations: metrics of each evaluation, with `epoch`, `step` and `elapsed_s`, the seconds
+            of all runs up to it, resumed ones included.
+        losses: step -> mean training loss since the last print.
+        final: metrics of the test and throughput.
     """
 
     evaluations: list[dict[str, float]]
@@ -55,7 +55,7 @@ def run_bert4rec(log: Path, *arguments: str) -> LoggedRun:
     """Runs bert4rec.scripts.main in a process of its own and reads its log.
 
     Raises:
-        RuntimeError: the program failed; the message ends with what it said.
+        RuntimeError: the program failed; the message ends with its error output.
     """
     command = [sys.executable, "-m", "bert4rec.scripts.main", *arguments, f"--log_path={log}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -65,17 +65,17 @@ def run_bert4rec(log: Path, *arguments: str) -> LoggedRun:
 
 
 def ratings_folder() -> Path:
-    """Returns where the raw ratings lie: RECSYS_DATA, else shared/data beside the repository."""
+    """Returns the folder of raw ratings: $RECSYS_DATA, else ../shared/data."""
     repository = Path(__file__).resolve().parents[1]
     return Path(os.environ.get("RECSYS_DATA", repository.parent / "shared" / "data"))
 
 
 def prepare_movielens(ratings: Path, output: Path) -> Path:
-    """Makes the dataset of ratings, unless present; returns its folder.
+    """Prepares the dataset of ratings, unless it exists; returns its folder.
 
     Raises:
-        ValueError: there is no such file.
-        RuntimeError: the file is refused.
+        ValueError: the file of ratings is missing.
+        RuntimeError: preprocessing failed.
     """
     if (output / "manifest.json").is_file():
         return output
@@ -94,5 +94,5 @@ def prepare_movielens(ratings: Path, output: Path) -> Path:
 
 
 def rows(run: LoggedRun, keys: tuple[str, ...]) -> list[list[Any]]:
-    """Returns, for each evaluation, its seconds, steps and some of its figures."""
+    """Returns [seconds, step, metrics...] of each evaluation."""
     return [[e["elapsed_s"], e["step"], *(e[key] for key in keys)] for e in run.evaluations]

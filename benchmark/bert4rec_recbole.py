@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec beside RecBole's, on ml-100k: the same samples, sizes and batch.
+"""Compares our BERT4Rec with RecBole's on ml-100k, in speed and quality.
 
     python -m benchmark.bert4rec_recbole                # speed, one and two threads
     python -m benchmark.bert4rec_recbole --quality      # rankings, three seeds
 
-Candidates take turns, each in a process of its own. Ours trains a whole epoch: its batches hold
-sequences of like length, so some of them are cheaper. RecBole pads every batch to the same size, so
-some batches stand for all. `make recbole` makes the environment that RecBole needs.
+Samples, sizes and batch are the same. Candidates take turns, each in a process of its own. Ours
+trains a whole epoch, because batches of short sequences are cheaper. RecBole pads every batch to
+the same size, so a few batches are enough. `make recbole` makes the environment of RecBole.
 """
 
 import argparse
@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RECBOLE_PYTHON = REPOSITORY / ".venv-recbole" / "bin" / "python"
 STEPS_PER_EPOCH = 48
 SETTING = {"samples": 97_171, "batch": 2048, "max_len": 50, "emb_dim": 64, "blocks": 2}
-# What recsys.train.allocator does in our programs, for a process that cannot be asked to.
+# The same setting as recsys.train.allocator makes in our programs.
 KEEP_FREED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
 }
@@ -48,17 +48,16 @@ RECBOLE: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def write_interactions(dataset: Path, folder: Path) -> Path:
-    """Writes a dataset for RecBole; positions are times, without ties.
+    """Writes a dataset for RecBole; returns its folder.
 
-    Returns:
-        The folder that the peer is given.
+    Positions in the history serve as timestamps, so there are no ties.
     """
     sequences = read_sequences(dataset)
     users = np.repeat(np.arange(1, sequences.num_users + 1), sequences.lengths)
-    places = np.arange(len(users)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
+    positions = np.arange(len(users)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
     target = folder / "ml-100k"
     target.mkdir(parents=True)
-    table = np.stack([users, sequences.items.astype(np.int64), places], axis=1)
+    table = np.stack([users, sequences.items.astype(np.int64), positions], axis=1)
     np.savetxt(
         target / "ml-100k.inter",
         table,
@@ -73,10 +72,10 @@ def write_interactions(dataset: Path, folder: Path) -> Path:
 def run_recbole(
     data: Path, threads: int, candidate: str, *arguments: str, seed: int = 2020
 ) -> dict[str, Any]:
-    """Runs the peer and returns what it printed.
+    """Runs RecBole in a process; returns the metrics that it prints.
 
     Raises:
-        RuntimeError: it failed; the message ends with what it said.
+        RuntimeError: it failed; the message ends with its error output.
     """
     mode, environment = RECBOLE[candidate]
     command = [
@@ -91,14 +90,14 @@ def run_recbole(
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if figures["train_samples"] != SETTING["samples"]:
-        raise RuntimeError(f"RecBole trains on {figures['train_samples']} samples, not the same")
-    return figures
+    metrics: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if metrics["train_samples"] != SETTING["samples"]:
+        raise RuntimeError(f"RecBole trains on {metrics['train_samples']} samples, not the same")
+    return metrics
 
 
 def run_ours(dataset: Path, folder: Path, threads: int, *arguments: str) -> LoggedRun:
-    """Trains with the preset that equals RecBole's settings."""
+    """Trains ours with the preset of RecBole's settings."""
     return run_bert4rec(
         folder / "log.json",
         *("--config=recbole", "--dataset_name=ml-100k", f"--dataset_path={dataset}"),
@@ -108,14 +107,14 @@ def run_ours(dataset: Path, folder: Path, threads: int, *arguments: str) -> Logg
 
 
 def our_rate(run: LoggedRun) -> float:
-    """Returns the training samples per second."""
+    """Returns our training samples per second."""
     return run.final["average_train_throughput"]
 
 
 def measure_speed(
     dataset: Path, inter: Path, folder: Path, options: argparse.Namespace
 ) -> list[Record]:
-    """Returns samples per second of each candidate and number of threads."""
+    """Measures samples per second of each candidate and number of threads."""
     records = []
     for threads in options.threads:
         ours = partial(
@@ -152,13 +151,13 @@ def measure_speed(
 def quality_records(
     candidate: str, qualities: Sequence[dict[str, float]], config: dict[str, Any]
 ) -> list[Record]:
-    """Returns a record per metric, with one sample per seed."""
+    """Makes a record per metric, with one sample per seed."""
     return [
         make_record(
             BENCHMARK,
             candidate,
             metric,
-            [figures[metric] for figures in qualities],
+            [quality[metric] for quality in qualities],
             unit="",
             direction="higher",
             config=SETTING | config | {"mean": float(np.mean([f[metric] for f in qualities]))},
@@ -170,11 +169,10 @@ def quality_records(
 def measure_quality(
     dataset: Path, inter: Path, folder: Path, options: argparse.Namespace
 ) -> list[Record]:
-    """Returns HR@10 and NDCG@10 of both full rankings.
+    """Measures HR@10 and NDCG@10 over all items, a sample per seed.
 
-    Of ours at its end, of RecBole on its way.
-
-    RecBole does not leave the items that a user has seen out of the ranking, so neither do we here.
+    Ours is evaluated at the end of training, RecBole after its best epoch. RecBole ranks the items
+    of the history too, so both rankings of ours are recorded.
     """
     records = []
     threads = max(options.threads)
@@ -204,7 +202,7 @@ def measure_quality(
         records += quality_records(f"ours, preset {preset}", qualities, config)
     if not options.recbole_epochs:
         return records
-    name = "RecBole 1.2.1, anomaly mode off, freed memory kept"  # the fastest; all rank alike
+    name = "RecBole 1.2.1, anomaly mode off, freed memory kept"  # the fastest; equal in quality
     flags = (f"--epochs={options.recbole_epochs}", "--evaluate")
     curves = [run_recbole(inter, threads, name, *flags, seed=s)["curve"] for s in options.seeds]
     best = [max(curve, key=lambda point: point["valid_ndcg@10"]) for curve in curves]
@@ -221,7 +219,7 @@ def measure_quality(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Measures speed or quality and records it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, default=ratings_folder() / "ml-100k" / "u.data.gz")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

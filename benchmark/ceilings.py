@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured limits of a device: the yardsticks of kernel benchmarks."""
+"""Measures a device's copy and matrix-product rates, limits of kernels."""
 
 import contextlib
 import dataclasses
@@ -16,9 +16,9 @@ class Ceilings:
     """Measured limits of a device.
 
     Attributes:
-        copy_bytes_per_s: a large copy, bytes read plus bytes written.
+        copy_bytes_per_s: rate of a large copy, bytes read plus bytes written.
         matmul_flops_per_s: dtype or mode -> rate of a large square matrix product.
-        l2_read_bytes_per_s: sum over a tensor that stays in the L2 cache; CUDA alone.
+        l2_read_bytes_per_s: rate of a sum over a tensor in the L2 cache; CUDA only.
     """
 
     copy_bytes_per_s: float
@@ -26,18 +26,18 @@ class Ceilings:
     l2_read_bytes_per_s: float | None = None
 
     def floor_s(self, num_bytes: float, flops: float, matmul: str) -> float:
-        """Returns the least time for work that moves `num_bytes` and computes `flops`.
+        """Returns the shortest possible time of an op, in seconds.
 
         Args:
-            num_bytes: between memory and the chip.
-            flops: floating point operations.
-            matmul: which matrix product rate the operations could reach.
+            num_bytes: bytes between memory and the chip.
+            flops: floating-point operations.
+            matmul: dtype or mode whose matrix-product rate limits the operations.
         """
         return max(num_bytes / self.copy_bytes_per_s, flops / self.matmul_flops_per_s[matmul])
 
 
 def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 5) -> float:
-    """Returns bytes per second, read and written, of a copy."""
+    """Measures bytes per second, read plus written, of a copy."""
     source = torch.ones(num_bytes // 4, device=device)
     target = torch.zeros_like(source)
     times = [seconds_per_call(lambda: target.copy_(source), device) for _ in range(repeats + 1)]
@@ -45,7 +45,7 @@ def copy_rate(num_bytes: int, device: torch.device = CPU, repeats: int = 5) -> f
 
 
 def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
-    """Returns bytes per second of repeated sums over `num_bytes`."""
+    """Measures bytes per second of repeated sums over `num_bytes`."""
     source = torch.ones(num_bytes // 4, device=device)
     result = torch.zeros((), device=device)
     dims = (0,)
@@ -59,7 +59,7 @@ def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
 def matmul_rate(
     size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 3
 ) -> float:
-    """Returns the FLOP/s of a product of [size, size] matrices."""
+    """Measures the FLOP/s of a product of [size, size] matrices."""
     a = torch.ones(size, size, dtype=dtype, device=device)
     b = torch.ones_like(a)
     result = torch.empty_like(a)
@@ -91,7 +91,7 @@ def measure_cpu(copy_bytes: int = 256 << 20, matmul_size: int = 2048) -> Ceiling
 def measure_cuda(device: torch.device, copy_bytes: int = 1 << 30, size: int = 8192) -> Ceilings:
     """Measures copy, L2 reads and matrix products of a CUDA device.
 
-    On a CPU device (to try the program out) the same runs without the reads from L2.
+    A CPU device, to test the program, has no L2 reads.
     """
     rates = {"float32": matmul_rate(size, torch.float32, device)}
     with tf32_matmul():

@@ -5,8 +5,8 @@
     python -m benchmark.compare new.jsonl --against old.jsonl --threshold 0.05
     python -m benchmark.compare new.jsonl --accept
 
-Exits 1 when a figure is worse, 2 when nothing could be compared. `--accept` writes the new
-figures into the baselines.
+Exits 1 if a metric is worse, 2 if nothing could be compared. `--accept` writes the new results
+into the baselines.
 """
 
 import argparse
@@ -26,14 +26,14 @@ BASELINES = Path(__file__).parent / "baselines.json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """A new figure beside its old one.
+    """A new record compared with an old one.
 
     Attributes:
         new: the new record.
         old: the old record.
-        change: relative change, positive is better; None when a value is missing.
-        threshold: changes up to this one are noise.
-        verdict: `unreliable` when more than half of the repeats failed on either side.
+        change: relative change, positive is better; None if a value is missing.
+        threshold: largest relative change that counts as noise.
+        verdict: `unreliable` if more than half of the repeats of a record failed.
     """
 
     new: Record
@@ -44,10 +44,7 @@ class Comparison:
 
 
 def compare_records(new: Record, old: Record, threshold: float) -> Comparison:
-    """Judges one figure against the stated threshold or twice its spread.
-
-    The larger of the two counts.
-    """
+    """Compares two records; noise is `threshold` or twice their spread."""
     limit = max(threshold, 2 * new.spread, 2 * old.spread)
     failing = any(2 * r.failed > r.repeats for r in (new, old))
     if failing or new.value is None or old.value is None:
@@ -62,7 +59,7 @@ def compare_records(new: Record, old: Record, threshold: float) -> Comparison:
 
 
 def compare(new: list[Record], old: list[Record], threshold: float) -> list[Comparison]:
-    """Compares the figures of equal benchmark, candidate, metric, settings and hardware."""
+    """Compares records of equal benchmark, candidate, metric, settings, hardware."""
     known = {record.key: record for record in old}
     return [
         compare_records(record, known[record.key], threshold)
@@ -72,12 +69,12 @@ def compare(new: list[Record], old: list[Record], threshold: float) -> list[Comp
 
 
 def read_baselines(path: Path) -> list[Record]:
-    """Reads the accepted figures."""
+    """Reads the accepted records."""
     return [Record(**entry) for entry in json.loads(path.read_text())] if path.is_file() else []
 
 
 def accept(new: list[Record], path: Path) -> None:
-    """Replaces the accepted figures of the same keys."""
+    """Replaces the accepted records of the same keys."""
     merged = latest([*read_baselines(path), *new])
     text = json.dumps([dataclasses.asdict(record) for record in merged], indent=1) + "\n"
     temporary = path.with_name(path.name + ".tmp")
@@ -86,7 +83,7 @@ def accept(new: list[Record], path: Path) -> None:
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """Returns one line about a figure."""
+    """Formats a comparison as a line."""
     new, old, change = comparison.new, comparison.old, comparison.change
     shown = "failed" if change is None else f"{change:+.1%} (noise {comparison.threshold:.1%})"
     name = f"{new.benchmark} {new.candidate} {new.metric}"
@@ -94,15 +91,15 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+    """Compares or accepts results; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("results", type=Path, help="new results (.jsonl)")
     parser.add_argument("--against", type=Path, help="old results; the baselines by default")
-    parser.add_argument("--baselines", type=Path, default=BASELINES, help="the accepted figures")
+    parser.add_argument("--baselines", type=Path, default=BASELINES, help="the accepted results")
     parser.add_argument("--threshold", type=float, default=0.05, help="changes up to it are noise")
-    parser.add_argument("--accept", action="store_true", help="make the new figures the baselines")
+    parser.add_argument("--accept", action="store_true", help="make the new results the baselines")
     arguments = parser.parse_args(argv)
     try:
         new = read_records(arguments.results)
@@ -121,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for comparison in comparisons:
         print(format_comparison(comparison))
     if not comparisons:
-        print("nothing to compare: no figure has equal settings and hardware", file=sys.stderr)
+        print("nothing to compare: no record has equal settings and hardware", file=sys.stderr)
         return 2
     return int(any(c.verdict == "worse" for c in comparisons))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM beside logistic regression on 100,000 rows of Criteo Kaggle.
+"""Compares DLRM with logistic regression on 100,000 rows of Criteo Kaggle.
 
     python -m benchmark.criteo_sample --data .../criteo_kaggle/sample_100k.tsv.gz
 
@@ -44,21 +44,21 @@ DLRM_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of a model on the test rows."""
+    """Metrics of a model on the test rows."""
 
     auc: float
     log_loss: float
 
 
 def default_data() -> Path:
-    """Returns where the sample lies: RECSYS_DATA, else shared/data beside the repository."""
+    """Returns the file of the sample in $RECSYS_DATA, else in ../shared/data."""
     repository = Path(__file__).resolve().parents[1]
     folder = Path(os.environ.get("RECSYS_DATA", repository.parent / "shared" / "data"))
     return folder / "criteo_kaggle" / "sample_100k.tsv.gz"
 
 
 def prepare(data: Path, dataset: Path) -> None:
-    """Turns the raw rows into a dataset."""
+    """Prepares the dataset from the raw rows."""
     arguments = (f"--input={data}", f"--output={dataset}", *PREPROCESSING)
     print(f"$ python -m preproc.criteo {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "preproc.criteo", *arguments]
@@ -66,7 +66,7 @@ def prepare(data: Path, dataset: Path) -> None:
 
 
 def train_dlrm(dataset: Path, folder: Path, seed: int) -> Quality:
-    """Trains with one seed and scores the test rows."""
+    """Trains a DLRM with one seed; returns its test metrics."""
     checkpoint = folder / f"seed_{seed}"
     training = (
         "--mode=train",
@@ -85,7 +85,7 @@ def train_dlrm(dataset: Path, folder: Path, seed: int) -> Quality:
 
 
 def fit_logistic_regression(data: Path) -> Quality:
-    """Fits the baseline on the train rows, scores the test rows."""
+    """Fits logistic regression; returns its test metrics."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     with gzip.open(data) as file:
@@ -109,9 +109,9 @@ def fit_logistic_regression(data: Path) -> Quality:
 
 
 def records(candidate: str, qualities: Sequence[Quality], config: dict[str, Any]) -> list[Record]:
-    """Returns a model's mean figures over seeds, and its AUC's range."""
+    """Makes records of mean metrics over seeds and of the AUC's range."""
     aucs = [quality.auc for quality in qualities]
-    figures: tuple[tuple[str, float, Direction], ...] = (
+    metrics: tuple[tuple[str, float, Direction], ...] = (
         ("mean test AUC", float(np.mean(aucs)), "higher"),
         ("lowest", min(aucs), "higher"),
         ("highest", max(aucs), "higher"),
@@ -127,7 +127,7 @@ def records(candidate: str, qualities: Sequence[Quality], config: dict[str, Any]
             direction=direction,
             config=config,
         )
-        for metric, value, direction in figures
+        for metric, value, direction in metrics
     ]
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DLRM recipe, from raw click logs to AUC and latency.
+"""Demo of DLRM, from raw click logs to AUC and latency.
 
     python -m benchmark.demo --folder demo
 
 prints each command before it runs it, so every step can be repeated by hand. The logs are
-generated with a planted model, so the best AUC that any model can reach is known; the demo fails
-where the trained one ends more than 0.01 below it.
+generated from a known model, so the best possible AUC is known; the demo fails if the trained
+model's is more than 0.01 below it.
 """
 
 import json
@@ -42,7 +42,7 @@ TRAINING_FLAGS = (
 
 
 def run_step(title: str, module: str, *arguments: str) -> None:
-    """Runs one command of the recipe, as a user would.
+    """Prints a command and runs it in a process.
 
     Raises:
         SystemExit: the command failed.
@@ -57,12 +57,11 @@ def run_step(title: str, module: str, *arguments: str) -> None:
 
 
 def run_demo(folder: Path, rows: int) -> float:
-    """Runs every step and returns the gap to the best AUC.
+    """Runs every step; returns the best possible AUC minus the model's.
 
     Args:
-        folder: for raw logs, dataset, checkpoint and logs; results of an earlier demo in it are
-            replaced.
-        rows: of the generated log.
+        folder: folder of all files; those of an earlier demo are replaced.
+        rows: number of rows of the generated log.
 
     Raises:
         SystemExit: a step failed.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BERT4Rec recipe on one machine, from raw ratings to recommendations.
+"""Demo of BERT4Rec, from raw ratings to recommendations.
 
     python -m benchmark.demo_bert4rec --folder demo/bert4rec
 
-prints each command before it runs it, so every step can be repeated by hand. The ratings are
-generated: the next item of a user is often the successor of the last one, which popularity cannot
-know; the demo fails where the trained model is not clearly ahead of popularity.
+prints each command before it runs it, so every step can be repeated by hand. In the generated
+ratings the next item of a user is often the successor of the last one, which popularity cannot
+predict; the demo fails if the trained model is not clearly better than popularity.
 """
 
 import json
@@ -23,7 +23,7 @@ from recsys.data.sequences import read_item_map, read_sequences
 
 USERS, ITEMS, INTERACTIONS = 2000, 400, 40_000
 MIN_GAIN = 0.1
-"""HR@10 that the model must have above popularity."""
+"""Least HR@10 of the model minus that of popularity."""
 SHOWN_HISTORIES = 5
 
 TRAINING_FLAGS = (
@@ -36,19 +36,18 @@ TRAINING_FLAGS = (
 
 
 def write_histories(dataset: Path, file: Path, count: int) -> None:
-    """Writes the first users' histories in raw ids, a line each."""
+    """Writes the first users' histories, a line of raw ids each."""
     sequences, raw = read_sequences(dataset), read_item_map(dataset).raw.to_pylist()
     lines = (" ".join(raw[item - 1] for item in sequences[user]) for user in range(count))
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
-    """Runs every step and returns the metrics of the test.
+    """Runs every step; returns the metrics of the test.
 
     Args:
-        folder: for ratings, dataset, checkpoint and logs; results of an earlier demo in it are
-            replaced.
-        interactions: of the generated ratings.
+        folder: folder of all files; those of an earlier demo are replaced.
+        interactions: number of generated ratings.
 
     Raises:
         SystemExit: a step failed.
@@ -102,23 +101,23 @@ def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
     return final_record(folder / "test_log.json")
 
 
-def report(figures: dict[str, Any]) -> str:
-    """Returns the figures of the model beside those of popularity."""
+def report(metrics: dict[str, Any]) -> str:
+    """Formats the metrics of the model beside those of popularity."""
     lines = ["ranking of all items      HR@1   HR@10 NDCG@10"]
     for title, name in (("BERT4Rec", "full"), ("popularity", "popularity")):
-        values = (figures[f"test_{name}_{metric}"] for metric in ("hr@1", "hr@10", "ndcg@10"))
+        values = (metrics[f"test_{name}_{metric}"] for metric in ("hr@1", "hr@10", "ndcg@10"))
         lines.append(f"{title:22s}" + "".join(f"{value:8.4f}" for value in values))
     return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:
-    """Runs the demo; exits 1 unless popularity is clearly beaten."""
+    """Runs the demo; exits 1 unless the model clearly beats popularity."""
     del argv
     values = flags.FLAGS
     started = time.perf_counter()
-    figures = run_demo(Path(values.folder), values.interactions)
-    gain = figures["test_full_hr@10"] - figures["test_popularity_hr@10"]
-    print(f"\n{report(figures)}\nEverything is in {values.folder}/.")
+    metrics = run_demo(Path(values.folder), values.interactions)
+    gain = metrics["test_full_hr@10"] - metrics["test_popularity_hr@10"]
+    print(f"\n{report(metrics)}\nEverything is in {values.folder}/.")
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
     if gain < MIN_GAIN:
         sys.exit(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the DLRM program as users do, and reads its log."""
+"""Runs DLRM's program in a process and reads its log."""
 
 import json
 import subprocess
@@ -10,17 +10,17 @@ from typing import Any
 
 
 def final_record(log: Path) -> dict[str, Any]:
-    """Returns the figures in the last line of a run's log."""
+    """Returns the metrics in the last line of a run's log."""
     last = log.read_text().splitlines()[-1].removeprefix("DLLL ")
-    figures: dict[str, Any] = json.loads(last)["data"]
-    return figures
+    metrics: dict[str, Any] = json.loads(last)["data"]
+    return metrics
 
 
 def run_dlrm(*arguments: str) -> dict[str, Any]:
     """Runs dlrm.scripts.main in a process; returns its last record.
 
     Raises:
-        RuntimeError: the program failed; the message ends with what it said.
+        RuntimeError: the program failed; the message ends with its error output.
     """
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary) / "log.json"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures everything that a CUDA device allows, in one call.
+"""Tests and measures everything that needs a CUDA device.
 
     python -m benchmark.gpu
 
@@ -55,7 +55,7 @@ def run_on_gpu(*arguments: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tests, then measures; returns the exit status of the tests."""
+    """Runs the GPU tests, then measures; returns the tests' exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops that `python -m benchmark.gpu --kernels` measures, with their least traffic."""
+"""The ops of the GPU benchmark, with their least traffic and operations."""
 
 import contextlib
 import dataclasses
@@ -35,14 +35,14 @@ class OpCase:
     """One op at one size.
 
     Attributes:
-        op: its name, with what distinguishes it.
+        op: name of the op and its variant.
         batch_size: B.
-        dtype: of the vectors.
-        work: one call.
-        num_bytes: least traffic.
-        distribution: of the ids; None where there are none.
-        flops: operations of the result.
-        matmul: whose rate bounds the operations.
+        dtype: dtype of the vectors.
+        work: function that runs the op once.
+        num_bytes: least traffic in bytes.
+        distribution: of the ids: `uniform`, `zipf` or None without ids.
+        flops: number of floating-point operations.
+        matmul: dtype or mode whose matrix-product rate limits the operations.
     """
 
     op: str
@@ -57,17 +57,17 @@ class OpCase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Sizes of the inputs; the defaults are those of a measurement.
+    """Sizes of the inputs and of the measurement.
 
     Attributes:
         tables: F.
-        rows: of each table.
+        rows: rows of each table.
         dim: D.
-        batch_sizes: every B.
-        copy_bytes: of the copy that is timed.
-        matmul_size: of the matrix products that are timed.
-        repeats: figures of each case.
-        calls: calls per figure.
+        batch_sizes: all values of B.
+        copy_bytes: bytes of the timed copy.
+        matmul_size: rows and columns of the timed matrix products.
+        repeats: measurements of each case.
+        calls: calls per measurement.
     """
 
     tables: int = 26
@@ -81,7 +81,7 @@ class Sizes:
 
 
 def interaction_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
-    """Yields dot_interaction, forward and backward, in each type."""
+    """Yields dot_interaction, forward and backward, in each dtype."""
     num_vectors = sizes.tables + 1
     width = reference.interaction_width(num_vectors, sizes.dim)
     for batch in sizes.batch_sizes:
@@ -117,7 +117,7 @@ def interaction_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Lookups:
-    """Batches of lookups, ids and rows [B, F], and distinct rows."""
+    """Batches of lookups: ids and rows [B, F], and mean distinct rows."""
 
     distribution: str
     batch_size: int
@@ -172,7 +172,7 @@ def _gather(table: Tensor, dtype: torch.dtype, rows: Tensor) -> Tensor:
 
 def _row_cases(sizes: Sizes, lookups: _Lookups, device: torch.device) -> Iterator[OpCase]:
     offsets = row_offsets([sizes.rows] * sizes.tables, device)
-    # On a GPU a bad id is noted here, so that nothing waits for the device.
+    # On a GPU the op records a bad id here instead of waiting for the device.
     bad = torch.full((1,), NO_BAD_ID, device=device) if device.type == "cuda" else None
     yield OpCase(
         op="joint_rows",
@@ -198,7 +198,7 @@ def _row_cases(sizes: Sizes, lookups: _Lookups, device: torch.device) -> Iterato
 
 
 def _fused_cases(sizes: Sizes, lookups: _Lookups, table: Tensor, name: str) -> Iterator[OpCase]:
-    """Yields gather_dot_interaction, forward and backward, in one type."""
+    """Yields gather_dot_interaction, forward and backward, in one dtype."""
     dtype, batch = VECTOR_TYPES[name], lookups.batch_size
     bottom = torch.randn(batch, sizes.dim, dtype=dtype, device=table.device)
     width = reference.interaction_width(sizes.tables + 1, sizes.dim)
@@ -246,7 +246,7 @@ def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
             for dtype in (torch.float32, torch.bfloat16):
                 gradients = torch.randn(lookups.count, sizes.dim, dtype=dtype, device=device)
                 update = _Update(rule, table, state, gradients.mul_(1e-3), one)
-                of_row = definition.state_bytes_per_row(sizes.dim)
+                state_bytes = definition.state_bytes_per_row(sizes.dim)
                 ordered = OpCase(
                     op=f"update_rows {rule}",
                     distribution=lookups.distribution,
@@ -254,7 +254,7 @@ def update_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
                     dtype=str(dtype).removeprefix("torch."),
                     work=_in_turns(update.sort(lookups.rows), update.ordered),
                     num_bytes=(4 + 4 + dtype.itemsize * sizes.dim) * lookups.count
-                    + 2 * (4 * sizes.dim + of_row) * lookups.distinct,
+                    + 2 * (4 * sizes.dim + state_bytes) * lookups.distinct,
                 )
                 yield ordered
                 if rule == "sgd":
@@ -304,13 +304,13 @@ def _call(work: Work) -> object:
 
 
 def _in_turns(items: Sequence[T], function: Callable[[T], object]) -> Work:
-    """Returns a call of a function with the items in turns."""
+    """Returns a function that runs `function` on the next item each time."""
     turns = Rotation(items)
     return lambda: function(turns())
 
 
 def _backward(output: Tensor, inputs: Sequence[Tensor]) -> Work:
-    """Returns a call of the backward pass alone."""
+    """Returns a function that runs the backward pass alone."""
     gradient = torch.randn_like(output)
     return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
@@ -320,7 +320,7 @@ def _mode(name: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _in_mode(name: str, work: Work) -> Work:
-    """Wraps a call, allowing TF32 if the name says so."""
+    """Wraps a function to run with TF32, if `name` is `tf32`."""
 
     def run() -> object:
         with _mode(name):

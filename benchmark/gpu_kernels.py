@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every op of the extension, beside the device's limits.
+"""Measures every op of the extension against the device's limits.
 
-`python -m benchmark.gpu --kernels` writes the figures as one JSON file. Times are those of CUDA
-events. The floor of an op is the time in which its least traffic (each distinct row once) would
-pass at the rate of a large copy, or its operations at the rate of a matrix product of that type,
-whichever is longer; batches below the size of the L2 cache may pass it.
+`python -m benchmark.gpu --kernels` writes the results as one JSON file. Times are those of CUDA
+events. The floor of an op is the longer of two times: for its least traffic (each distinct row
+once) at the rate of a large copy, and for its operations at the rate of a matrix product of that
+type. Batches that fit into the L2 cache may be faster.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from cuda_ext import library
 
 
 def all_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
-    """Yields every op at every size, freeing memory in between."""
+    """Yields every op at every size, one after the other."""
     yield from interaction_cases(sizes, device)
     yield from lookup_cases(sizes, device)
     yield from update_cases(sizes, device)
@@ -34,7 +34,7 @@ def all_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
 def measure_op(
     case: OpCase, ceilings: Ceilings, sizes: Sizes, device: torch.device
 ) -> dict[str, Any]:
-    """Times one op; returns its figures."""
+    """Times one op; returns the fields of its JSON object."""
     times = time_interleaved(
         {"op": case.work}, sizes.repeats, device=device, calls=sizes.calls, warmup=3
     )["op"]
@@ -60,15 +60,13 @@ def measure_op(
 
 
 def measure_kernels(target: Path, sizes: Sizes, device: torch.device, limit_s: float) -> None:
-    """Measures limits and ops into one JSON file.
-
-    The file is written where time runs out, too.
+    """Measures limits and ops and writes them to a JSON file.
 
     Args:
-        target: file to write.
-        sizes: of everything.
-        device: where to measure; on a CPU the times are those of the wall clock.
-        limit_s: ops that have not begun after so many seconds are left out.
+        target: file to write, also if time runs out.
+        sizes: sizes of inputs and measurements.
+        device: device of the ops; a CPU is timed by the wall clock.
+        limit_s: seconds after which no further op is started.
     """
     started = time.perf_counter()
     ceilings = measure_cuda(device, sizes.copy_bytes, sizes.matmul_size)

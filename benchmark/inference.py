@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency and throughput of DLRM inference, by batch size.
+"""Measures latency and throughput of DLRM inference by batch size.
 
     python -m benchmark.inference
 
@@ -29,7 +29,7 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def measure(model: str, steps: int) -> dict[str, float]:
-    """Returns the figures that one run logs."""
+    """Runs the inference benchmark once; returns its log record."""
     return run_dlrm(
         "--mode=inference_benchmark",
         "--dataset_type=synthetic_gpu",
@@ -42,7 +42,7 @@ def measure(model: str, steps: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures both models, interleaved."""
+    """Measures both models in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200, help="measured batches of each size")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs[model].append(measure(model, options.steps))
     config = {"tables": "26 x 100,000 rows", "ids": "zipf", "steps": options.steps}
     records = []
-    for model, figures in runs.items():
+    for model, results in runs.items():
         for size in BATCH_SIZES:
             candidate = f"{model}, batch {size}"
             for statistic in STATISTICS:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         "inference",
                         candidate,
                         statistic,
-                        [run[key] * 1e3 for run in figures],
+                        [run[key] * 1e3 for run in results],
                         unit="ms",
                         direction="lower",
                         config=config,
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "inference",
                     candidate,
                     "throughput",
-                    [run[key] for run in figures],
+                    [run[key] for run in results],
                     unit="samples/s",
                     direction="higher",
                     config=config,

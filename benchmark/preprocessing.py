@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing beside Polars and DuckDB, or engines compared.
+"""Compares Criteo preprocessing with Polars and DuckDB, or our engines.
 
     python -m benchmark.preprocessing --rows 4000000
     python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines   (make spark nvtabular)
 
 Generates the logs once (four days), then runs the candidates in turns, each in a process of its
-own: text -> counts over all days -> dictionary -> split binary. All must give the same bytes.
-With --engines every round also runs each on 1,000 rows, which shows what starting costs.
+own: text -> counts over all days -> dictionary -> split binary. All must write the same bytes.
+With --engines every round also runs each on 1,000 rows, to measure its start-up time.
 """
 
 import argparse
@@ -50,8 +50,8 @@ class Settings:
         repeats: runs of each candidate.
         threads: threads of each candidate.
         frequency_limit: rarer categories get id 0.
-        candidates: who takes part; others are checked against the first.
-        with_start: runs each on `START_ROWS` rows too.
+        candidates: names; the output of the first is the expected one.
+        with_start: run each on `START_ROWS` rows too.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Settings:
     with_start: bool = False
 
     def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
-        """Returns the command of one run."""
+        """Returns the command line of one run."""
         engine, _, mode = candidate.partition("-")
         if engine in engines.ENGINES:
             python, flags = sys.executable, [f"--threads={self.threads}"]
@@ -80,7 +80,7 @@ class Settings:
 
 
 def dataset_checksums(root: Path) -> dict[str, str]:
-    """Returns the checksum of every column file of a dataset."""
+    """Returns {column file: checksum} of a dataset."""
     return {
         path.relative_to(root).as_posix(): file_checksum(path)
         for split in ("train", "validation", "test")
@@ -93,9 +93,9 @@ class Measured:
     """The runs of all candidates.
 
     Attributes:
-        usages: of the whole input, by candidate.
-        starts: of `START_ROWS` rows; empty unless the settings ask for them.
-        versions: of the foreign software that did the work, by name.
+        usages: candidate -> usage of each run on the whole input.
+        starts: candidate -> usage of each run on `START_ROWS` rows; empty without `with_start`.
+        versions: name -> version of Spark or NVTabular.
     """
 
     usages: dict[str, list[Usage]]
@@ -112,13 +112,13 @@ def measure(
     """Runs all candidates in turns and checks each output.
 
     Args:
-        settings: what to measure.
-        raws: folder with the day files, then that with few rows if the settings ask for it.
+        settings: candidates, rows and repeats.
+        raws: folder of day files, and with `with_start` a second one with `START_ROWS` rows.
         work: folder for the outputs.
-        report: called after each run of the whole input.
+        report: called after each run on the whole input.
 
     Raises:
-        BenchmarkError: a run failed or gave other bytes than the first.
+        BenchmarkError: a run failed or wrote other bytes than the first.
     """
     expected: dict[Path, dict[str, str]] = {}
     versions: dict[str, str] = {}
@@ -159,7 +159,7 @@ def measure(
 
 
 def foreign_versions(output: Path) -> dict[str, str]:
-    """Returns the version of Spark or NVTabular that made a dataset."""
+    """Reads the version of Spark or NVTabular from a dataset's manifest."""
     manifest = output / MANIFEST_FILE
     if not manifest.exists():
         return {}
@@ -169,7 +169,7 @@ def foreign_versions(output: Path) -> dict[str, str]:
 
 
 def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: int) -> list[Record]:
-    """Returns all candidates' figures; time over the first one's is the lead."""
+    """Makes the records of all candidates."""
     config = {
         "rows": settings.rows,
         "days": DAYS,
@@ -179,7 +179,7 @@ def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: i
     }
     records = []
     for candidate, runs in measured.usages.items():
-        figures: list[tuple[str, str, Direction, list[float]]] = [
+        measurements: list[tuple[str, str, Direction, list[float]]] = [
             ("rows_per_s", "rows/s", "higher", [settings.rows / u.wall_s for u in runs]),
             ("input_mb_per_s", "MB/s", "higher", [raw_bytes / 1e6 / u.wall_s for u in runs]),
             ("cpu_us_per_row", "us", "lower", [u.cpu_s / settings.rows * 1e6 for u in runs]),
@@ -190,15 +190,15 @@ def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: i
             pairs = zip(runs, starts, strict=True)
             # On a busy machine a small input may take longer than a small start.
             more = [(settings.rows - START_ROWS) / (u.wall_s - s) for u, s in pairs if u.wall_s > s]
-            figures += [
+            measurements += [
                 ("start", "s", "lower", starts),
                 ("rows_per_s_after_start", "rows/s", "higher", more),
             ]
         if candidate != settings.candidates[0]:
-            # Runs of one round stand beside each other, so their ratio cancels most of the drift.
+            # The ratio within a round cancels most of the machine's drift.
             first = measured.usages[settings.candidates[0]]
             lead = [theirs.wall_s / ours.wall_s for ours, theirs in zip(first, runs, strict=True)]
-            figures.append((f"time_over_{settings.candidates[0]}", "x", "higher", lead))
+            measurements.append((f"time_over_{settings.candidates[0]}", "x", "higher", lead))
         records += [
             make_record(
                 name,
@@ -210,13 +210,13 @@ def make_records(name: str, settings: Settings, measured: Measured, raw_bytes: i
                 config=config,
                 failed=len(runs) - len(values),
             )
-            for metric, unit, direction, values in figures
+            for metric, unit, direction, values in measurements
         ]
     return records
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+    """Generates logs, measures and records; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measured figure with its settings and hardware, as JSON lines."""
+"""Records of measurements, with settings and hardware, as JSON lines."""
 
 import dataclasses
 import datetime
@@ -34,25 +34,25 @@ PACKAGES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A figure of one candidate.
+    """A measured metric of one candidate.
 
     Attributes:
-        benchmark: which benchmark, and the name of its results file.
-        candidate: who was measured.
-        metric: what, such as `rows_per_s`.
-        value: the figure, the median of the repeats; None when every repeat failed.
+        benchmark: name of the benchmark and of its results file.
+        candidate: name of the measured implementation or case.
+        metric: name of the metric, such as `rows_per_s`.
+        value: median of the repeats; None if all failed.
         unit: unit of the value.
         direction: whether higher or lower is better.
         p10: 10th percentile of the repeats.
-        p90: 90th percentile.
-        repeats: how many runs were tried.
-        failed: how many of them failed.
-        config: settings that change the figure (not paths).
+        p90: 90th percentile of the repeats.
+        repeats: number of runs, failed ones included.
+        failed: number of failed runs.
+        config: settings that change the value (not paths).
         config_hash: hash of `config`; only equal ones are compared.
         hardware: CPU model, cores, memory, GPU; only equal ones are compared.
-        versions: of Python and the packages at work.
-        commit: git commit of the code, with `+` when files were changed.
-        time: when it was measured, UTC.
+        versions: package -> version, and that of Python.
+        commit: git commit of the code, with `+` if files were modified.
+        time: time of the measurement, UTC.
     """
 
     benchmark: str
@@ -74,12 +74,12 @@ class Record:
 
     @property
     def p50(self) -> float | None:
-        """The median, which is the value."""
+        """Median of the repeats, the same as `value`."""
         return self.value
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """Returns the fields that comparable records have in common."""
+        """Fields that are equal in comparable records."""
         hardware = json.dumps(self.hardware, sort_keys=True)
         return self.benchmark, self.candidate, self.metric, self.config_hash, hardware
 
@@ -102,17 +102,17 @@ def make_record(
     config: Mapping[str, Any],
     failed: int = 0,
 ) -> Record:
-    """Makes the record of some repeats, on this machine and now.
+    """Makes a record with this machine, code and time.
 
     Args:
-        benchmark: see `Record`.
-        candidate: see `Record`.
-        metric: see `Record`.
-        samples: the figure of each repeat that worked.
-        unit: see `Record`.
-        direction: see `Record`.
-        config: see `Record`.
-        failed: repeats that did not work.
+        benchmark: see `Record`, as are the following.
+        candidate: measured implementation or case.
+        metric: name of the metric.
+        samples: value of each successful repeat.
+        unit: unit of the values.
+        direction: whether higher or lower is better.
+        config: settings that change the values.
+        failed: number of failed repeats.
     """
     p10, p50, p90 = np.percentile(samples, (10, 50, 90)).tolist() if samples else (None,) * 3
     settings = dict(config)
@@ -194,7 +194,7 @@ def _gpu() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the installed packages that matter."""
+    """Returns {name: version} of Python and the installed `PACKAGES`."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -4,8 +4,8 @@
     python -m benchmark.report docs/results.md            writes the tables
     python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
 
-`<!-- results:NAME -->` ... `<!-- /results:NAME -->` holds the table of results/NAME.jsonl: a row
-per candidate, a column per metric, medians of the newest run's settings and hardware.
+Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` is the table of results/NAME.jsonl: a
+row per candidate, a column per metric, medians with the newest run's settings and hardware.
 """
 
 import argparse
@@ -23,7 +23,7 @@ MARKERS = re.compile(
 
 
 def format_value(value: float | None) -> str:
-    """Returns four significant digits, thousands separated, without an exponent."""
+    """Formats four significant digits, thousands separated, without exponent."""
     if value is None:
         return "failed"
     if abs(value) >= 100:
@@ -33,7 +33,7 @@ def format_value(value: float | None) -> str:
 
 
 def render_table(records: list[Record]) -> str:
-    """Returns a benchmark's table and a line on its measurement.
+    """Formats a benchmark's table, and a line with settings and hardware.
 
     Raises:
         ValueError: there are no records.
@@ -71,9 +71,9 @@ def render_table(records: list[Record]) -> str:
 
 
 def render_document(text: str, results: Path) -> str:
-    """Returns the document with every table between markers made anew.
+    """Replaces the tables between markers in a document.
 
-    A table whose benchmark has no results yet stays as it is.
+    The table of a benchmark without results is kept.
 
     Raises:
         ValueError: a marker has no end.
@@ -94,7 +94,7 @@ def render_document(text: str, results: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+    """Updates or checks the documents; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

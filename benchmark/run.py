@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs candidates in interleaved processes; measures time and memory.
+"""Runs candidates in turns and measures time and memory of processes.
 
-Interleaved (A B C A B C ...) because the speed of a shared machine drifts: consecutive runs of
-one candidate would all fall into the same good or bad minute.
+Turns (A B C A B C ...), because the speed of a shared machine drifts: consecutive runs of one
+candidate would all fall into the same fast or slow minute.
 """
 
 import contextlib
@@ -30,13 +30,12 @@ class Usage:
     """Resources used by a process and its children.
 
     Attributes:
-        wall_s: seconds from start to end of the process itself.
-        cpu_s: user and system seconds, those of children that outlive it included (Spark's Java).
-        peak_anon_mib: highest sum of anonymous memory seen, sampled every 10 ms. Pages of mapped
-            files do not count: the kernel can drop them at will. Pages that forked processes
-            share count for each.
-        exit_status: 0, or that of the process (negative: the signal that ended it).
-        output: last 4,000 characters of its output and errors.
+        wall_s: seconds from start to end of the process.
+        cpu_s: user and system seconds, also of children that outlive it (Spark's Java).
+        peak_anon_mib: peak of the summed anonymous memory, sampled every 10 ms. Mapped files, which
+            the kernel can drop, do not count; pages shared by forked processes count for each.
+        exit_status: exit status, or minus the number of the signal that ended the process.
+        output: last 4,000 characters of output and errors.
     """
 
     wall_s: float
@@ -47,11 +46,11 @@ class Usage:
 
 
 def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) -> Usage:
-    """Runs a command to its end and measures it.
+    """Runs a command and measures its resources.
 
     Args:
         command: program and arguments.
-        env: variables added to those of this process.
+        env: environment variables added to those of this process.
     """
     with tempfile.TemporaryFile() as log, _adopted_orphans() as wait_for_orphans:
         start = time.perf_counter()
@@ -73,8 +72,8 @@ def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) ->
 
         sampler = threading.Thread(target=sample, daemon=True)
         sampler.start()
-        # wait4 gives the time of this child and of all its waited-for children; getrusage would
-        # give the sum over every child this process ever had.
+        # wait4 returns the time of this child and its reaped children; getrusage would return the
+        # sum over all children that this process ever had.
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - start
         stop.set()
@@ -93,11 +92,12 @@ def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) ->
 
 @contextlib.contextmanager
 def _adopted_orphans() -> Iterator[Callable[[], float]]:
-    """Makes this process the parent of processes that outlive theirs.
+    """Makes this process the parent of orphaned descendants.
+
+    Otherwise their CPU time would be lost, and they could run on into the next measurement.
 
     Yields:
-        A function that waits for those (and kills what does not end) and returns their CPU seconds.
-        Else their time would be lost, and their end would fall into the next measurement.
+        A function that waits for orphans, kills them after a minute, and returns their CPU seconds.
     """
     before = set(_children(os.getpid()))
 
@@ -122,10 +122,10 @@ def _adopted_orphans() -> Iterator[Callable[[], float]]:
 
 
 def _children(pid: int) -> list[int]:
-    """Returns the children of a process.
+    """Returns the process ids of a process's children.
 
     Raises:
-        OSError: it has ended.
+        OSError: the process has ended.
     """
     children: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -135,7 +135,7 @@ def _children(pid: int) -> list[int]:
 
 
 def anonymous_kib(pid: int) -> int:
-    """Returns the anonymous memory of a process tree, KiB; 0 if gone."""
+    """Returns the anonymous memory of a process tree in KiB."""
     total = 0
     waiting = [pid]
     while waiting:
@@ -160,9 +160,9 @@ def run_interleaved(
     """Runs every candidate `repeats` times, in turns.
 
     Args:
-        candidates: name -> a function that runs it once and returns what was measured.
-        repeats: rounds; the order is reversed in every second one.
-        report: called after each run with name, round and result.
+        candidates: name -> function that runs it once and returns its measurement.
+        repeats: number of rounds; every second one is in reverse order.
+        report: called after each run with name, round and measurement.
     """
     if repeats < 1:
         raise ValueError(f"--repeats must be at least 1, got {repeats}")

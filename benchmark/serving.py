@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM on a Triton server: latency, throughput, instances' memory.
+"""Measures latency, throughput and memory of a DLRM on a Triton server.
 
     .venv-triton/bin/python -m benchmark.serving
 
-deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), asks
-it over gRPC from this machine, and runs the same version in this process before and after each
-measurement. Ids are uniform, which is the slowest case. Exits 1 where instances that share tables
-take more memory than `memory_limit` says.
+deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), sends
+requests over gRPC from this machine, and runs the same version in this process before and after
+each measurement. Ids are uniform, the slowest case. Exits 1 if instances that share tables take
+more memory than `memory_limit`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from recsys.train.timing import LatencySummary
 
 MIB = 1 << 20
 BESIDES_TABLES = 300 * MIB
-"""Memory that an instance may need for all but its tables: Python, torch, its requests."""
+"""Bytes that an instance may need besides its tables: Python, torch, requests."""
 METRICS: dict[str, tuple[str, Direction]] = {
     "p50": ("ms", "lower"),
     "p90": ("ms", "lower"),
@@ -42,16 +42,16 @@ METRICS: dict[str, tuple[str, Direction]] = {
     "PSS allowed": ("MiB", "lower"),
     "largest of its own": ("MiB", "lower"),
 }
-"""Unit and direction of each figure."""
+"""Metric -> unit, and whether higher or lower is better."""
 ONE_CLIENT = "serving_one_client"
-"""Results of the rows that docs/results.md shows."""
+"""Name of the results that docs/results.md shows."""
 _MEMORY_ROUNDS = 40
 
 Samples = defaultdict[str, list[float]]
 
 
 def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: float) -> list[float]:
-    """Returns seconds per request, after one that does not count."""
+    """Measures the seconds of each request in this process, after a warm-up."""
     served.predict([requests[-1]])
     durations: list[float] = []
     while sum(durations) < seconds or len(durations) < 3:
@@ -79,7 +79,7 @@ def measure_latencies(
     """Measures one instance on one thread, with and without dynamic batching.
 
     Returns:
-        candidate -> metric -> a figure of each round.
+        candidate -> metric -> value of each round.
     """
     samples: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
     alone: defaultdict[int, list[float]] = defaultdict(list)
@@ -101,9 +101,9 @@ def measure_latencies(
                     alone[rows] += here
                     ratio = load.rows_per_s / (rows * len(here) / sum(here))
                     print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
-                    of_cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
-                    _add(of_cell, load.latency, load.rows_per_s)
-                    of_cell["of in-process"].append(ratio)
+                    cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
+                    _add(cell, load.latency, load.rows_per_s)
+                    cell["of in-process"].append(ratio)
     for rows, durations in alone.items():
         summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
         _add(samples[f"batch {rows}, in process"], summary, rate)
@@ -115,15 +115,15 @@ def _clients(count: int) -> str:
     return "1 client" if count == 1 else f"{count} clients"
 
 
-def _add(figures: Samples, latency: LatencySummary, rows_per_s: float) -> None:
-    figures["p50"].append(latency.p50_s * 1e3)
-    figures["p90"].append(latency.p90_s * 1e3)
-    figures["p99"].append(latency.p99_s * 1e3)
-    figures["throughput"].append(rows_per_s)
+def _add(samples: Samples, latency: LatencySummary, rows_per_s: float) -> None:
+    samples["p50"].append(latency.p50_s * 1e3)
+    samples["p90"].append(latency.p90_s * 1e3)
+    samples["p99"].append(latency.p99_s * 1e3)
+    samples["throughput"].append(rows_per_s)
 
 
 def memory_limit(table_bytes: int, instances: int) -> float:
-    """Returns the bytes allowed to instances: tables once, plus a margin."""
+    """Returns the bytes that instances may use: tables once, plus a margin."""
     return 1.2 * (table_bytes + instances * BESIDES_TABLES)
 
 
@@ -137,10 +137,10 @@ def _read_every_row(endpoint: Endpoint, deployed: DeployedDlrm) -> Iterator[None
 
 
 def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemory]:
-    """Returns the memory of instances that have each read every table.
+    """Measures the memory of instances that have each read all tables.
 
     Raises:
-        RuntimeError: an instance did not get its share of the requests.
+        RuntimeError: an instance got too few requests to read them.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // instances)
     serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
@@ -158,9 +158,9 @@ def compare_memory(
     """Measures instances that share one model's tables.
 
     Returns:
-        (candidate -> metric -> one figure, whether all stay within `memory_limit`).
+        (candidate -> metric -> [value], whether all stay within `memory_limit`).
     """
-    figures = {}
+    values = {}
     within = True
     for instances in options.instances:
         measured = measure_memory(deployed, instances)
@@ -175,23 +175,23 @@ def compare_memory(
             f"{anonymous / MIB:,.0f} MiB of its own in each",
             flush=True,
         )
-        figures["1 instance" if instances == 1 else f"{instances} instances"] = {
+        values["1 instance" if instances == 1 else f"{instances} instances"] = {
             "PSS together": [pss / MIB],
             "PSS allowed": [limit / MIB],
             "largest of its own": [anonymous / MIB],
         }
-    return figures, within
+    return values, within
 
 
 def _write(
     results: Path,
     benchmark: str,
-    figures: Mapping[str, Mapping[str, list[float]]],
+    measured: Mapping[str, Mapping[str, list[float]]],
     config: Mapping[str, object],
 ) -> None:
     records = []
-    for candidate, values in figures.items():
-        for metric, samples in values.items():
+    for candidate, metrics in measured.items():
+        for metric, samples in metrics.items():
             unit, direction = METRICS[metric]
             records.append(
                 make_record(
@@ -208,7 +208,7 @@ def _write(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints and records; 1 where instances take too much memory."""
+    """Measures, prints and records; returns 1 if instances take too much memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--table_rows", type=int, default=100_000)
@@ -226,10 +226,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     with tempfile.TemporaryDirectory(prefix="recipes-serving-") as folder:
         deployed = DeployedDlrm.make(Path(folder), (options.table_rows,) * options.tables)
-        figures = measure_latencies(options, deployed)
+        latencies = measure_latencies(options, deployed)
         timed = {**config, "instances": 1, "threads": 1, "protocol": "gRPC"}
-        _write(options.results, "serving", figures, timed)
-        alone = {k: v for k, v in figures.items() if k.endswith("1 client, batching")}
+        _write(options.results, "serving", latencies, timed)
+        alone = {k: v for k, v in latencies.items() if k.endswith("1 client, batching")}
         _write(options.results, ONE_CLIENT, alone, timed)
         memory, within = compare_memory(options, deployed)
         _write(options.results, "serving_memory", memory, config)

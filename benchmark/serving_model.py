@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of the serving benchmark: default DLRM, random weights."""
+"""The model of the serving benchmark: a default DLRM, random weights."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from recsys.train.checkpoint import write_checkpoint
 from recsys.train.timing import DISTINCT_INPUTS
 
 NAME = "dlrm"
-"""Of the model on the server."""
+"""Name of the model on the server."""
 _LARGE_REQUEST = 4096
 
 
@@ -37,13 +37,13 @@ def write_model(path: Path, table_sizes: Sequence[int]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeployedDlrm:
-    """The deployed version, served with other settings each time.
+    """A deployed DLRM, to be served with various settings.
 
     Attributes:
         repository: folder of the model repository.
-        signature: of the model.
+        signature: inputs and outputs of the model.
         table_sizes: rows of each table.
-        table_bytes: of all tables.
+        table_bytes: bytes of all tables together.
     """
 
     repository: Path
@@ -53,10 +53,10 @@ class DeployedDlrm:
 
     @classmethod
     def make(cls, folder: Path, table_sizes: tuple[int, ...]) -> "DeployedDlrm":
-        """Deploys random weights.
+        """Deploys a DLRM with random weights.
 
         Args:
-            folder: of the repository and all besides.
+            folder: folder of repository, checkpoint and log.
             table_sizes: rows of each table.
         """
         print(f"deploying tables of {sum(table_sizes):,} rows", flush=True)
@@ -72,7 +72,7 @@ class DeployedDlrm:
         )
 
     def serve(self, serving: ServingSettings) -> TritonServer:
-        """Starts a server; the tables are not written again."""
+        """Starts a server with other settings, without deploying again."""
         text = config_text(NAME, self.signature, serving)
         (self.repository / NAME / CONFIG_FILE).write_text(text)
         server = TritonServer(
@@ -86,12 +86,12 @@ class DeployedDlrm:
         return server
 
     def here(self) -> ServedDlrm:
-        """Opens the version in this process, on one thread."""
+        """Opens the deployed version in this process, on one thread."""
         torch.set_num_threads(1)
         return ServedDlrm.open(self.repository / NAME / "1", torch.device("cpu"))
 
     def draw_requests(self, rows: int) -> list[Arrays]:
-        """Draws requests of one size, more rows than a cache holds."""
+        """Draws requests of one size, more rows than fit into caches."""
         generator = np.random.default_rng(rows)
         shape = (rows, *self.signature.input(NUMERICAL).shape)
         return [

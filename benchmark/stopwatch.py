@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times calls on a device, several candidates in turns."""
+"""Times function calls on a device, several candidates in turns."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ _LEAD_CYCLES = 4_000_000
 
 
 def seconds_per_call(work: Work, device: torch.device = CPU, calls: int = 1) -> float:
-    """Returns the seconds of one call, on average over `calls` of them.
+    """Measures the mean seconds of a call over `calls` calls.
 
     On a CUDA device the stream first spins for about two milliseconds, so that the calls queue up
-    behind it and the time between the events is that of the kernels, not of their launches.
+    behind it and the events measure the kernels, not their launches.
 
     Args:
-        work: what to time.
-        device: where its work runs.
-        calls: calls in a row.
+        work: function to time.
+        device: device that it uses.
+        calls: number of consecutive calls.
     """
     if device.type == "cuda":
         begin, end = (
@@ -56,11 +56,11 @@ def time_interleaved(
     """Times candidates in turns, `repeats` times, after a warm-up.
 
     Args:
-        candidates: name -> what to time.
-        repeats: rounds.
-        device: where the work runs.
-        calls: calls per measured figure.
-        warmup: unmeasured calls of each candidate.
+        candidates: name -> function to time.
+        repeats: number of rounds.
+        device: device that the functions use.
+        calls: consecutive calls per measurement.
+        warmup: unmeasured calls of each candidate at the start.
 
     Returns:
         name -> seconds per call of each round.

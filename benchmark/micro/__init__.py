@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of one part at a time."""
+"""Benchmarks of single components: kernels, loader, training step."""

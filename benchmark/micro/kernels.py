@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our CPU kernels beside those of PyTorch, TorchRec and FBGEMM.
+"""Compares our CPU kernels with those of PyTorch, TorchRec and FBGEMM.
 
     python -m benchmark.micro.kernels
 
-All candidates share threads, allocator setting and inputs, take turns, and are checked against
-float64 before they are timed. Inputs lie in the layout that each wants before the clock runs. What
-is part of an implementation differs: our tables ask for huge pages and check ids, FBGEMM's do
-neither. `make peers` makes an environment with TorchRec and FBGEMM; without
-it their columns are missing. The floor of a case is the time in which its traffic would pass at
-the rate of a copy, or its operations at the rate of a matrix product, whichever is longer;
-both rates are measured just before the case.
+All candidates use the same threads, allocator setting and inputs, take turns, and are checked
+against float64 before they are timed. Inputs are converted to each layout before the clock runs.
+Our tables use huge pages and check ids, FBGEMM's do neither. `make peers` makes an environment with
+TorchRec and FBGEMM; without it they are left out. The floor of a case is the longer of two times:
+for its traffic at the rate of a copy, and for its operations at the rate of a matrix product; both
+rates are measured just before the case.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from benchmark.micro.kernels_embedding import embedding_cases
 from benchmark.micro.kernels_interaction import interaction_cases
 from benchmark.micro.kernels_sparse_step import sparse_step_cases
 from benchmark.micro.side_by_side import (
-    Figures,
+    Measurements,
     apply_settings,
     compare,
     make_parser,
@@ -34,17 +33,17 @@ from benchmark.stopwatch import time_interleaved
 GROUPS = ("interaction", "embedding", "sparse_step")
 
 
-def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> Figures:
-    """Times a case's candidates, and our percentage of its floor."""
-    figures: Figures = {
+def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> Measurements:
+    """Times a case's candidates and computes our percentage of the floor."""
+    measurements: Measurements = {
         ("copy", "GB/s"): [ceilings.copy_bytes_per_s / 1e9],
         ("matrix product", "GFLOP/s"): [ceilings.matmul_flops_per_s["float32"] / 1e9],
     }
     seconds = time_interleaved(case.candidates, repeats)
-    figures |= compare(seconds, [] if case.peer is None else [case.peer])
+    measurements |= compare(seconds, [] if case.peer is None else [case.peer])
     floor = ceilings.floor_s(case.num_bytes, case.flops, "float32")
-    figures["ours, share of the floor", "%"] = [100 * floor / t for t in seconds[OURS]]
-    return figures
+    measurements["ours, share of the floor", "%"] = [100 * floor / t for t in seconds[OURS]]
+    return measurements
 
 
 def cases_of(group: str, options: argparse.Namespace) -> Iterator[KernelCase]:
@@ -70,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records: list[Record] = []
         for case in cases_of(group, options):
             ceilings = measure_cpu(options.copy_mib << 20, options.matmul_size)
-            figures = measure_case(case, ceilings, options.repeats)
-            records += make_records(f"{group}_kernels", case.name, figures, settings)
+            measurements = measure_case(case, ceilings, options.repeats)
+            records += make_records(f"{group}_kernels", case.name, measurements, settings)
         write_records(options.results / f"{group}_kernels.jsonl", records)
     return 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case of a kernel benchmark, its candidates and inputs."""
+"""A case of a kernel benchmark: its implementations and inputs."""
 
 import dataclasses
 import itertools
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 OURS = "ours"
 NUM_BATCHES = 4
-"""Batches that take turns, so that no candidate finds the rows of the last step in the cache."""
+"""Batches used in turns, so that the rows of a step are not in the cache already."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class KernelCase:
-    """The same work, done by several implementations.
+    """One computation, done by several implementations.
 
     Attributes:
-        name: which work, at which sizes.
-        candidates: implementation -> one call of it.
-        peer: the implementation that ratios are quoted over; None where it is not installed.
-        num_bytes: least traffic between memory and the chip.
-        flops: floating point operations that the result needs.
+        name: the computation and its sizes.
+        candidates: implementation -> function that runs it once.
+        peer: implementation to compare ours with; None if it is not installed.
+        num_bytes: least traffic in bytes between memory and the chip.
+        flops: number of floating-point operations.
     """
 
     name: str
@@ -39,10 +39,10 @@ class KernelCase:
 
 
 class Rotation(Generic[T]):
-    """Hands out its items in turns, without end.
+    """Returns its items in turns, without end.
 
     Args:
-        items: at least one.
+        items: one or more items.
     """
 
     def __init__(self, items: Sequence[T]) -> None:
@@ -61,7 +61,7 @@ def id_batches(
     device: torch.device = CPU,
     count: int = NUM_BATCHES,
 ) -> list[Tensor]:
-    """Returns `count` batches of ids, [B, F] int64, reproducibly."""
+    """Draws `count` batches of ids, [B, F] int64, equal on every call."""
     generator = torch.Generator(device).manual_seed(1)
     return [
         draw_ids(table_sizes, batch_size, distribution, generator, device) for _ in range(count)
@@ -69,10 +69,10 @@ def id_batches(
 
 
 def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns ids in the layout of FBGEMM and TorchRec.
+    """Converts ids to the layout of FBGEMM and TorchRec.
 
     Args:
-        ids: [B, F], one per feature.
+        ids: [B, F].
 
     Returns:
         (values [F * B], all ids of the first feature first; offsets [F * B + 1]).
@@ -82,15 +82,15 @@ def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_offsets(table_sizes: Sequence[int], device: torch.device = CPU) -> Tensor:
-    """Returns each table's first row and the end, [F + 1]."""
+    """Returns [F + 1] bounds of the tables in a joint table."""
     starts = list(itertools.accumulate(table_sizes, initial=0))
     return torch.tensor(starts, dtype=torch.int64, device=device)
 
 
 def upper_triangle_columns(num_vectors: int) -> Tensor:
-    """Returns our number of each of TorchRec's pairs.
+    """Returns the column in our dot interaction of each of TorchRec's columns.
 
-    Theirs are ordered by i, then j > i; ours by j, then i.
+    TorchRec orders pairs (i, j > i) by i, then j; we order them by j, then i.
     """
     i, j = torch.triu_indices(num_vectors, num_vectors, 1)
     numbers: Tensor = j * (j - 1) // 2 + i

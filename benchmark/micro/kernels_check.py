@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that candidates of a benchmark agree before they are timed."""
+"""Checks the results of benchmark candidates before they are timed."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ def check_error(case: str, result: Tensor, bound: Bounded) -> None:
     """Checks that a result's error is within its rounding bound.
 
     Args:
-        case: for the message.
-        result: of an implementation that computes in float32.
-        bound: the truth, and the bound of the error.
+        case: name for the error message.
+        result: float32 result of an implementation.
+        bound: exact values and bounds of their errors.
 
     Raises:
-        ArithmeticError: an element is farther off.
+        ArithmeticError: the error of an element is larger.
     """
     excess = bound.excess(result)
     if excess > 1:
@@ -27,10 +27,10 @@ def check_error(case: str, result: Tensor, bound: Bounded) -> None:
 
 
 class TouchedRows:
-    """Rows looked up by some batches, few enough for float64.
+    """The rows that some batches look up, to check them in float64.
 
     Args:
-        batches: what is looked up.
+        batches: batches of ids.
     """
 
     def __init__(self, batches: Sequence[IdBatch]) -> None:
@@ -38,11 +38,11 @@ class TouchedRows:
         self._rows = [torch.unique(column) for column in columns]
 
     def of(self, tables: Tables) -> Tensor:
-        """Returns a copy of the rows of all tables, [U, D]."""
+        """Copies the looked-up rows of all tables: [looked-up rows, D]."""
         return torch.cat([t[rows] for t, rows in zip(tables.tables(), self._rows, strict=True)])
 
     def numbers(self, batch: IdBatch) -> Tensor:
-        """Returns each id's number among these rows, [B, F] int64."""
+        """Returns the number of each id among these rows: [B, F] int64."""
         numbers, start = [], 0
         for rows, column in zip(self._rows, batch.columns, strict=True):
             numbers.append(start + torch.searchsorted(rows, column))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup, gradient and update, beside EmbeddingBag and FBGEMM."""
+"""Lookup, gradient and update, compared with EmbeddingBag and FBGEMM."""
 
 from collections.abc import Iterator, Sequence
 from typing import get_args
@@ -23,21 +23,18 @@ from cuda_ext.error_bounds import Bounded
 
 RULES: tuple[FusedRule, ...] = get_args(FusedRule)
 ROW_PASSES = 5
-"""Row-sized transfers of a step: read and write in the lookup; gradient, row in, row out."""
+"""Rows moved per lookup: read and written by the lookup; gradient and row read, row written."""
 
 
 def embedding_cases(
     table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
 ) -> Iterator[KernelCase]:
-    """Makes a case per rule, distribution and size, checked in float64.
+    """Yields a case per optimizer, distribution and size, checked in float64.
 
     Args:
         table_sizes: rows of each table.
         dim: D.
-        batch_sizes: every B.
-
-    Yields:
-        The cases.
+        batch_sizes: all values of B.
     """
     for rule in RULES:
         implementations = build_tables(table_sizes, dim, rule)

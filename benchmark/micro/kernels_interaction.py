@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot interaction, forward and backward: ours beside PyTorch, torch.compile and TorchRec."""
+"""Dot interaction, compared with PyTorch, torch.compile and TorchRec."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,33 +23,30 @@ Interaction = Callable[[Tensor, Tensor], Tensor]
 
 
 def plain_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
-    """Plain PyTorch: (bottom [B, D], vectors [B, F, D]) -> [B, width]."""
+    """Maps [B, D] and [B, F, D] to [B, width] in PyTorch."""
     return reference.dot_interaction(torch.cat([bottom.unsqueeze(1), vectors], dim=1))
 
 
 def our_interaction(bottom: Tensor, vectors: Tensor) -> Tensor:
-    """The same through the extension."""
+    """Computes the same with the extension."""
     return ops.dot_interaction(vectors, bottom)
 
 
 def interaction_flops(batch: int, num_vectors: int, dim: int) -> float:
-    """Returns the FLOPs of the forward pass; backward needs twice."""
+    """Returns the FLOPs of the forward pass; backward needs twice as many."""
     return float(batch * num_vectors * (num_vectors - 1) * dim)
 
 
 def interaction_cases(
     dim: int, batch_size: int, num_tables: int, *, compiled: bool
 ) -> Iterator[KernelCase]:
-    """Makes the cases `forward` and `forward + backward`, checked against float64.
+    """Yields the cases `forward` and `forward + backward`, checked in float64.
 
     Args:
         dim: D.
         batch_size: B.
         num_tables: F.
         compiled: measure torch.compile too.
-
-    Yields:
-        The cases.
     """
     generator = torch.Generator().manual_seed(2)
     bottoms = [torch.randn(batch_size, dim, generator=generator) for _ in range(NUM_BATCHES)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM step without MLPs: lookup, interaction, backward, table update."""
+"""Training step without MLPs: lookup, interaction, backward, table update."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -39,8 +39,8 @@ UNFUSED = "ours, unfused"
 PEER = "FBGEMM TBE + TorchRec"
 PLAIN = "nn.EmbeddingBag + PyTorch"
 ROW_PASSES = 6
-"""Row-sized transfers of a fused step: rows in the forward and the backward pass, the gradient
-written and read, the row read and written by the update."""
+"""Rows moved per lookup of a fused step: read by the forward and the backward pass, gradient
+written and read, row read and written by the update."""
 
 Forward = Callable[[IdBatch, Tensor], Tensor]
 
@@ -48,15 +48,12 @@ Forward = Callable[[IdBatch, Tensor], Tensor]
 def sparse_step_cases(
     table_sizes: Sequence[int], dim: int, batch_sizes: Sequence[int]
 ) -> Iterator[KernelCase]:
-    """Makes a case per distribution and size; plain SGD on tables.
+    """Yields a case per distribution and size, with SGD.
 
     Args:
         table_sizes: rows of each table.
         dim: D.
-        batch_sizes: every B.
-
-    Yields:
-        The cases.
+        batch_sizes: all values of B.
     """
     implementations = build_tables(table_sizes, dim, "sgd")
     steps = _steps(implementations, len(table_sizes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementations of embedding tables with their update."""
+"""Implementations of embedding tables: ours, FBGEMM's, nn.EmbeddingBag."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ EMBEDDING_BAG = "nn.EmbeddingBag"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IdBatch:
-    """A batch of ids in each implementation's layout, made beforehand.
+    """A batch of ids in the layout of each implementation.
 
     Attributes:
         ids: [B, F] int64.
-        columns: F x [B] int64.
+        columns: F tensors [B] int64.
         values: [F * B] int64, all ids of the first feature first.
         offsets: [F * B + 1] int64.
     """
@@ -36,28 +36,28 @@ class IdBatch:
 
     @classmethod
     def from_ids(cls, ids: Tensor) -> "IdBatch":
-        """Lays out ids [B, F]."""
+        """Converts ids [B, F] to all layouts."""
         return cls(ids, [column.contiguous() for column in ids.unbind(1)], *table_major(ids))
 
 
 class Tables(Protocol):
-    """One implementation: look up, run backward, update."""
+    """An implementation of embedding tables and their update."""
 
     def tables(self) -> list[Tensor]:
         """Returns one [rows, D] view per table."""
 
     def look_up(self, batch: IdBatch) -> Tensor:
-        """Returns [B, F, D], whose backward pass leaves what `update` needs."""
+        """Looks up differentiable vectors: [B, F, D]."""
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Runs the backward pass of looked-up vectors alone."""
+        """Runs the backward pass of looked-up vectors."""
 
     def update(self) -> None:
         """Applies the gradients of the last backward pass."""
 
 
 class OurTables:
-    """A joint table outside autograd, through the extension.
+    """A joint table outside autograd, with the extension's ops.
 
     Args:
         table_sizes: rows of each table.
@@ -96,17 +96,17 @@ class OurTables:
         return ops.embedding_gather(self.table, rows, torch.float32, anchor=anchor)
 
     def backward(self, vectors: Tensor, gradient: Tensor) -> None:
-        """Hands over the gradient of the vectors.
+        """Stores the gradient of the vectors for `update`.
 
-        A gradient that a caller still holds would be copied into `anchor.grad`; in a model nobody
-        holds that of the interaction, and it moves there.
+        Autograd would copy `gradient` into `anchor.grad`, because the caller keeps it. In a model
+        nothing else keeps it, so no copy is made.
         """
         assert self._pending is not None
         _, anchor = self._pending
         (anchor.grad,) = torch.autograd.grad(vectors, [anchor], gradient)
 
     def look_up_and_interact(self, batch: IdBatch, bottom: Tensor) -> Tensor:
-        """Returns the interaction of rows and `bottom` [B, D], fused."""
+        """Computes lookup and dot interaction with `bottom` [B, D], fused."""
         rows, anchor = self._rows_and_anchor(batch)
         return ops.gather_dot_interaction(self.table, rows, bottom, anchor=anchor)
 
@@ -153,7 +153,7 @@ class FbgemmTables:
         vectors.backward(gradient)  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
-        """Does nothing: backward did it."""
+        """Does nothing: backward has updated the tables."""
 
 
 class EmbeddingBagTables:
@@ -199,9 +199,9 @@ class EmbeddingBagTables:
 
 
 def build_tables(table_sizes: Sequence[int], dim: int, rule: FusedRule) -> dict[str, Tables]:
-    """Returns every implementation of a rule, ours first, equal weights.
+    """Builds every implementation of an optimizer, ours first, equal weights.
 
-    PyTorch has no row-wise Adagrad, and FBGEMM is there only where it is installed.
+    PyTorch has no row-wise Adagrad, and FBGEMM is optional.
 
     Args:
         table_sizes: rows of each table.

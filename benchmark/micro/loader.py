@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the DLRM loader from the page cache.
+"""Measures the DLRM loader, with files in the page cache.
 
     python -m benchmark.micro.loader --rows 3000000
 
-`narrow` batches are what travels to a GPU; `wide` ones are what a model on the CPU gets. Where
-merlin-dataloader is installed (`make merlin`), it is measured beside the parquet reader, both in
-that environment.
+`narrow` batches have storage dtypes, as they are copied to a GPU; `wide` ones have the model's
+dtypes, as on the CPU. If merlin-dataloader is installed (`make merlin`), it is compared with our
+parquet reader in that environment.
 """
 
 import argparse
@@ -39,7 +39,7 @@ MERLIN = "merlin"
 
 
 def make_dataset(root: Path, rows: int) -> FeatureSpec:
-    """Writes a dataset of noise as split binary and parquet."""
+    """Writes a random dataset as split binary and parquet."""
     spec = FeatureSpec.criteo(TABLE_SIZES)
     write_synthetic_dataset(root, spec, rows, "zipf", seed=1)
     reader = SplitBinaryReader(root, "train", spec)
@@ -51,7 +51,7 @@ def make_dataset(root: Path, rows: int) -> FeatureSpec:
 
 
 def candidates() -> tuple[str, ...]:
-    """Returns what can be measured in this environment."""
+    """Returns the loaders that this environment can measure."""
     has_merlin = importlib.util.find_spec("merlin") is not None
     return ("parquet", MERLIN) if has_merlin else DATASET_TYPES
 
@@ -59,7 +59,7 @@ def candidates() -> tuple[str, ...]:
 def open_loader(
     candidate: str, root: Path, spec: FeatureSpec, batch_size: int
 ) -> BatchLoader | MerlinLoader:
-    """Returns the loader of the training split, on the CPU."""
+    """Opens the training split with a loader, on the CPU."""
     device = torch.device("cpu")
     if candidate == MERLIN:
         reader = ParquetReader(root, "train", spec)
@@ -71,7 +71,7 @@ def open_loader(
 
 
 def samples_per_s(batches: Callable[[], Iterable[object]], num_samples: int) -> float:
-    """Returns the rate at which an epoch passes."""
+    """Measures samples per second over an epoch."""
     started = time.perf_counter()
     for _ in batches():
         pass
@@ -79,7 +79,7 @@ def samples_per_s(batches: Callable[[], Iterable[object]], num_samples: int) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures every dataset type, or merlin-dataloader beside parquet, interleaved."""
+    """Measures all loaders of this environment, in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--batch_size", type=int, default=32_768)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags, settings and records of benchmarks with peers in one process."""
+"""Common flags, settings and records of benchmarks in one process."""
 
 import argparse
 import statistics
@@ -15,12 +15,12 @@ from benchmark.record import RESULTS, Record, make_record
 from cuda_ext import library
 from recsys.train.allocator import keep_freed_memory
 
-Figures = dict[tuple[str, str], list[float]]
-"""(metric, unit) -> the figure of each round."""
+Measurements = dict[tuple[str, str], list[float]]
+"""(metric, unit) -> measured value of each round."""
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with the flags that all these benchmarks have."""
+    """Returns a parser with the common flags."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -41,10 +41,10 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def apply_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Sets threads and allocator for everything in this process, and says so.
+    """Sets threads and allocator of this process, for all candidates.
 
     Returns:
-        What the records state about it.
+        {setting: value} for the records; also printed.
     """
     torch.set_num_threads(options.threads)
     kept = options.allocator == "kept" and keep_freed_memory()
@@ -60,33 +60,35 @@ def apply_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def compare(seconds: Mapping[str, Sequence[float]], peers: Iterable[str]) -> Figures:
-    """Returns each candidate's milliseconds, and our ratio over each peer.
+def compare(seconds: Mapping[str, Sequence[float]], peers: Iterable[str]) -> Measurements:
+    """Computes each candidate's milliseconds and our speed-up over each peer.
 
-    Ratios are taken round by round: both sides of each ran within the same moment.
+    The speed-up is computed per round, so that drift of the machine cancels.
 
     Args:
         seconds: candidate -> seconds of each round.
-        peers: candidates to compare with.
+        peers: candidates to compare ours with.
     """
-    figures: Figures = {(name, "ms"): [1e3 * t for t in times] for name, times in seconds.items()}
+    measurements: Measurements = {
+        (name, "ms"): [1e3 * t for t in times] for name, times in seconds.items()
+    }
     for peer in peers:
         if peer in seconds:
             pairs = zip(seconds[OURS], seconds[peer], strict=True)
-            figures[f"ours over {peer}", "x"] = [other / ours for ours, other in pairs]
-    return figures
+            measurements[f"ours over {peer}", "x"] = [other / ours for ours, other in pairs]
+    return measurements
 
 
 def make_records(
-    benchmark: str, case: str, figures: Figures, settings: Mapping[str, Any]
+    benchmark: str, case: str, measurements: Measurements, settings: Mapping[str, Any]
 ) -> Iterator[Record]:
-    """Yields a record per metric of a case, and prints the medians."""
+    """Yields a record per metric of a case; prints the medians."""
     medians = (
         f"{metric} {statistics.median(values):.4g} {unit}"
-        for (metric, unit), values in figures.items()
+        for (metric, unit), values in measurements.items()
     )
     print(f"{benchmark}: {case}: {'; '.join(medians)}", flush=True)
-    for (metric, unit), values in figures.items():
+    for (metric, unit), values in measurements.items():
         yield make_record(
             benchmark,
             case,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM training step on the CPU, beside PyTorch and TorchRec.
+"""Compares our DLRM training step on the CPU with PyTorch and TorchRec.
 
     python -m benchmark.micro.train_step
     python -m benchmark.micro.train_step --inference
 
-All candidates start from the same weights, take the same batches in turns, share threads and
-allocator setting, and must reach the same losses before they are timed. The ceiling is the time
-that the floating point operations of the step would take at the rate of a large matrix product.
-`make peers` makes an environment with TorchRec; without it its columns are missing.
+All candidates start from the same weights, use the same batches, threads and allocator setting,
+take turns, and must reach the same losses before they are timed. The ceiling is the time that the
+floating-point operations of the step would take at the rate of a large matrix product. `make peers`
+makes an environment with TorchRec; without it TorchRec is left out.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 
 from benchmark.micro.kernels_case import OURS, Rotation
 from benchmark.micro.side_by_side import (
-    Figures,
+    Measurements,
     apply_settings,
     compare,
     make_parser,
@@ -55,23 +55,23 @@ INFERENCE_CASES = tuple(
 )
 CEILING = "matrix product"
 SHORTEST_S = 0.05
-"""Calls are repeated within one figure until they last about this long."""
+"""Seconds of one measurement, at least; short steps are repeated within it."""
 
 
 def measure_case(
     works: dict[str, Work], batch_size: int, flops: float, matmul_size: int, repeats: int
-) -> Figures:
+) -> Measurements:
     """Times a step of each candidate and a large matrix product.
 
     Args:
-        works: candidate -> one step.
+        works: candidate -> function that runs one step.
         batch_size: B.
-        flops: operations of the step.
-        matmul_size: of the matrix product.
-        repeats: rounds.
+        flops: floating-point operations of the step.
+        matmul_size: rows and columns of the matrix product.
+        repeats: number of rounds.
 
     Returns:
-        Figures, with our samples per second, and the share of the ceiling that we reach.
+        Times, speed-ups, our samples per second and our percentage of the ceiling.
     """
     first = time_interleaved(works, 1)
     calls = max(1, round(SHORTEST_S / min(times[0] for times in first.values())))
@@ -82,12 +82,12 @@ def measure_case(
     seconds = time_interleaved(timed, repeats, warmup=1)
     rates = [2 * matmul_size**3 / t for t in seconds.pop(CEILING)]
     steps = {name: [t / calls for t in times] for name, times in seconds.items()}
-    figures: Figures = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
-    figures |= compare(steps, (TORCHREC, PYTORCH))
-    figures["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
+    measurements: Measurements = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
+    measurements |= compare(steps, (TORCHREC, PYTORCH))
+    measurements["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
     shares = [100 * flops / t / rate for t, rate in zip(steps[OURS], rates, strict=True)]
-    figures["ours, share of the ceiling", "%"] = shares
-    return figures
+    measurements["ours, share of the ceiling", "%"] = shares
+    return measurements
 
 
 def _repeated(work: Work, calls: int) -> Work:
@@ -99,17 +99,17 @@ def _repeated(work: Work, calls: int) -> Work:
 
 
 def training_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
-    """Returns a call of one training step."""
+    """Returns a function that runs one training step."""
     turns = Rotation([candidate.prepare(batch) for batch in batches])
     return lambda: candidate.train(turns())
 
 
 def inference_work(candidate: Candidate, batches: Sequence[Any]) -> Work:
-    """Returns a call of one forward pass."""
+    """Returns a function that runs one forward pass."""
     turns = Rotation([candidate.prepare(batch) for batch in batches])
 
     def run() -> object:
-        # FBGEMM's lookup has no inference_mode on a CPU, so that nobody uses it.
+        # Not inference_mode: FBGEMM's lookup on a CPU does not support it.
         with torch.no_grad():
             return candidate.logits(turns())
 
@@ -122,16 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = apply_settings(options)
     benchmark = "inference_step" if options.inference else "train_step"
     records: list[Record] = []
-    # A group of one process, which TorchRec asks for.
+    # TorchRec needs a process group, even of one process.
     with single_process_group() if has_torchrec() else contextlib.nullcontext():
-        for case, figures in _measure(options):
-            records += make_records(benchmark, case, figures, settings)
+        for case, measurements in _measure(options):
+            records += make_records(benchmark, case, measurements, settings)
     write_records(options.results / f"{benchmark}.jsonl", records)
     return 0
 
 
-def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
-    """Yields (case, figures) of every case that the options name."""
+def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Measurements]]:
+    """Yields (case, measurements) of every case of the command line."""
     sizes = [options.rows] * options.tables
     work_of, flops_of = (
         (inference_work, forward_flops) if options.inference else (training_work, training_flops)
@@ -149,8 +149,8 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
                 for candidate, implementation in candidates.items()
             }
             flops = usual * flops_of(config, options.tables)
-            figures = measure_case(works, usual, flops, options.matmul_size, options.repeats)
-            yield f"{model}, {distribution}, B={usual:,}", figures
+            measurements = measure_case(works, usual, flops, options.matmul_size, options.repeats)
+            yield f"{model}, {distribution}, B={usual:,}", measurements
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM training step on two processes, beside TorchRec's.
+"""Compares our DLRM training step on two processes with TorchRec's.
 
     .venv-peers/bin/python -m benchmark.micro.train_step_distributed
 
-TorchRec's side is DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel around
-the MLPs; `pipelined` trains it with TrainPipelineSparseDist, as TorchRec's example does. All live
-in the same two processes, start from the same weights, take the same batches in turns, and must
-reach the same losses before they are timed. What distributes the input is inside the clock
-everywhere. `make peers` makes the environment.
+TorchRec uses DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel for the
+MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's example does. All run in the
+same two processes, start from the same weights, use the same batches in turns, and must reach the
+same losses before they are timed. The time includes the distribution of the input. `make peers`
+makes the environment.
 """
 
 import argparse
@@ -61,17 +61,17 @@ CPU = torch.device("cpu")
 
 
 class Side(Protocol):
-    """One implementation, on one of the processes."""
+    """One implementation, on one of the ranks."""
 
     plan: str
-    """Where its tables lie."""
+    """Number of tables in each kind of sharding."""
 
     def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on batches of all processes; returns their losses over all samples."""
+        """Trains on whole batches; returns the losses."""
 
 
 class OurSide:
-    """DistributedDlrm, and the batches that its input distribution prepares in a thread."""
+    """Our `DistributedDlrm`, with the lookups planned in a thread."""
 
     def __init__(
         self, config: ModelConfig, start: "Start", placement: Placement, rank: int
@@ -92,14 +92,14 @@ class OurSide:
         self.plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
 
     def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on batches of all processes; returns their losses."""
+        """Trains on whole batches; returns the losses over all samples."""
         cut = CutBatches(_InMemory(batches), RankColumns.of(self._placement, self._rank))
-        placed = ExchangedBatches(cut, self._placement, self._rank, CPU)
-        return [self._step(batch, LEARNING_RATE) for batch in placed.batches()]
+        exchanged = ExchangedBatches(cut, self._placement, self._rank, CPU)
+        return [self._step(batch, LEARNING_RATE) for batch in exchanged.batches()]
 
 
 class TorchRecSide:
-    """TorchRecDlrm, and this process's share of each batch."""
+    """TorchRec's DLRM, trained on the local batch of each batch."""
 
     def __init__(
         self, start: "Start", processes: Processes, planned_for: int, *, pipelined: bool
@@ -113,25 +113,25 @@ class TorchRecSide:
         self.plan = self._dlrm.plan
 
     def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
-        """Trains on global batches; returns the losses of this rank."""
-        shares = map(self._local, batches)
+        """Trains on whole batches; returns the losses of this rank's samples."""
+        local_batches = map(self._local, batches)
         if self._pipelined:
-            return self._dlrm.train_in_pipeline(shares)
-        return [self._dlrm.train(local) for local in shares]
+            return self._dlrm.train_in_pipeline(local_batches)
+        return [self._dlrm.train(local) for local in local_batches]
 
     def _local(self, batch: Batch[Tensor]) -> TorchRecBatch:
-        """Returns the batch of this rank, laid out when first met."""
+        """Returns the local batch in TorchRec's layout, converted once."""
         if id(batch) not in self._prepared:
             bounds = rank_bounds(len(batch), self._processes.world_size)
-            mine = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
-            local = Batch(batch.numerical[mine], batch.ids[mine], batch.label[mine])
+            own = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
+            local = Batch(batch.numerical[own], batch.ids[own], batch.label[own])
             self._prepared[id(batch)] = TorchRecBatch.from_batch(local)
         return self._prepared[id(batch)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InMemory:
-    """The batches of a round, as a source."""
+    """A `BatchSource` of batches in memory."""
 
     all: Sequence[Batch[Tensor]]
 
@@ -148,15 +148,15 @@ class _InMemory:
 
 
 class Start:
-    """The starting weights of all sides, equal in every process.
+    """The initial weights of all implementations, equal on every rank.
 
     Args:
-        config: sizes.
+        config: sizes of the network.
         table_sizes: rows of each table.
 
     Attributes:
-        mlps: a model whose MLPs count; its tables have one row.
-        tables: drawn when asked for.
+        mlps: model with the MLPs' weights; its tables have one row each.
+        tables: tables, drawn on demand.
     """
 
     def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class Start:
 
     @torch.no_grad()
     def copy_into(self, model: DistributedDlrm) -> None:
-        """Puts the weights into a model of ours."""
+        """Copies the weights into our model."""
         pairs = zip(self.mlps.mlp_parameters(), model.mlp_parameters(), strict=True)
         for source, target in pairs:
             target.copy_(source)
@@ -184,7 +184,7 @@ class Start:
 def build_sides(
     config: ModelConfig, table_sizes: Sequence[int], batch_size: int, processes: Processes
 ) -> dict[str, Side]:
-    """Returns each implementation with the plan of its own planner, ours first."""
+    """Builds each implementation with the plan of its own planner, ours first."""
     start = Start(config, table_sizes)
     data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
     run = DlrmConfig(model=config, data=data)
@@ -199,26 +199,26 @@ def build_sides(
 def check_training(
     sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes
 ) -> None:
-    """Trains every side and compares the losses of all samples.
+    """Trains every implementation and compares the losses of all samples.
 
     Raises:
         ArithmeticError: a loss differs from ours.
     """
     losses = {name: torch.stack(side.train(batches)) for name, side in sides.items()}
-    # Shares are of equal size, so the mean of their means is the mean.
+    # Local batches have equal sizes, so the mean of their losses is that of the batch.
     for name in losses:
         losses[name] = processes.sum(losses[name]) / processes.world_size
-    for name, of_side in losses.items():
-        if not torch.allclose(of_side, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+    for name, other in losses.items():
+        if not torch.allclose(other, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
             raise ArithmeticError(
-                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {of_side.tolist()}"
+                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
             )
 
 
 def time_sides(
     sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes, repeats: int
 ) -> dict[str, list[float]]:
-    """Returns each side's seconds per step, by round, of all processes."""
+    """Measures each implementation's seconds per step in each round."""
 
     def timer(side: Side) -> Callable[[], float]:
         def work() -> None:
@@ -235,7 +235,7 @@ def time_sides(
 
 
 def measure(options: argparse.Namespace, processes: Processes) -> list[Record]:
-    """Measures every case; the records of the first process count."""
+    """Measures every case; only rank 0's records are written."""
     settings = apply_settings(options)
     settings["processes"] = processes.world_size
     sizes = [options.rows] * options.tables
@@ -249,17 +249,17 @@ def measure(options: argparse.Namespace, processes: Processes) -> list[Record]:
         check_training(sides, few, processes)
         turns = max(1, options.samples // (usual * len(few)))
         seconds = time_sides(sides, few * turns, processes, options.repeats)
-        figures = compare(seconds, (TORCHREC, PIPELINED))
+        measurements = compare(seconds, (TORCHREC, PIPELINED))
         for name, times in seconds.items():
-            figures[f"{name}, throughput", "samples/s"] = [usual / t for t in times]
+            measurements[f"{name}, throughput", "samples/s"] = [usual / t for t in times]
         print("; ".join(f"{name}: {side.plan}" for name, side in sides.items()))
         case = f"{model}, {distribution}, B={usual:,}"
-        records += make_records(BENCHMARK, case, figures, settings)
+        records += make_records(BENCHMARK, case, measurements, settings)
     return records
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts the processes, or measures in one; returns the status."""
+    """Starts the ranks, or measures on one; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     options = _parse(given)
     if "RANK" not in os.environ:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One DLRM with equal weights in every implementation."""
+"""Implementations of one DLRM with equal weights: ours, PyTorch, TorchRec."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ PYTORCH = "PyTorch"
 TORCHREC = "TorchRec"
 LEARNING_RATE = 0.1
 LOSS_TOLERANCE = 1e-4
-"""Steps of float32 training in another order of additions stay this close, relatively."""
+"""Largest relative difference of losses; float32 sums differ in their order."""
 
 SIZES: dict[str, ModelConfig] = {
     "big": ModelConfig(
@@ -44,16 +44,16 @@ SIZES: dict[str, ModelConfig] = {
 
 
 class Candidate(Protocol):
-    """One implementation. Batches are laid out for it before the clock runs."""
+    """An implementation of DLRM, with batches in its own layout."""
 
     def prepare(self, batch: Batch[Tensor]) -> Any:
-        """Returns a batch in the layout that the other methods take."""
+        """Converts a batch to the layout of the other methods, untimed."""
 
     def train(self, batch: Any) -> Tensor:
-        """Does one step; returns its loss."""
+        """Runs one training step; returns its loss."""
 
     def logits(self, batch: Any) -> Tensor:
-        """Returns the logits of a batch, [B]."""
+        """Runs the forward pass; returns the logits [B]."""
 
 
 class _OurDlrm:
@@ -110,12 +110,10 @@ class _TorchRec:
 
 
 def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[str, Candidate]:
-    """Returns every implementation, ours first.
-
-    TorchRec needs a process group.
+    """Builds every implementation, ours first; TorchRec needs a process group.
 
     Args:
-        config: sizes; its embedding type and interaction are ours.
+        config: sizes of the network; embedding type and interaction are replaced.
         table_sizes: rows of each table.
     """
     torch.manual_seed(8)
@@ -143,7 +141,7 @@ def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[st
 def make_batches(
     config: ModelConfig, table_sizes: Sequence[int], batch_size: int, distribution: str
 ) -> list[Batch[Tensor]]:
-    """Returns batches of noise, the same ones on every call."""
+    """Draws random batches, the same on every call."""
     generator = torch.Generator().manual_seed(9)
     return [
         Batch(
@@ -173,7 +171,7 @@ def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch[Ten
 
 
 def forward_flops(config: ModelConfig, num_tables: int) -> float:
-    """Returns floating point operations per sample of the forward pass."""
+    """Returns the FLOPs per sample of the forward pass."""
     vectors = num_tables + 1
     width = config.embedding_dim + vectors * (vectors - 1) // 2
     layers = [
@@ -185,6 +183,6 @@ def forward_flops(config: ModelConfig, num_tables: int) -> float:
 
 
 def training_flops(config: ModelConfig, num_tables: int) -> float:
-    """Returns a step's FLOPs per sample, without the input's gradient."""
+    """Returns the FLOPs per sample of a step; inputs need no gradient."""
     first = 2.0 * config.num_numerical_features * config.bottom_mlp_sizes[0]
     return 3 * forward_flops(config, num_tables) - first

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same job in other software, a module each."""
+"""Other software that benchmarks compare with, a module each."""

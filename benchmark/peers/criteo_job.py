@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line, splits and output files of the preprocessing peers.
+"""Common command line, splits and output of the preprocessing peers.
 
 python -m benchmark.peers.polars_criteo INPUT_FOLDER OUTPUT_FOLDER THREADS FREQUENCY_LIMIT
 """
@@ -31,7 +31,7 @@ CATEGORICAL = tuple(f"cat_{i}" for i in range(NUM_CATEGORICAL))
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoPeerJob:
-    """TSV days to split binary, by preset `dlrm`."""
+    """A job from TSV days to split binary, with preset `dlrm`."""
 
     input: Path
     output: Path
@@ -40,28 +40,28 @@ class CriteoPeerJob:
 
     @property
     def semantics(self) -> CriteoSemantics:
-        """The rules every candidate follows."""
+        """Rules of the transform, equal for all candidates."""
         return dataclasses.replace(semantics_of("dlrm"), frequency_limit=self.frequency_limit)
 
     def days(self) -> list[Path]:
         """Returns the day files in order of their numbers."""
         return sorted(self.input.glob("day_*"), key=lambda path: int(path.name[4:]))
 
-    def parts(self, rows_per_day: list[int]) -> list[tuple[int, Split, int, int]]:
-        """Returns (day, split, start, stop) in order, rows within the day."""
+    def split_ranges(self, rows_per_day: list[int]) -> list[tuple[int, Split, int, int]]:
+        """Returns (day, split, first row, row after the last) in order."""
         bounds = split_bounds(rows_per_day, self.semantics)
-        pieces = []
+        ranges = []
         for day, rows in enumerate(rows_per_day):
             offset = sum(rows_per_day[:day])
             for split, (start, stop) in bounds.items():
                 first, last = max(start - offset, 0), min(stop - offset, rows)
                 if first < last:
-                    pieces.append((day, split, first, last))
-        return pieces
+                    ranges.append((day, split, first, last))
+        return ranges
 
 
 class SplitFiles:
-    """Appends columns to the files of all splits."""
+    """Writes the column files of all splits."""
 
     def __init__(self, job: CriteoPeerJob, cardinalities: Sequence[int]) -> None:
         self._dtypes = [index_dtype(c) for c in cardinalities]
@@ -82,7 +82,7 @@ class SplitFiles:
         numerical: Sequence[npt.NDArray[np.float32]],
         categorical: Sequence[npt.NDArray[np.integer]],
     ) -> None:
-        """Appends rows: [n] labels, 13 x [n] float32, 26 x [n] ids."""
+        """Appends samples: [B] labels, 13 columns [B] float32, 26 columns [B] ids."""
         files = self._files[split]
         label.astype(np.bool_).tofile(files[0])
         rows = np.empty((len(label), NUM_NUMERICAL), np.float16)
@@ -100,7 +100,7 @@ class SplitFiles:
 
 
 def main(run: Callable[[CriteoPeerJob], None]) -> None:
-    """Runs a peer's command line."""
+    """Parses a peer's command line and runs its job."""
     parser = argparse.ArgumentParser(description="One peer of `python -m benchmark.preprocessing`.")
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)

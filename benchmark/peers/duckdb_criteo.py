@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Criteo preprocessing in DuckDB: parquet, counts, joins by row number.
+"""Criteo preprocessing in DuckDB: to parquet, counts, ordered joins.
 
 DuckDB refuses rows with a wrong number of fields, but rounds `1.5` to 2 in silence.
 """
@@ -21,7 +21,7 @@ BATCH_ROWS = 1_000_000
 
 
 def run(job: CriteoPeerJob) -> None:
-    """Does the complete job.
+    """Runs the whole job.
 
     Raises:
         ImportError: DuckDB is not installed.
@@ -39,7 +39,7 @@ def run(job: CriteoPeerJob) -> None:
         cardinalities = _make_dictionaries(db, parquet, job.frequency_limit)
         rows = [_scalar(db, "SELECT count(*) FROM read_parquet(?)", str(p)) for p in parquet]
         with SplitFiles(job, cardinalities) as files:
-            for day, split, start, stop in job.parts(rows):
+            for day, split, start, stop in job.split_ranges(rows):
                 for first in range(start, stop, BATCH_ROWS):
                     batch = _encode(db, parquet[day], first, min(first + BATCH_ROWS, stop))
                     files.append(
@@ -55,7 +55,7 @@ def _scalar(db: Any, query: str, *arguments: object) -> int:
 
 
 def _to_parquet(db: Any, day: Path, target: Path) -> Path:
-    """Parses a day's text; categories become numbers."""
+    """Parses a day's text into parquet; categories become numbers."""
     types = {LABEL: "TINYINT"} | dict.fromkeys(NUMERICAL, "INTEGER")
     types |= dict.fromkeys(CATEGORICAL, "VARCHAR")
     columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
@@ -69,7 +69,7 @@ def _to_parquet(db: Any, day: Path, target: Path) -> Path:
 
 
 def _make_dictionaries(db: Any, parquet: list[Path], frequency_limit: int) -> list[int]:
-    """Makes a table dict_<column> (value, id) per column; returns the cardinalities."""
+    """Creates a table dict_<column> (value, id) per column; returns cardinalities."""
     files = [str(p) for p in parquet]
     cardinalities = []
     for name in CATEGORICAL:

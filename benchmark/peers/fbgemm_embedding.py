@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's table batched embedding, fused optimizer, CPU (`make peers`)."""
+"""FBGEMM's table-batched embedding on the CPU (`make peers`)."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -12,15 +12,15 @@ FusedRule = Literal["sgd", "rowwise_adagrad"]
 
 
 class TableBatchedEmbedding:
-    """All tables in one module; backward updates them.
+    """All tables in one module, which backward updates.
 
-    Ids are not checked (`BoundsCheckMode.NONE`), which is its fastest setting.
+    Ids are not checked (`BoundsCheckMode.NONE`), the fastest setting.
 
     Args:
         table_sizes: rows of each table.
-        dim: columns of each.
+        dim: D, columns of each table.
         rule: optimizer.
-        lr: its rate.
+        lr: learning rate.
     """
 
     def __init__(self, table_sizes: Sequence[int], dim: int, rule: FusedRule, lr: float) -> None:
@@ -48,16 +48,16 @@ class TableBatchedEmbedding:
         )
 
     def tables(self) -> list[Tensor]:
-        """Returns one [rows, D] view per table; changing it changes the module."""
+        """Returns one [rows, D] view per table, not a copy."""
         weights: list[Tensor] = self._module.split_embedding_weights()
         return weights
 
     def __call__(self, values: Tensor, offsets: Tensor) -> Tensor:
-        """Looks ids up.
+        """Looks up ids.
 
         Args:
             values: [F * B] int64, all ids of the first table first.
-            offsets: [F * B + 1] int64, where each bag starts.
+            offsets: [F * B + 1] int64, start of each bag in `values`.
 
         Returns:
             [B, F * D].

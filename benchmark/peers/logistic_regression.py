@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classical baseline of click prediction: logistic regression on hashed features."""
+"""Baseline of click prediction: logistic regression on hashed features."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from preproc.criteo.rules import NUM_NUMERICAL
 
 HASH_BITS = 20
 PENALTIES = (0.02, 0.05, 0.1, 0.2, 0.5)
-"""Inverse strengths of the L2 penalty that are tried; the validation rows choose."""
+"""Inverse strengths of the L2 penalty to try; the validation loss chooses."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """Probabilities of the chosen model.
+    """The model with the best validation loss.
 
     Attributes:
-        inverse_penalty: the chosen one.
-        test_probabilities: [n] float64.
+        inverse_penalty: its inverse strength of the L2 penalty.
+        test_probabilities: [test rows] float64 probabilities of a click.
     """
 
     inverse_penalty: float
@@ -30,10 +30,10 @@ class Fitted:
 
 
 def hashed_features(lines: Sequence[bytes]) -> Any:
-    """Returns hashed one-hot features, scipy CSR [n, 2**HASH_BITS].
+    """Hashes rows to one-hot features: scipy CSR [B, 2**HASH_BITS].
 
-    A number becomes the category floor(ln(x)**2) where it is above 2, as the winners of the
-    Kaggle contest did (Juan et al. 2014, 3 Idiots' solution); a missing field is a category too.
+    A number above 2 becomes the category floor(ln(x)**2), as in the winning solution of the Kaggle
+    contest (Juan et al. 2014, 3 Idiots' solution); a missing field is a category too.
     """
     import scipy.sparse
 
@@ -55,13 +55,13 @@ def hashed_features(lines: Sequence[bytes]) -> Any:
 def fit(
     train: Any, validation: Any, test: Any, labels: tuple[npt.NDArray[np.bool_], ...]
 ) -> Fitted:
-    """Fits every penalty, and scores the test rows with the best.
+    """Fits every penalty and predicts the test rows with the best.
 
     Args:
         train: features of the train rows.
         validation: features of the validation rows.
         test: features of the test rows.
-        labels: of the train and the validation rows.
+        labels: (labels of the train rows, labels of the validation rows).
     """
     try:
         from sklearn.linear_model import LogisticRegression

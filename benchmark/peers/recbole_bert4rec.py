@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RecBole's BERT4Rec at ml-100k's size (environment of `make recbole`).
+"""Trains and times RecBole's BERT4Rec (environment of `make recbole`).
 
     .venv-recbole/bin/python benchmark/peers/recbole_bert4rec.py --data FOLDER --batches 10
 
-FOLDER holds NAME/NAME.inter, NAME being its last part. Prints one line of JSON. It imports nothing
-of this repository: that environment has not got what the rest needs.
+FOLDER/NAME.inter is the dataset, NAME being the last component of FOLDER. The result is one line of
+JSON. Nothing of this repository is imported, because RecBole's environment lacks its packages.
 """
 
 import argparse
@@ -18,21 +18,21 @@ from typing import Any
 
 
 class MeasuredBatches:
-    """The first batches of a loader, with their request times.
+    """A loader's first batches, with the times when they were requested.
 
     Args:
-        loader: RecBole's; shuffles anew whenever it is gone through.
-        count: batches to give; None gives all.
+        loader: RecBole's loader, which shuffles in every iteration.
+        count: number of batches to yield; None yields all.
 
     Attributes:
-        asked_s: when each was asked for, and when the end was.
-        sizes: samples of each.
+        requested_s: time of each request, and of the end.
+        sizes: samples of each batch.
     """
 
     def __init__(self, loader: Any, count: int | None) -> None:
         self._loader = loader
         self._count = count
-        self.asked_s: list[float] = []
+        self.requested_s: list[float] = []
         self.sizes: list[int] = []
 
     def __len__(self) -> int:
@@ -42,21 +42,21 @@ class MeasuredBatches:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        self.asked_s, self.sizes = [time.perf_counter()], []
+        self.requested_s, self.sizes = [time.perf_counter()], []
         for number, batch in enumerate(self._loader):
             if number == self._count:
                 break
             self.sizes.append(len(batch))
             yield batch
-            self.asked_s.append(time.perf_counter())
+            self.requested_s.append(time.perf_counter())
 
     def samples_per_s(self, warmup: int) -> float:
-        """Returns the rate after `warmup` batches, with the time that loading took."""
-        return sum(self.sizes[warmup:]) / (self.asked_s[-1] - self.asked_s[warmup])
+        """Returns the rate after `warmup` batches, loading included."""
+        return sum(self.sizes[warmup:]) / (self.requested_s[-1] - self.requested_s[warmup])
 
 
 def settings(data: Path, batch_size: int, max_len: int, seed: int) -> dict[str, Any]:
-    """Returns what differs from the defaults of RecBole and of its BERT4Rec."""
+    """Returns the settings that differ from RecBole's defaults."""
     return {
         "data_path": str(data.parent),
         "seed": seed,
@@ -81,7 +81,7 @@ def settings(data: Path, batch_size: int, max_len: int, seed: int) -> dict[str, 
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains and evaluates; returns the figures."""
+    """Trains and evaluates; returns the JSON object to print."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         dataset=options.data.name,
         config_dict=settings(options.data, options.batch_size, options.max_len, options.seed),
     )
-    # Importing RecBole's sequential models turns this on for the whole process; get_model, which
-    # imports the one in use, is called first so that switching it off lasts.
+    # Importing a sequential model of RecBole turns anomaly detection on; get_model imports it, so
+    # it must come before switching this off.
     init_seed(config["seed"], config["reproducibility"])
     model_class = get_model(config["model"])
     if options.anomaly_mode == "off":
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     training_s = 0.0
     for epoch in range(options.epochs):
         loss = trainer._train_epoch(batches, epoch) / len(batches.sizes)
-        training_s += batches.asked_s[-1] - batches.asked_s[0]
+        training_s += batches.requested_s[-1] - batches.requested_s[0]
         curve.append({"epoch": epoch + 1, "training_s": training_s, "loss": loss})
         if options.evaluate:
             for name, split in (("valid", valid), ("test", test)):
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Parses the command line and prints the result."""
     parser = argparse.ArgumentParser(description="RecBole's BERT4Rec, timed")
     parser.add_argument("--data", type=Path, required=True, help="folder with NAME.inter")
     parser.add_argument("--batches", type=int, help="batches of an epoch; by default all")

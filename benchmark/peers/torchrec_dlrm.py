@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's DLRM on CPU processes, tables sharded by FBGEMM."""
+"""TorchRec's DLRM on CPU processes, with FBGEMM's sharded tables."""
 
 import collections
 import contextlib
@@ -19,7 +19,7 @@ from dlrm.nn.embedding import read_tables
 
 @contextlib.contextmanager
 def single_process_group() -> Iterator[None]:
-    """Makes the process group of one process that sharded modules ask for."""
+    """Joins a process group of one process, which sharded modules need."""
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
@@ -30,12 +30,12 @@ def single_process_group() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TorchRecBatch:
-    """A batch as TorchRec wants it.
+    """A batch in TorchRec's layout.
 
     Attributes:
         numerical: [B, M].
-        values: [F * B] int64, all ids of the first feature first.
-        lengths: [F * B] int64, ones.
+        values: [F * B] int64 ids, all of the first feature first.
+        lengths: [F * B] int64, all 1.
         offsets: [F * B + 1] int64.
         label: [B].
     """
@@ -48,7 +48,7 @@ class TorchRecBatch:
 
     @classmethod
     def from_batch(cls, batch: Batch[Tensor]) -> "TorchRecBatch":
-        """Lays out one of our batches."""
+        """Converts one of our batches."""
         values, offsets = table_major(batch.ids)
         return cls(batch.numerical, values, torch.ones_like(values), offsets, batch.label)
 
@@ -58,8 +58,8 @@ class TableWeights:
     """Initial tables, made one at a time to save memory.
 
     Attributes:
-        sizes: rows of each.
-        values: its number -> [rows, D] float32.
+        sizes: rows of each table.
+        values: maps a table's number to its [rows, D] float32 values.
     """
 
     sizes: Sequence[int]
@@ -67,27 +67,26 @@ class TableWeights:
 
     @classmethod
     def of_model(cls, model: Dlrm) -> "TableWeights":
-        """Returns those of a model in one process."""
+        """Returns the tables of a model on one device."""
         return cls(model.embeddings.table_sizes, read_tables(model.embeddings).__getitem__)
 
 
 class TorchRecDlrm:
-    """DLRM with our weights; SGD on MLPs, fused SGD on tables.
+    """TorchRec's DLRM with our weights; SGD on MLPs, fused SGD on tables.
 
-    DistributedModelParallel shards the tables. On several processes the MLPs are wrapped in
-    DistributedDataParallel, whose reduction one process does not need. The gradient is then that
-    of the mean over the samples of all processes, for tables and MLPs.
+    DistributedModelParallel shards the tables, and on several processes DistributedDataParallel
+    wraps the MLPs; gradients are those of the mean over the samples of all processes.
 
     Args:
-        model: whose sizes and MLPs to take; with dot interaction.
-        lr: of both optimizers.
-        tables: to start with; those of `model` by default.
-        planned_for: samples of a process in a step, for TorchRec's planner; None deals the tables
-            out whole, one process after the other.
-        pipelined: train by `train_in_pipeline`, not by `train`.
+        model: source of sizes and MLP weights, with dot interaction.
+        lr: learning rate of both optimizers.
+        tables: initial tables; those of `model` by default.
+        planned_for: local batch size for TorchRec's planner; None places the tables table-wise,
+            round robin.
+        pipelined: use `train_in_pipeline` instead of `train`.
 
     Attributes:
-        plan: how many tables are sharded how.
+        plan: number of tables of each kind of sharding.
     """
 
     def __init__(
@@ -191,12 +190,12 @@ class TorchRecDlrm:
         )
 
     def logits(self, batch: TorchRecBatch) -> Tensor:
-        """Returns the logits of a batch, [B]."""
+        """Runs the forward pass; returns the logits [B]."""
         logits: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
         return logits
 
     def train(self, batch: TorchRecBatch) -> Tensor:
-        """Trains on this process's local batch; returns its loss."""
+        """Trains on this rank's local batch; returns its loss."""
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.label)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -204,7 +203,7 @@ class TorchRecDlrm:
         return loss.detach()
 
     def train_in_pipeline(self, batches: Iterable[TorchRecBatch]) -> list[Tensor]:
-        """Trains on local batches while the next input is sent."""
+        """Trains on local batches, overlapped with the exchange of the next input."""
         from torchrec.datasets.utils import Batch as PipelinedBatch
 
         waiting = (PipelinedBatch(b.numerical, self._features(b), b.label) for b in batches)
@@ -220,7 +219,7 @@ _COLLECTION = "sparse_arch.embedding_bag_collection"
 
 
 def _whole_tables(collection: Any, name: str) -> Any:
-    """Returns a table-wise plan, round robin, with FBGEMM's fused kernels."""
+    """Plans tables table-wise, round robin, with FBGEMM's fused kernels."""
     from torchrec.distributed.embedding_types import EmbeddingComputeKernel
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
     from torchrec.distributed.types import ShardingPlan
@@ -239,7 +238,7 @@ def _whole_tables(collection: Any, name: str) -> Any:
 
 
 def _planned(network: nn.Module, batch_size: int) -> Any:
-    """Returns what TorchRec's planner chooses for these processes on a CPU."""
+    """Plans tables with TorchRec's planner, for these processes on a CPU."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 
@@ -251,9 +250,9 @@ def _planned(network: nn.Module, batch_size: int) -> Any:
 
 
 def _describe(plan: Any) -> str:
-    """Returns how many tables have which sharding and kernel."""
-    (of_tables,) = plan.plan.values()
+    """Counts the tables by sharding and kernel, in words."""
+    (tables,) = plan.plan.values()
     counts = collections.Counter(
-        f"{table.sharding_type} {table.compute_kernel}" for table in of_tables.values()
+        f"{table.sharding_type} {table.compute_kernel}" for table in tables.values()
     )
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchRec's dot interaction, where TorchRec is installed (`make peers`)."""
+"""TorchRec's dot interaction (environment of `make peers`)."""
 
 import importlib.util
 from collections.abc import Callable
@@ -13,10 +13,7 @@ def has_torchrec() -> bool:
 
 
 def interaction_arch(num_tables: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns InteractionArch: (bottom, vectors) -> [B, D + F(F+1)/2].
-
-    bottom is [B, D], vectors [B, F, D].
-    """
+    """Builds InteractionArch: ([B, D], [B, F, D]) -> [B, D + F(F+1)/2]."""
     from torchrec.models.dlrm import InteractionArch
 
     module: Callable[[Tensor, Tensor], Tensor] = InteractionArch(num_tables)

@@ -144,7 +144,7 @@ def test_splits_cut_days_where_the_definition_says():
     from benchmark.peers.criteo_job import CriteoPeerJob
 
     job = CriteoPeerJob(input=Path(), output=Path(), threads=1, frequency_limit=1)
-    assert job.parts([5, 4, 7]) == [
+    assert job.split_ranges([5, 4, 7]) == [
         (0, "train", 0, 5),
         (1, "train", 0, 4),
         (2, "validation", 3, 7),
