@@ -11,16 +11,12 @@ MAX_WORDS = 12
 RIDDLES = ("What", "Where", "How")
 NOT_NAMES = {"found", "part", "piece", "place", "share"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-NOT_YET = ("preproc/criteo/engines/native/kernel/",)
-"""Where words are still to be changed; this list only gets shorter."""
 
 
 def sources():
     files = {str(path.relative_to(REPOSITORY)): path for path in repository_files("*.py")}
     return [
-        pytest.param(path, id=name)
-        for name, path in files.items()
-        if not name.startswith(("tests/", *NOT_YET))
+        pytest.param(path, id=name) for name, path in files.items() if not name.startswith("tests/")
     ]
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ kernel of the embedded engine and its binding."""
+"""The C++ kernel of the native engine and its binding."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python side of the Criteo kernel: typed classes over its C interface.
+"""Typed Python classes over the C interface of the Criteo kernel.
 
-A call gives up the interpreter lock while it runs, so threads of one process use all cores. The
-classes here own their handle: use them as context managers.
+A call releases the interpreter lock while it runs, so threads of one process use all cores. The
+classes own a handle of the kernel: use them as context managers.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from preproc.criteo.engines.native.kernel.shared_library import (
     RawRunSlice,
     RawScanSummary,
     check,
+    check_handle,
     is_built,
     kernel_version,
     load,
-    made,
 )
 from preproc.criteo.rules import REJECT_REASONS, CriteoSemantics, RejectReason
 from preproc.files.progress import Progress
@@ -51,17 +51,17 @@ __all__ = [
 NO_LIMIT = 2**64 - 1
 
 RUN_ENTRY = np.dtype("<u8")
-"""Entry of a sorted run: scrambled category << 32 | count."""
+"""Entry of a sorted run: key of a category (a bijective hash) << 32 | count."""
 
 REJECTED_HEADER = np.dtype(
     [("offset", "<u8"), ("line", "<u8"), ("length", "<u4"), ("reason", "<u4")]
 )
-"""What precedes the bytes of each row in a rejects file."""
+"""Header of each rejected row in a rejects file; the bytes of the row follow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """A sorted run of one column, by entries from the start of its file."""
+    """A sorted run of one column, a range in its file."""
 
     column: int
     first_entry: int
@@ -70,7 +70,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scanned text holds; `lines` counts good and bad rows."""
+    """Counts and runs of a scanned text; `lines` includes rejected rows."""
 
     rows: int
     positives: int
@@ -81,15 +81,15 @@ class ScanResult:
 
 
 class _Reader:
-    """Feeds text to an open handle, from memory or from a range of a file."""
+    """Feeds text to an open handle, from memory or a file."""
 
     _kind: str
 
     def __init__(self, handle: int | None) -> None:
-        self._handle: int | None = made(handle)
+        self._handle: int | None = check_handle(handle)
 
     def feed(self, text: bytes) -> None:
-        """Reads a piece of the text; a row may go on in the next piece."""
+        """Reads a block of text, which may end inside a row."""
         check(getattr(load(), f"criteo_{self._kind}_text")(self._handle, text, len(text)))
 
     def feed_file(self, fd: int, begin: int, end: int) -> None:
@@ -119,12 +119,12 @@ class Scanner(_Reader):
 
     Args:
         modulus: categories are taken modulo this; None keeps them.
-        table_bytes: memory for counts; what does not fit becomes another sorted run.
+        table_bytes: memory for counts; when it is full, they are written as a sorted run.
+        runs_fd: file for the sorted runs.
+        rejects_fd: file for the rejected rows; -1 to drop them.
         row_limit: valid rows to read.
-        runs_fd: file that takes the sorted runs.
-        rejects_fd: file that takes the bad rows, or -1.
-        offset: where the text begins in its file.
-        progress: counters to move on.
+        offset: byte of the file at which the text begins.
+        progress: counters to advance.
     """
 
     _kind = "scan"
@@ -154,7 +154,7 @@ class Scanner(_Reader):
         )
 
     def finish(self) -> ScanResult:
-        """Ends the text and writes out the remaining counts."""
+        """Ends the text and writes the remaining counts as runs."""
         summary = RawScanSummary()
         check(load().criteo_scan_finish(self._handle, ctypes.byref(summary)))
         runs = (RawRun * summary.num_runs)()
@@ -171,7 +171,13 @@ class Scanner(_Reader):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Categories kept and seen; no dictionary was written if `needed_bytes` exceeds the budget."""
+    """Counts of a merge.
+
+    Attributes:
+        kept: categories that reach the frequency limit.
+        distinct: all categories.
+        needed_bytes: memory needed; above the budget, no dictionary was written.
+    """
 
     kept: int
     distinct: int
@@ -189,11 +195,11 @@ def merge_runs(
     """Merges the sorted runs of one column and writes its dictionary.
 
     Args:
-        runs: entries of each run (mapped files will do).
-        frequency_limit: categories seen fewer times are left out.
-        budget_bytes: memory to use at most.
-        dictionary_fd: file that takes the categories, uint32 in id order.
-        progress: counters to move on.
+        runs: entries of each run; memory-mapped files are allowed.
+        frequency_limit: categories with fewer occurrences are left out.
+        budget_bytes: the most memory to use.
+        dictionary_fd: file for the categories kept, uint32 in id order.
+        progress: counters to advance.
     """
     slices = (RawRunSlice * len(runs))(*(RawRunSlice(r.ctypes.data, len(r)) for r in runs))
     result = RawMergeResult()
@@ -212,19 +218,20 @@ def merge_runs(
 
 
 DICTIONARY_BYTES_PER_CATEGORY = 16
-"""Memory of a dictionary while rows are encoded."""
+"""Memory of a lookup table, per category kept."""
 
 
 @contextlib.contextmanager
 def open_dictionaries(
     dictionaries: Sequence[npt.NDArray[np.uint32]],
 ) -> Iterator[ctypes.Array[ctypes.c_void_p]]:
-    """Builds the lookup tables of all columns, for use by any number of encoders."""
+    """Builds the lookup tables of all columns; encoders may use them together."""
     handles = (ctypes.c_void_p * len(dictionaries))()
     try:
         for i, categories in enumerate(dictionaries):
             values = np.ascontiguousarray(categories, np.uint32)
-            handles[i] = made(load().criteo_dictionary_open(values.ctypes.data, len(values)))
+            handle = load().criteo_dictionary_open(values.ctypes.data, len(values))
+            handles[i] = check_handle(handle)
         yield handles
     finally:
         for handle in handles:
@@ -233,13 +240,13 @@ def open_dictionaries(
 
 
 class Encoder(_Reader):
-    """Turns rows into the columns of a dataset.
+    """Encodes rows and writes them to the columns of a dataset.
 
     Args:
-        dictionaries: from `open_dictionaries`, of all columns.
-        semantics: modulus and rule for numerical features.
-        targets: where rows go; ascending, disjoint.
-        progress: counters to move on.
+        dictionaries: lookup tables of all columns, from `open_dictionaries`.
+        semantics: gives modulus and transform of numerical features.
+        targets: row ranges and their files; ascending and disjoint.
+        progress: counters to advance.
     """
 
     _kind = "encode"
@@ -276,7 +283,7 @@ class Encoder(_Reader):
         )
 
     def finish(self) -> tuple[int, list[int]]:
-        """Writes out what is buffered; returns rows read and clicks per target."""
+        """Writes buffered rows; returns rows read and clicks per target."""
         rows = ctypes.c_uint64()
         check(load().criteo_encode_finish(self._handle, ctypes.byref(rows)))
         return rows.value, [target.positives for target in self._targets]

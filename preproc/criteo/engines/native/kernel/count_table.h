@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts of categories in a bounded number of bytes.
+// Counts categories in bounded memory.
 //
-// A category is stored under its key, a one-to-one scrambling of its 32 bits, and its slot is the
-// top bits of that key. Slot order is then key order up to small clusters, so a table becomes a
-// sorted run in one pass without a sort, and key ranges hold equal shares of any input.
+// A category is stored under its key, a bijective hash of its 32 bits, and its slot is the top bits
+// of that key. Slot order is then key order except inside small clusters, so a table becomes a
+// sorted run in one pass without a full sort, and equal key ranges have about as many categories.
 
 #pragma once
 
@@ -68,13 +68,13 @@ class CountTable {
   size_t bytes() const { return slots_.bytes(); }
   bool has_room(size_t extra) const { return used_ + extra <= slots_.size() / 8 * 5; }
 
-  // There must be room for all keys being new.
+  // The table must have room for `count` new keys.
   void add(const uint32_t* keys, int count) {
     const int shift = 32 - log2_;
     const size_t mask = slots_.size() - 1;
     uint64_t* slots = slots_.data();
     constexpr int kAhead = 16;
-    const int prefetched = log2_ >= 14 ? count : 0;  // below 128 KiB the caches have it anyway
+    const int prefetched = log2_ >= 14 ? count : 0;  // below 128 KiB the table is in the cache
     for (int i = 0; i < std::min(prefetched, kAhead); ++i) {
       __builtin_prefetch(&slots[keys[i] >> shift], 1);
     }
@@ -84,7 +84,7 @@ class CountTable {
     }
   }
 
-  // A table of twice the slots with the same entries.
+  // Doubles the number of slots.
   void grow() {
     Pages<uint64_t> old(std::move(slots_));
     slots_ = Pages<uint64_t>(old.size() * 2);
@@ -99,7 +99,7 @@ class CountTable {
 
   // Moves all entries to the front, sorted, and returns their number; only reset() may follow.
   size_t sort_in_place() {
-    std::vector<uint64_t> wrapped;  // past the end of the table and on from its start
+    std::vector<uint64_t> wrapped;  // entries of the last slots that wrapped around to the start
     uint64_t* slots = slots_.data();
     size_t out = 0, cluster = 0;
     bool first_cluster = true;
@@ -164,14 +164,14 @@ class CountTable {
   int log2_;
 };
 
-// The tables of all columns; what does not fit the budget is written out as sorted runs.
+// The tables of all columns; when the budget is used up, they are written as sorted runs.
 class CategoryCounts {
  public:
   CategoryCounts(uint64_t modulus, size_t budget_bytes, int runs_fd)
       : modulus_(modulus), budget_(budget_bytes), runs_fd_(runs_fd), tables_(kCategoricals) {}
 
   void add(const RowBatch& batch) {
-    // A count is 32 bits wide in a run; a run ends before one could overflow into its key.
+    // A count has 32 bits in a run; a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
     rows_since_spill_ += static_cast<uint64_t>(batch.rows);
     uint32_t keys[kBatchRows + 1];
@@ -203,7 +203,7 @@ class CategoryCounts {
   void make_room(CountTable& table) {
     size_t used = 0;
     for (const CountTable& t : tables_) used += t.bytes();
-    // While a table grows, its old slots are still there.
+    // While a table grows, its old slots still take memory.
     const bool fits = used + 2 * table.bytes() <= budget_;
     if (fits || table.bytes() == CountTable::initial_bytes()) {
       table.grow();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of the Criteo kernel; kernel/binding.py is its other side.
+// The C interface of the Criteo kernel, for binding.py.
 //
-// Text goes in by ranges of a file or by pieces in memory, so the same calls serve a thread of the
-// native engine and an executor of a cluster. No call keeps state outside its handle. Calls return
-// 0 or a status below 0; criteo_last_error() then has the error of this thread.
+// Text is fed as ranges of a file or as blocks in memory. All state is in handles, so calls with
+// different handles may run in parallel. Calls return 0 or a status below 0, and handles or null;
+// after an error, criteo_last_error() describes the last one of this thread.
 
 #include <exception>
 #include <memory>
@@ -53,7 +53,7 @@ Handle* guarded_make(const Make& make) {
   return handle;
 }
 
-// What precedes the bytes of each row in a rejects file.
+// Header of each rejected row in a rejects file; the bytes of the row follow.
 struct RejectedHeader {
   uint64_t offset;
   uint64_t line;
@@ -121,7 +121,7 @@ struct ScanSummary {
 using Scan = Reading<RowScanner>;
 using Encode = Reading<RowEncoder>;
 
-// offset: byte of the file that the error is about, kNoOffset where it is about none.
+// offset: byte of the file at which the error is, or kNoOffset.
 struct ErrorReport {
   const char* message;
   uint64_t offset;
@@ -131,7 +131,7 @@ CRITEO_API void criteo_last_error(ErrorReport* report) {
   *report = {last_message.c_str(), last_offset};
 }
 
-// Changes whenever the same text could give other bytes in a runs or rejects file.
+// Version of runs and rejects files: changes whenever the same text could give other bytes.
 CRITEO_API int criteo_kernel_version() { return 1; }
 
 CRITEO_API Scan* criteo_scan_open(uint64_t modulus, uint64_t table_bytes, uint64_t row_limit,
@@ -170,7 +170,7 @@ CRITEO_API void criteo_scan_runs(const Scan* scan, Run* runs) {
 
 CRITEO_API void criteo_scan_close(Scan* scan) { delete scan; }
 
-// Merges the runs of one column and writes the categories kept, in id order, as uint32.
+// Merges the runs of one column and writes the categories kept as uint32, in id order.
 CRITEO_API int criteo_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
                             uint64_t budget_bytes, int dictionary_fd, Progress* progress,
                             MergeResult* result) {
@@ -202,7 +202,7 @@ CRITEO_API int criteo_encode_file(Encode* encode, int fd, uint64_t begin, uint64
   return guarded([&] { encode->stream.feed_file(fd, begin, end); });
 }
 
-// Writes out what is buffered and returns the rows read.
+// Writes buffered rows and returns the rows read.
 CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
   return guarded([&] {
     encode->stream.finish();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that goes back to the system at once, and file writes that finish.
+// Memory that is returned to the system at once, and complete file writes.
 
 #pragma once
 
@@ -23,22 +23,23 @@ inline std::runtime_error system_error(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// Zeroed pages straight from the kernel. malloc would keep freed tables in its arenas, and a memory
-// limit that counts them as free would then be broken.
+// Zeroed pages from the operating system. malloc would keep freed tables in its arenas, which would
+// break a memory limit that counts them as free.
 template <typename T>
 class Pages {
  public:
   enum Touch { kNow, kOnUse };
 
   Pages() = default;
-  // kNow gets the memory at once: tables are read before they are written, and each page would
-  // else be mapped twice, with an interrupt of all threads in between.
+  // kNow maps the memory at once: tables are read before they are written, so each page would be
+  // mapped twice otherwise, which interrupts all threads.
   explicit Pages(size_t count, Touch touch = kNow) : count_(count) {
     if (count == 0) return;
     void* data = allocate(bytes());
     data_ = static_cast<T*>(data);
 #ifdef MADV_HUGEPAGE
-    // Random access to large tables is bound by TLB misses; small ones would only waste pages.
+    // Random access to large tables is limited by TLB misses; huge pages would waste memory in
+    // small ones.
     if (bytes() >= (size_t{8} << 20)) madvise(data_, bytes(), MADV_HUGEPAGE);
 #endif
     if (touch == kNow) {
@@ -67,7 +68,7 @@ class Pages {
 
  private:
 #ifdef __SANITIZE_ADDRESS__
-  // AddressSanitizer watches the borders of malloc's blocks, not those of mappings.
+  // AddressSanitizer checks the bounds of malloc's blocks, not those of mappings.
   static void* allocate(size_t size) {
     void* data = std::calloc(1, size);
     if (data == nullptr) throw std::bad_alloc();
@@ -117,7 +118,7 @@ inline void pwrite_all(int fd, const void* data, size_t size, uint64_t offset) {
   }
 }
 
-// Lets the disk start on what was written, so that the fsync at the end has less to wait for.
+// Starts writing a range to the disk, so that the fsync at the end waits less.
 inline void start_writeback(int fd, uint64_t offset, uint64_t size) {
 #ifdef SYNC_FILE_RANGE_WRITE
   sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size), SYNC_FILE_RANGE_WRITE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsed rows to the columns of a split-binary dataset.
+// Encodes parsed rows to the columns of a split-binary dataset.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace criteo {
 
-// Category -> id; 0 for every category that is not in it.
+// Maps a category to its id, 0 for every category that is not in the dictionary.
 class Dictionary {
  public:
   // categories: in id order; the first has id 1.
@@ -29,8 +29,8 @@ class Dictionary {
     }
   }
 
-  // Half full: a category that is not there, the common case of a long tail, meets a free slot
-  // after 2.5 probes.
+  // Half full: a category that is not in the dictionary, the usual case in a long tail, takes 2.5
+  // probes.
   static size_t slots_for(size_t count) { return std::max<size_t>(2 * count, 16); }
 
   CRITEO_INLINE size_t slot_of(uint32_t category) const {
@@ -54,10 +54,10 @@ class Dictionary {
 struct NumericalRule {
   int64_t offset;
   int64_t minimum;
-  uint64_t missing_is_zero_after;  // 0.0 instead of the transform of 0
+  uint64_t missing_is_zero_after;  // not 0: a missing value is 0.0, not the transform of 0
 };
 
-// Round to nearest even. ln(n) of an integer n >= 1 is 0 or a normal float16 far from its limits.
+// Rounds to nearest even. ln(n) of an integer n >= 1 is 0 or a normal float16 far from its limits.
 inline uint16_t float16_bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -66,7 +66,7 @@ inline uint16_t float16_bits(float value) {
   return static_cast<uint16_t>((bits >> 13) - ((127 - 15) << 10));
 }
 
-// The two roundings are part of the format: float64 to float32, then float32 to float16.
+// The two roundings belong to the format: float64 to float32, then float32 to float16.
 class NumericalTransform {
  public:
   explicit NumericalTransform(const NumericalRule& rule) : rule_(rule), small_(kSmall) {
@@ -99,15 +99,15 @@ class NumericalTransform {
   Value missing_;
 };
 
-// Rows [first_row, first_row + rows) of the text go to row out_row and on of these files.
+// Rows [first_row, first_row + rows) of the text, written to these files from row out_row.
 struct EncodeTarget {
   uint64_t first_row;
   uint64_t rows;
   uint64_t out_row;
-  uint64_t positives;  // result
+  uint64_t positives;  // result: clicks of the rows
   int32_t label_fd;
   int32_t float16_fd;
-  int32_t float32_fd;  // -1: not wanted
+  int32_t float32_fd;  // -1: not written
   int32_t categorical_fds[kCategoricals];
   uint8_t id_bytes[kCategoricals];  // 1, 2 or 4
 };
@@ -138,7 +138,7 @@ class RowEncoder final : public RowSink {
       }
       if (target_ == num_targets_) break;
       const EncodeTarget& target = targets_[target_];
-      if (row < target.first_row) {  // between the rows wanted
+      if (row < target.first_row) {  // between two targets
         from += static_cast<int>(std::min<uint64_t>(target.first_row - row, batch.rows - from));
         continue;
       }
@@ -253,8 +253,8 @@ class RowEncoder final : public RowSink {
   EncodeTarget* targets_;
   size_t num_targets_;
   size_t target_ = 0;
-  uint64_t seen_ = 0;     // rows of the text
-  uint64_t flushed_ = 0;  // rows of the target that are in its files
+  uint64_t seen_ = 0;     // rows of the text so far
+  uint64_t flushed_ = 0;  // rows of the target that were written
   int buffered_ = 0;
   Pages<uint8_t> label_;
   Pages<uint16_t> float16_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to columns of numbers, with the row grammar of preproc/criteo/rules.py.
+// Parses text to columns of numbers, by the row grammar of preproc/criteo/rules.py.
 //
-// Two steps per batch of rows. `split_rows` finds the ends of all fields with 64-byte masks and
-// puts rows of another number of fields aside. `parse_rows` then turns fields of known place and
-// length into numbers, 8 bytes at a time without a branch per character. Rows that break the
-// grammar are only marked there; `reject_reason` looks at them again, slowly, to say why.
+// A batch of rows takes two steps. `split_rows` finds the ends of all fields with 64-byte masks and
+// rejects rows of a wrong number of fields. `parse_rows` then converts the fields to numbers, 8
+// bytes at a time, without a branch per character. It only marks the other rejected rows;
+// `reject_reason` parses them again, slowly, to find the reason.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-// CRITEO_PORTABLE leaves out everything for one processor, so that tests reach the rest.
+// CRITEO_PORTABLE leaves out code for special processors, so that tests run the portable code.
 #if defined(__x86_64__) && !defined(CRITEO_PORTABLE)
 #define CRITEO_X86 1
 #include <immintrin.h>
@@ -27,14 +27,14 @@ constexpr int kNumericals = 13;
 constexpr int kCategoricals = 26;
 constexpr int kFields = 1 + kNumericals + kCategoricals;
 constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
-constexpr size_t kPadding = 64;  // readable bytes that must follow the text
+constexpr size_t kPadding = 64;  // bytes after the text that must be readable
 
 enum RejectReason : uint32_t { kColumns, kLabel, kInteger, kHex, kEncoding, kNumReasons };
 
 struct RejectedRow {
-  uint64_t offset;  // of the first byte, in the text
-  uint64_t line;    // rows before it
-  uint32_t length;  // without the line end
+  uint64_t offset;  // first byte of the row in the text
+  uint64_t line;    // lines before the row
+  uint32_t length;  // bytes without the line end
   RejectReason reason;
 };
 
@@ -47,12 +47,12 @@ struct RowBatch {
   uint32_t categorical[kBatchRows][kCategoricals];
 };
 
-// Where the fields of the accepted rows of a batch end.
+// Offsets of the fields in those rows of a batch that have the right number of fields.
 struct FieldEnds {
   int rows = 0;
   uint32_t start[kBatchRows];
   uint32_t line[kBatchRows];
-  // A chunk of 64 bytes is written without looking at the room left, hence the slack.
+  // Longer than needed: the ends in a chunk of 64 bytes are appended without a check of the size.
   uint32_t ends[kBatchRows * kFields + kFields + 2 * 64];
 };
 
@@ -108,11 +108,10 @@ CRITEO_INLINE uint32_t* append_positions(uint64_t bits, uint32_t base, uint32_t*
   return out;
 }
 
-// Splits whole lines into fields until the batch is full.
+// Splits whole lines into fields until the batch is full; returns the bytes read.
 //
-// text: bytes that end in a line feed, followed by kPadding readable bytes.
-// line: lines before the text; moves on by the lines read.
-// Returns how many bytes were read.
+// text: ends in a line feed, followed by kPadding readable bytes.
+// line: lines before the text; increased by the lines read.
 CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint64_t& line,
                                        FieldEnds& fields, std::vector<RejectedRow>& rejected) {
   fields.rows = 0;
@@ -148,19 +147,19 @@ CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint6
       if (fields.rows == kBatchRows) return start;
     }
     out = append_positions(masks.delimiters, chunk, out);
-    // A row of too many fields is rejected whatever follows: only its count above 40 matters.
+    // A row of more than 40 fields is rejected whatever follows, so further ends are dropped.
     if (out - row_ends > kFields) out = row_ends + kFields;
   }
   return start;
 }
 
-// Bytes of `raw` at and after `length` become leading '0' characters.
+// Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
 CRITEO_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
   const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
   return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
 }
 
-// All bytes in [low, high], as 0x80 in each byte; bytes of `text` must be below 0x80.
+// Returns 0x80 in each byte that is in [low, high]; bytes of `text` must be below 0x80.
 CRITEO_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
   return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
 }
@@ -203,7 +202,7 @@ CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
   return (good[0] & good[1] & good[2] & good[3]) == repeat(0x80) && longest <= 8;
 }
 
-// The integers that 8 bytes cannot hold; rare, so plain.
+// Integers of more than 8 digits; rare, so a plain loop.
 inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
   if (count == 0 || count > 10) return false;
   int64_t value = 0;
@@ -246,9 +245,9 @@ CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, i
   return good == repeat(0x80) && long_good;
 }
 
-// Parses the rows that `fields` delimits; returns false when some are bad, marked in `bad`.
+// Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
 CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
-                                   uint8_t* bad) {
+                                   uint8_t* rejected) {
   bool all_good = true;
   batch.rows = fields.rows;
   for (int r = 0; r < fields.rows; ++r) {
@@ -259,13 +258,13 @@ CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields,
     good &= parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
     good &= parse_categoricals(text, ends + kNumericals, batch.categorical[r],
                                batch.categorical_present[r]);
-    bad[r] = !good;
+    rejected[r] = !good;
     all_good &= good;
   }
   return all_good;
 }
 
-// Why a row of 40 fields is refused: the first field from the left that breaks the grammar.
+// Returns the reason to reject a row of 40 fields, from the leftmost field that is not valid.
 inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uint32_t* ends) {
   for (int f = 0; f < kFields; ++f) {
     const uint8_t* begin = text + start;
@@ -288,7 +287,7 @@ inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uin
     }
     start = ends[f] + 1;
   }
-  throw std::logic_error("a row was marked bad that fits the grammar");
+  throw std::logic_error("a valid row was marked as rejected");
 }
 
 using SplitRows = uint32_t (*)(const uint8_t*, uint32_t, uint64_t&, FieldEnds&,
@@ -306,8 +305,8 @@ inline uint32_t split_rows_portable(const uint8_t* text, uint32_t size, uint64_t
 }
 
 inline bool parse_rows_portable(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
-                                uint8_t* bad) {
-  return parse_rows_impl(text, fields, batch, bad);
+                                uint8_t* rejected) {
+  return parse_rows_impl(text, fields, batch, rejected);
 }
 
 #ifdef CRITEO_X86
@@ -319,8 +318,8 @@ CRITEO_AVX2 inline uint32_t split_rows_avx2(const uint8_t* text, uint32_t size, 
 }
 
 CRITEO_AVX2 inline bool parse_rows_avx2(const uint8_t* text, const FieldEnds& fields,
-                                        RowBatch& batch, uint8_t* bad) {
-  return parse_rows_impl(text, fields, batch, bad);
+                                        RowBatch& batch, uint8_t* rejected) {
+  return parse_rows_impl(text, fields, batch, rejected);
 }
 #endif
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in pieces of any size to batches of rows.
+// Reads text in blocks of any size and parses it to batches of rows.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace criteo {
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{128} << 10;
 
-// Shared with the caller while a call runs: it reads the counters and may ask to stop.
+// Counters that the caller may read while a call runs; setting `cancel` ends the call.
 struct Progress {
   uint64_t bytes;
   uint64_t rows;
@@ -38,14 +38,14 @@ struct LineTooLong : std::runtime_error {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Returns false when no more rows are wanted.
+  // Returns false to end the reading.
   virtual bool rows(const RowBatch& batch) = 0;
   virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
 };
 
 class RowStream {
  public:
-  // offset: where the text begins in its file, for rejected rows.
+  // offset: byte of the file at which the text begins.
   RowStream(RowSink& sink, Progress* progress, uint64_t offset)
       : sink_(sink),
         progress_(progress),
@@ -57,11 +57,11 @@ class RowStream {
 
   void feed(const uint8_t* text, size_t size) {
     while (size > 0 && !done_) {
-      const size_t piece = std::min(size, kReadBytes);
-      std::memcpy(buffer_.data() + filled_, text, piece);
-      accept(piece);
-      text += piece;
-      size -= piece;
+      const size_t count = std::min(size, kReadBytes);
+      std::memcpy(buffer_.data() + filled_, text, count);
+      accept(count);
+      text += count;
+      size -= count;
     }
   }
 
@@ -77,7 +77,7 @@ class RowStream {
     }
   }
 
-  // The end of the text ends its last row.
+  // Ends the text; a last line without a line feed is a row too.
   void finish() {
     if (filled_ == 0 || done_) return;
     buffer_[filled_++] = '\n';
@@ -115,8 +115,8 @@ class RowStream {
       rejected_.clear();
       const uint32_t read = parser_.split_rows(text + at, static_cast<uint32_t>(size - at), lines_,
                                                fields_[0], rejected_);
-      if (!parser_.parse_rows(text + at, fields_[0], batch_[0], bad_)) {
-        drop_bad_rows(text + at, first_line);
+      if (!parser_.parse_rows(text + at, fields_[0], batch_[0], is_rejected_)) {
+        drop_rejected_rows(text + at, first_line);
       }
       report_rejected(text + at, at);
       if (batch_[0].rows > 0) {
@@ -130,12 +130,12 @@ class RowStream {
     }
   }
 
-  void drop_bad_rows(const uint8_t* text, uint64_t first_line) {
+  void drop_rejected_rows(const uint8_t* text, uint64_t first_line) {
     RowBatch& batch = batch_[0];
     const FieldEnds& fields = fields_[0];
     int kept = 0;
     for (int r = 0; r < batch.rows; ++r) {
-      if (bad_[r]) {
+      if (is_rejected_[r]) {
         const uint32_t start = fields.start[r];
         const uint32_t* ends = fields.ends + r * kFields;
         rejected_.push_back({start, first_line + fields.line[r], ends[kFields - 1] - start,
@@ -155,7 +155,7 @@ class RowStream {
   }
 
   void report_rejected(const uint8_t* text, size_t at) {
-    // Rows of a wrong number of fields were found one step earlier than the others.
+    // In line order: rows of a wrong number of fields were rejected before the others.
     std::sort(rejected_.begin(), rejected_.end(),
               [](const RejectedRow& a, const RejectedRow& b) { return a.offset < b.offset; });
     for (RejectedRow row : rejected_) {
@@ -173,7 +173,7 @@ class RowStream {
   Pages<uint8_t> buffer_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
-  uint8_t bad_[kBatchRows];
+  uint8_t is_rejected_[kBatchRows];
   std::vector<RejectedRow> rejected_;
   size_t filled_ = 0;
   uint64_t lines_ = 0;

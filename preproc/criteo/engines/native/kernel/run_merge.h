@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sorted runs of one column to its dictionary, in bounded memory.
+// Merges the sorted runs of one column into its dictionary, in bounded memory.
 //
-// Keys are cut into ranges small enough for one table each. A range is added up in that table
-// from all runs, and only categories that reach the frequency limit are kept.
+// Keys are divided into ranges that fit one hash table each. The counts of a range are summed over
+// all runs in the table, and only categories that reach the frequency limit are kept.
 
 #pragma once
 
@@ -28,8 +28,8 @@ struct KeptCategory {
 
 struct MergeResult {
   uint64_t kept;          // categories that reach the limit
-  uint64_t distinct;      // categories seen at all
-  uint64_t needed_bytes;  // for the kept ones; above the budget, no dictionary was written
+  uint64_t distinct;      // all categories
+  uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
 };
 
 class RunMerge {
@@ -56,7 +56,7 @@ class RunMerge {
     int width_log2 = 32;
     while (low < kKeys) {
       const uint64_t total = find_range_end(low + (uint64_t{1} << width_log2));
-      // Half full at most; one key alone cannot be cut and needs one slot.
+      // Half full at most; a range of one key cannot be divided and needs one slot.
       if (total > table_.size() / 2 && width_log2 > 0) {
         --width_log2;
         continue;
@@ -65,7 +65,7 @@ class RunMerge {
       keep_frequent();
       low += uint64_t{1} << width_log2;
       report(total);
-      // Growing again is possible where the next range starts on a multiple of its width.
+      // A range can be widened if it starts at a multiple of its new width.
       if (total < table_.size() / 8 && width_log2 < 32 && low % (uint64_t{2} << width_log2) == 0) {
         ++width_log2;
       }
@@ -86,7 +86,7 @@ class RunMerge {
   static constexpr size_t kMinTable = size_t{256} << 10;
   static constexpr size_t kMaxTable = size_t{1} << 20;  // about the L2 cache of one core
 
-  // Sets ends_ to the first entry of each run at or above the key; returns the entries before.
+  // Sets ends_ to the first entry of each run from key `high`; returns the entries before them.
   uint64_t find_range_end(uint64_t high) {
     uint64_t total = 0;
     for (size_t i = 0; i < runs_.size(); ++i) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the Criteo kernel and declares its C interface, as criteo_kernel.cpp has it."""
+"""Loads the Criteo kernel and declares the C interface of criteo_kernel.cpp."""
 
 import ctypes
 import functools
@@ -14,10 +14,10 @@ _CANCELLED, _LINE_TOO_LONG = -2, -3
 
 
 class LineTooLongError(KernelError):
-    """A line is longer than any buffer should be.
+    """A line is longer than any Criteo row.
 
     Attributes:
-        offset: first byte of the line in its file.
+        offset: first byte of the line in the text of its file.
     """
 
     def __init__(self, message: str, offset: int) -> None:
@@ -156,7 +156,7 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     """Loads the kernel.
 
     Raises:
-        OSError: it was not built, or for another machine or from other sources.
+        OSError: it is not built, or was built for another machine or from other sources.
     """
     library = ctypes.CDLL(str(path))
     missing = [name for name in _SIGNATURES if not hasattr(library, name)]
@@ -169,7 +169,7 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
 
 
 def is_built() -> bool:
-    """Returns whether the kernel can be used here."""
+    """Returns True if the kernel can be loaded."""
     try:
         load()
     except OSError:
@@ -178,12 +178,12 @@ def is_built() -> bool:
 
 
 def kernel_version() -> int:
-    """Returns the version of what the kernel writes into work files."""
+    """Returns the version of the kernel's work files."""
     return int(load().criteo_kernel_version())
 
 
 def check(status: int) -> None:
-    """Raises the error that a call returned, if any."""
+    """Raises the error of a call that returned `status`, if not 0."""
     if status == 0:
         return
     message, offset = _last_error()
@@ -199,8 +199,8 @@ def _last_error() -> tuple[str, int]:
     return report.message.decode(errors="replace"), report.offset
 
 
-def made(handle: int | None) -> int:
-    """Returns the handle that a call made, or raises its error."""
+def check_handle(handle: int | None) -> int:
+    """Returns the handle, or raises the error of its call."""
     if handle is None:
         raise KernelError(_last_error()[0])
     return handle
