@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the whole kernel over files and random damage of them, for AddressSanitizer to watch.
 //
-// kernel_driver ROUNDS FILE...   prints a line per round: rows, rejected rows, kept categories, clicks
+// kernel_driver ROUNDS FILE...   a line per round: rows, rejected rows, kept categories, clicks
 
 #include <fcntl.h>
 
