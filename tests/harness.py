@@ -2,6 +2,7 @@
 """Programs as their users start them, in this process or in others."""
 
 import contextlib
+import importlib
 import io
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,32 +121,33 @@ def torchrun(processes: int, *options: str) -> list[str]:
 
 
 def run_ranks(
-    monkeypatch: Any, world_size: int, function: Any, *arguments: object, joined: bool = True
+    world_size: int, function: Any, *arguments: object, joined: bool = True, status: int = 0
 ) -> None:
     """Calls function(rank, *arguments) on each rank of a process group of its own.
 
     Args:
-        monkeypatch: the fixture.
         world_size: ranks.
         function: what each does.
         *arguments: of it.
         joined: whether the group is made before, or left to the function.
+        status: exit status that is expected of each.
     """
-    # Started processes import this module by its name.
-    monkeypatch.syspath_prepend(str(REPOSITORY))
     # Ranks are forked from a process that has imported torch, which alone takes seconds. Not
     # torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests", "recsys.train.processes", "dlrm.train.step"])
     job = (free_port(), world_size, joined, function, arguments)
     ranks = [context.Process(target=_one_rank, args=(rank, *job)) for rank in range(world_size)]
-    for process in ranks:
-        process.start()
+    with pytest.MonkeyPatch.context() as patch:
+        # Started processes import this module by its name.
+        patch.syspath_prepend(str(REPOSITORY))
+        for process in ranks:
+            process.start()
     for process in ranks:
         process.join(PATIENCE_S)
     for process in ranks:
         process.kill()
-    assert [process.exitcode for process in ranks] == [0] * world_size
+    assert [process.exitcode for process in ranks] == [status] * world_size
 
 
 def _one_rank(
@@ -157,6 +160,30 @@ def _one_rank(
     os.environ["LOCAL_RANK"] = str(rank)
     with join_processes("cpu", 1) if joined else contextlib.nullcontext():
         function(rank, *arguments)
+
+
+def call_on_ranks(world_size: int, program: Any, *arguments: object, status: int = 0) -> str:
+    """Runs a program of flags as torchrun would, without torchrun; returns the ranks' output."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder) / str(rank) for rank in range(world_size)]
+        try:
+            call = (_call_on_rank, program.__name__, outputs, arguments)
+            run_ranks(world_size, *call, joined=False, status=status)
+        finally:
+            text = "".join(path.read_text() for path in outputs if path.exists())
+            print(text)  # for the report of a test that fails
+        return text
+
+
+def _call_on_rank(rank: int, name: str, outputs: list[Path], arguments: Any) -> None:
+    program = importlib.import_module(name)
+    with (
+        outputs[rank].open("w") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        status = call(program, *arguments)
+    sys.exit(status)
 
 
 def free_port() -> int:

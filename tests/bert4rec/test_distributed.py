@@ -23,7 +23,10 @@ CASES = {
 def two(tmp_path_factory):
     """Runs of two processes: their folders and what they logged."""
     folders = {case: tmp_path_factory.mktemp(case) for case in CASES}
-    return {case: (folder, run(folder, 2, CASES[case])) for case, folder in folders.items()}
+    return {
+        case: (folder, run(folder, 2, CASES[case], launched=case == "full"))
+        for case, folder in folders.items()
+    }
 
 
 @pytest.mark.slow
@@ -68,8 +71,8 @@ def exchange(rank: int, folder: str) -> None:
     torch.save(found, f"{folder}/{rank}.pt")
 
 
-def test_what_processes_tell_each_other(tmp_path, monkeypatch):
-    run_ranks(monkeypatch, 2, exchange, str(tmp_path), joined=False)
+def test_what_processes_tell_each_other(tmp_path):
+    run_ranks(2, exchange, str(tmp_path), joined=False)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
         assert found["threads"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.harness import python, read_log, torchrun
+from tests import harness
 
 RANDOM = (
     "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
@@ -15,18 +15,28 @@ RANDOM = (
 )  # fmt: skip
 
 
-def run(folder: Path, processes: int, flags: Sequence[str]) -> dict[str, Any]:
+def run(
+    folder: Path, processes: int, flags: Sequence[str], *, launched: bool = False
+) -> dict[str, Any]:
     """Trains, and returns the figures of the log's last two records.
 
     Args:
         folder: of the log and the checkpoints.
-        processes: 1 starts the program itself, more start torchrun.
+        processes: of the run.
         flags: of the program, besides RANDOM.
+        launched: whether torchrun starts the processes.
     """
-    program = ["-m", "bert4rec.scripts.main", *RANDOM, *flags]
-    program += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
-    python(*(torchrun(processes) if processes > 1 else ()), *program)
-    records = read_log(folder / "log.json")
+    from bert4rec.scripts import main
+
+    settings = [*RANDOM, *flags]
+    settings += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
+    if launched:
+        harness.python(*harness.torchrun(processes), "-m", "bert4rec.scripts.main", *settings)
+    elif processes > 1:
+        harness.call_on_ranks(processes, main, *settings)
+    else:
+        assert harness.call(main, *settings) == 0
+    records = harness.read_log(folder / "log.json")
     assert records[0]["type"] == "LOG"
     # Only one process logs, however many there are; a resumed run appends.
     assert sum("average_train_throughput" in r["data"] for r in records) == 1 + (

@@ -103,15 +103,15 @@ def tensors(folder):
     }
 
 
-def test_runs_go_on_with_other_numbers_of_ranks(tmp_path, monkeypatch):
+def test_runs_go_on_with_other_numbers_of_ranks(tmp_path):
     folder = tmp_path / "changing"
-    run_ranks(monkeypatch, 2, train_on_ranks, placement("mixed", 2), folder, 0, 2)
+    run_ranks(2, train_on_ranks, placement("mixed", 2), folder, 0, 2)
     names = {p.name for p in (folder / "step_000000002").iterdir()}
     assert {"mlp.safetensors", "embedding_0.safetensors", "embedding_1.safetensors"} <= names
     assert {"embedding_2.0_of_2.safetensors", "embedding_2.1_of_2.safetensors"} <= names
-    run_ranks(monkeypatch, 3, train_on_ranks, placement("mixed", 3), folder, 2, 4)
+    run_ranks(3, train_on_ranks, placement("mixed", 3), folder, 2, 4)
     train_alone(folder, 4, 5)
-    run_ranks(monkeypatch, 2, train_on_ranks, placement("all by rows", 2), folder, 5, 6)
+    run_ranks(2, train_on_ranks, placement("all by rows", 2), folder, 5, 6)
     alone = tmp_path / "alone"
     train_alone(alone, 0, 6)
     found, expected = tensors(folder), tensors(alone)
@@ -120,8 +120,8 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path, monkeypatch):
         torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_a_part_that_is_missing_is_found_out(tmp_path, monkeypatch):
-    run_ranks(monkeypatch, 2, train_on_ranks, placement("mixed", 2), tmp_path, 0, 1)
+def test_a_part_that_is_missing_is_found_out(tmp_path):
+    run_ranks(2, train_on_ranks, placement("mixed", 2), tmp_path, 0, 1)
     stored = describe_model(tmp_path)
     assert stored.table_sizes == SIZES
     step = tmp_path / "step_000000001"

@@ -124,9 +124,7 @@ def assert_same_figures(cases, folder, alone):
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_train_on_every_dataset_as_one_process(
-    dataset, alone, tmp_path, monkeypatch, world_size
-):
+def test_ranks_train_on_every_dataset_as_one_process(dataset, alone, tmp_path, world_size):
     names = [name if kinds else None for name, kinds in KINDS.items()]
     if world_size == 4:
         names = ["mixed", "rows"]
@@ -141,5 +139,5 @@ def test_ranks_train_on_every_dataset_as_one_process(
     (tmp_path / "first").symlink_to(alone / "first")
     (tmp_path / "synthetic").symlink_to(alone / "synthetic")
     write_placements(tmp_path, world_size)
-    run_ranks(monkeypatch, world_size, run_cases, world_size, tmp_path, dataset, cases)
+    run_ranks(world_size, run_cases, world_size, tmp_path, dataset, cases)
     assert_same_figures(cases, tmp_path, alone)

@@ -106,11 +106,9 @@ def assert_same_tables(ranks, expected, **tolerance):
         ("mixed", "joint_sparse", 3),
     ],
 )
-def test_ranks_compute_what_one_process_does(
-    tmp_path, monkeypatch, name, embedding_type, world_size
-):
+def test_ranks_compute_what_one_process_does(tmp_path, name, embedding_type, world_size):
     placed = placement(name, world_size)
-    run_ranks(monkeypatch, world_size, forward_and_backward, placed, embedding_type, str(tmp_path))
+    run_ranks(world_size, forward_and_backward, placed, embedding_type, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world_size)]
     reference, whole = single(embedding_type), batch(BATCH, 0)
     logits = reference(whole.numerical, whole.ids)
@@ -141,9 +139,9 @@ def optimizer(rule):
 
 @pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adam"])
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_train_as_one_process(tmp_path, monkeypatch, rule, world_size):
+def test_ranks_train_as_one_process(tmp_path, rule, world_size):
     placed = placement("mixed", world_size)
-    run_ranks(monkeypatch, world_size, train, placed, rule, str(tmp_path))
+    run_ranks(world_size, train, placed, rule, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world_size)]
     reference = single("joint_fused")
     step = DlrmTrainStep(reference, optimizer(rule), Precision(device_type="cpu"))
@@ -176,8 +174,8 @@ def train_in_bfloat16(rank, placed, folder):
     torch.save({"losses": losses, "travelled": travelled}, f"{folder}/{rank}.pt")
 
 
-def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path, monkeypatch):
-    run_ranks(monkeypatch, 2, train_in_bfloat16, placement("mixed", 2), str(tmp_path))
+def test_vectors_and_their_gradients_travel_in_half_precision(tmp_path):
+    run_ranks(2, train_in_bfloat16, placement("mixed", 2), str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     step = DlrmTrainStep(single("joint_fused"), optimizer("sgd"), BFLOAT16)
     losses = [float(step(seen, 0.1)) for seen in Batches().batches()]
@@ -209,11 +207,9 @@ def train_with_overflow(rank, placed, freeze_mlps, folder):
 
 
 @pytest.mark.parametrize(("name", "freeze_mlps"), [("mixed", False), ("all on one", True)])
-def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(
-    tmp_path, monkeypatch, name, freeze_mlps
-):
+def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(tmp_path, name, freeze_mlps):
     placed = placement(name, 2)
-    run_ranks(monkeypatch, 2, train_with_overflow, placed, freeze_mlps, str(tmp_path))
+    run_ranks(2, train_with_overflow, placed, freeze_mlps, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     reference = single("joint_fused")
     step = DlrmTrainStep(reference, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
@@ -235,8 +231,8 @@ def start_differently(rank, placed, folder):
     torch.save(shared, f"{folder}/{rank}.pt")
 
 
-def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path, monkeypatch):
-    run_ranks(monkeypatch, 2, start_differently, placement("mixed", 2), str(tmp_path))
+def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path):
+    run_ranks(2, start_differently, placement("mixed", 2), str(tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -272,5 +268,5 @@ def keep_waiting(rank):
         processes.barrier()
 
 
-def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named(monkeypatch):
-    run_ranks(monkeypatch, 2, keep_waiting, joined=False)
+def test_a_rank_that_lives_but_keeps_the_others_waiting_is_named():
+    run_ranks(2, keep_waiting, joined=False)

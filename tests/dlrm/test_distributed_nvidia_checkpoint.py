@@ -51,12 +51,12 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_files_are_those_of_one_process(tmp_path, monkeypatch):
+def test_files_are_those_of_one_process(tmp_path):
     alone = tmp_path / "alone"
     nvidia_checkpoint.save(alone / "saved", single("joint_fused"), 1, 7, CONFIG)
     expected = contents(alone / "saved")
     assert len(expected) == 6 * 2 + 4
-    run_ranks(monkeypatch, 2, save_on_ranks, 2, tmp_path)
+    run_ranks(2, save_on_ranks, 2, tmp_path)
     for name in NAMES:
         folder = tmp_path / name.replace(" ", "_")
         assert [path.name for path in folder.iterdir()] == ["saved"]
@@ -64,7 +64,7 @@ def test_files_are_those_of_one_process(tmp_path, monkeypatch):
     again = tmp_path / "again"
     again.mkdir()
     source = tmp_path / "all_by_rows" / "saved"
-    run_ranks(monkeypatch, 3, load_and_save_on_ranks, 3, source, again)
+    run_ranks(3, load_and_save_on_ranks, 3, source, again)
     assert contents(again / "saved") == expected
 
 
@@ -83,5 +83,5 @@ def check_blocks(rank, world_size):
                     assert torch.equal(block, whole[start : start + block_rows])
 
 
-def test_blocks_of_a_spread_table(monkeypatch):
-    run_ranks(monkeypatch, 3, check_blocks, 3)
+def test_blocks_of_a_spread_table():
+    run_ranks(3, check_blocks, 3)
