@@ -68,13 +68,6 @@ def test_the_random_dataset_prints_its_speed(program, capsys):
     assert "rec/s" in capsys.readouterr().out
 
 
-def test_parameter_record_holds_every_setting_as_the_dataset_has_it(program, dataset):
-    records = program(f"--dataset_path={dataset}", "--max_steps=1")
-    assert records[0]["step"] == "PARAMETER"
-    assert records[0]["data"]["min_user_count"] == 3  # the default is 5
-    assert records[0]["data"]["emb_dim"] == 16
-
-
 @pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
 def test_users_with_a_single_item_to_train_on_do_no_harm(program, dataset, objective):
     # Batches of one sequence: some hold one item, which has no next one.
@@ -93,25 +86,6 @@ def test_patience_ends_a_run(program, dataset, capsys):
     assert "No better full ndcg@10 in 2 evaluations" in out
     assert out.count("full ndcg@10 0.") == 3
     assert "Test on" in out
-
-
-def test_inference_benchmark_reports_each_batch_size(program, dataset, trained, capsys):
-    data = final(
-        program(
-            "--mode=inference_benchmark",
-            f"--dataset_path={dataset}",
-            f"--load_checkpoint_path={trained}",
-            "--inference_benchmark_batch_sizes=1,200",
-            "--inference_benchmark_steps=5",
-            model=(),
-        )
-    )
-    for size in (1, 200):
-        mean = data[f"mean_inference_latency_batch_{size}"]
-        assert data[f"mean_inference_throughput_batch_{size}"] == pytest.approx(size / mean)
-        low, high = (data[f"{p}_inference_latency_batch_{size}"] for p in ("p50", "p99"))
-        assert 0 < low <= high
-    assert "p99 ms" in capsys.readouterr().out
 
 
 def known_lines():

@@ -10,7 +10,6 @@ import pytest
 from bert4rec.config import Bert4RecConfig
 from recsys.data.manifest import Manifest
 from recsys.train.checkpoint import write_checkpoint
-from tests import harness
 from tests.bert4rec.conftest import raw_id, write_other_dataset
 
 FLAGS = [
@@ -55,43 +54,6 @@ def test_flags(program, dataset, tmp_path, capsys, arguments, message):
     assert re.search(message, error), error
     assert not output.exists()
     assert not program.log_path.exists()
-
-
-def test_resume_needs_a_folder_and_no_other_checkpoint(program, dataset, tmp_path, capsys):
-    program(f"--dataset_path={dataset}", "--resume")
-    assert program.exit_code == 2
-    assert "--resume needs --export_root" in capsys.readouterr().err
-    program("--resume", f"--export_root={tmp_path}", "--load_checkpoint_path=x")
-    assert program.exit_code == 2
-    assert "drop --load_checkpoint_path" in capsys.readouterr().err
-
-
-YAML = [
-    ("max_len: 20\nemb_dims: 64\n", r"settings\.yaml:2: unknown setting 'emb_dims'"),
-    ("max_len: 20\n\nmax_len: 30\n", r"settings\.yaml:3: max_len stands there twice"),
-    ("lr: fast\n", r"settings\.yaml:1: lr must be a number, got 'fast'"),
-    ("# sizes\nmax_len: many\n", r"settings\.yaml:2: max_len must be an integer, got 'many'"),
-    ("num_layers: 2.5\n", r"settings\.yaml:1: num_layers must be an integer, got 2\.5"),
-    ("amp: 3\n", r"settings\.yaml:1: amp must be true or false, got 3"),
-    ("norm: middle\n", r"settings\.yaml:1: norm must be one of pre, post, got 'middle'"),
-    ("metric_ks: [1, x]\n", r"settings\.yaml:1: metric_ks must be a list of integers"),
-    ("metric_ks: 5\n", r"settings\.yaml:1: metric_ks must be a list of integers"),
-    ("max_len:\n", r"settings\.yaml:1: max_len must be an integer, got None"),
-    ("dataset_path: [a]\n", r"settings\.yaml:1: dataset_path must be text"),
-    ("- max_len\n", "expected `setting: value` lines"),
-    ("max_len: [1,\n", "not readable as YAML"),
-    ("dropout: 2\n", r"--dropout must lie in \[0, 1\)"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), YAML, ids=[text.strip() for text, _ in YAML])
-def test_yaml(program, dataset, tmp_path, capsys, text, message):
-    file = tmp_path / "settings.yaml"
-    file.write_text(text)
-    program(f"--dataset_path={dataset}", f"--config={file}", model=())
-    error = capsys.readouterr().err
-    assert program.exit_code == 2, error
-    assert re.search(message, error), error
 
 
 def test_yaml_that_says_what_flags_say(program, dataset, tmp_path):
@@ -234,21 +196,6 @@ def fingerprint(root):
     return Manifest.load(root).fingerprint
 
 
-def test_an_earlier_run_is_not_replaced(program, dataset, tmp_path, capsys):
-    arguments = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
-    program(*arguments, "--max_steps=4")
-    program(*arguments, "--max_steps=2")
-    assert program.exit_code == 2
-    assert "holds a run already" in capsys.readouterr().err
-    assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
-
-
-def test_nan_is_called_divergence(program, dataset, capsys):
-    program(f"--dataset_path={dataset}", "--lr=1e30", "--print_freq=5")
-    assert program.exit_code == 4
-    assert "have diverged" in capsys.readouterr().err
-
-
 HISTORIES = [
     (b"\xff\xfe 5\n", r"histories\.txt:1: not UTF-8 text"),
     (b"1\n2\n\n", "not one of 3 lines holds an item of the dataset"),
@@ -280,13 +227,6 @@ def test_no_history_at_all_is_no_error(program, dataset, trained, capsys):
     program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
             model=(), stdin=raw_id(1).encode())  # fmt: skip
     assert len(json.loads(capsys.readouterr().out)["items"]) == 10
-
-
-def test_a_flag_that_does_not_parse():
-    """The other ways are those of DLRM's program, which parses in the same module."""
-    done = harness.python("-m", "bert4rec.scripts.main", "--datset_name=x", status=2)
-    assert done.stderr.startswith("error: ")
-    assert "datset_name" in done.stderr
 
 
 def test_settings_under_names_that_are_none():

@@ -109,16 +109,6 @@ def test_a_signal_without_a_folder_says_that_nothing_is_saved(
     assert "nothing is saved without --export_root" in capsys.readouterr().err
 
 
-def test_resume_with_other_settings_is_refused(program, dataset, tmp_path, capsys):
-    common = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}")
-    program(*common, "--max_steps=3")
-    program(*common, "--resume", "--seed=99", "--mask_prob=0.3")
-    assert program.exit_code == 2
-    error = capsys.readouterr().err
-    assert "--seed (was 12345, now 99)" in error
-    assert "--mask_prob (was 0.15, now 0.3)" in error
-
-
 def test_resume_with_another_dataset_is_refused(program, dataset, tmp_path, capsys):
     run = f"--export_root={tmp_path / 'run'}"
     program(f"--dataset_path={dataset}", run, "--max_steps=3")
@@ -129,10 +119,3 @@ def test_resume_with_another_dataset_is_refused(program, dataset, tmp_path, caps
     moved = shutil.copytree(dataset, tmp_path / "moved")
     program(f"--dataset_path={moved}", run, "--resume", "--max_steps=4")
     assert program.exit_code == 0
-
-
-def test_resume_without_a_checkpoint_starts_anew(program, dataset, tmp_path):
-    program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--resume",
-            "--max_steps=3")  # fmt: skip
-    assert program.exit_code == 0
-    assert latest(tmp_path / "run").state["step"] == 3

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every model's program does alike: resume, refusals, divergence, inference times."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from tests import harness
+from tests.bert4rec import conftest as bert4rec
+from tests.bert4rec.conftest import dataset as bert4rec_dataset  # noqa: F401  (a fixture)
+from tests.dlrm import conftest as dlrm
+from tests.dlrm.conftest import dataset as dlrm_dataset  # noqa: F401  (a fixture)
+
+
+@dataclasses.dataclass
+class Model:
+    """A model's program on its small dataset, and how it spells what all have.
+
+    Attributes:
+        name: its package.
+        program: runs it.
+        data: flag and value of the dataset.
+        output: flag of the folder of checkpoints.
+        setting: flag that may not change, its value in a run, and another one.
+        logged: settings as the dataset and SMALL_MODEL give them.
+    """
+
+    name: str
+    program: harness.Program
+    data: str
+    output: str
+    setting: tuple[str, object, object]
+    logged: dict[str, object]
+
+    def __call__(self, *arguments: object, **options: Any) -> list[dict[str, Any]]:
+        """Returns the records of the log."""
+        return self.program(self.data, *arguments, **options)
+
+
+@pytest.fixture(params=["dlrm", "bert4rec"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
+    """Each model."""
+    dataset = request.getfixturevalue(f"{request.param}_dataset")
+    if request.param == "dlrm":
+        return Model(
+            *("dlrm", dlrm.make_program(tmp_path), f"--dataset={dataset}"),
+            *("--save_checkpoint_path", ("--dropout", 0.0, 0.1)),
+            {"embedding_dim": 8, "base_device": "cpu", "num_numerical_features": 3},
+        )
+    return Model(
+        *("bert4rec", bert4rec.make_program(tmp_path), f"--dataset_path={dataset}"),
+        *("--export_root", ("--mask_prob", 0.15, 0.3)),
+        {"emb_dim": 16, "base_device": "cpu", "min_user_count": 3},  # the default is 5
+    )
+
+
+def test_the_first_record_holds_every_setting_as_the_dataset_has_it(model):
+    first = model("--max_steps=1")[0]
+    assert first["step"] == "PARAMETER"
+    assert model.logged.items() <= first["data"].items()
+
+
+def test_resume_with_other_settings_is_refused(model, tmp_path, capsys):
+    flag, was, now = model.setting
+    output = f"{model.output}={tmp_path / 'run'}"
+    model(output, "--max_steps=3")
+    model(output, "--resume", "--seed=99", f"{flag}={now}")
+    assert model.program.exit_code == 2
+    error = capsys.readouterr().err
+    assert "--seed (was 12345, now 99)" in error
+    assert f"{flag} (was {was}, now {now})" in error
+
+
+def test_resume_without_a_checkpoint_starts_anew(model, tmp_path):
+    model(f"{model.output}={tmp_path / 'run'}", "--resume", "--max_steps=3")
+    assert model.program.exit_code == 0
+    assert read_checkpoint(CheckpointFolder(tmp_path / "run").latest()).state["step"] == 3
+
+
+def test_resume_needs_a_folder(model, capsys):
+    model("--resume")
+    assert model.program.exit_code == 2
+    assert f"--resume needs {model.output}" in capsys.readouterr().err
+
+
+def test_resume_takes_no_other_checkpoint(model, tmp_path, capsys):
+    model("--resume", f"{model.output}={tmp_path}", "--load_checkpoint_path=x")
+    assert model.program.exit_code == 2
+    assert "drop --load_checkpoint_path" in capsys.readouterr().err
+
+
+def test_an_earlier_run_is_not_replaced(model, tmp_path, capsys):
+    output = f"{model.output}={tmp_path / 'run'}"
+    model(output, "--max_steps=4")
+    model(output, "--max_steps=2")
+    assert model.program.exit_code == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
+
+
+def test_nan_is_called_divergence(model, capsys):
+    model("--lr=1e30", "--print_freq=5")
+    assert model.program.exit_code == 4
+    assert "have diverged" in capsys.readouterr().err
+
+
+def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
+    model(f"{model.output}={tmp_path / 'run'}", "--max_steps=2")
+    records = model(
+        "--mode=inference_benchmark",
+        f"--load_checkpoint_path={tmp_path / 'run'}",
+        "--inference_benchmark_batch_sizes=1,200",
+        "--inference_benchmark_steps=5",
+        model=(),  # the model's shape comes from the checkpoint
+    )
+    assert records[-1]["step"] == []
+    data = records[-1]["data"]
+    for size in (1, 200):
+        mean = data[f"mean_inference_latency_batch_{size}"]
+        assert data[f"mean_inference_throughput_batch_{size}"] == pytest.approx(size / mean)
+        low, high = (data[f"{p}_inference_latency_batch_{size}"] for p in ("p50", "p99"))
+        assert 0 < low <= high
+    assert "p99 ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", ["dlrm", "bert4rec"])
+def test_a_flag_that_there_is_not(package):
+    done = harness.python("-m", f"{package}.scripts.main", "--datset=x", status=2)
+    assert done.stderr.startswith("error: ")
+    assert "datset" in done.stderr
