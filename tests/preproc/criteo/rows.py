@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random Criteo text for tests, and the ways to run an engine on it."""
 
+import contextlib
+import dataclasses
 import functools
 import gzip
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from preproc.criteo.engines.native import run as criteo_native
@@ -132,3 +136,21 @@ def run(
     )
     function = None if settings is None else functools.partial(criteo_native.run, settings=settings)
     return Manifest.load(prepare(job, function))
+
+
+def assert_same(made: Manifest, expected: Manifest) -> None:
+    """Compares two datasets in everything but their engines."""
+    assert dataclasses.replace(made, engine={}) == dataclasses.replace(expected, engine={})
+
+
+@contextlib.contextmanager
+def stopped(target: object, name: str) -> Iterator[None]:
+    """Makes a function raise, and expects that this ends the block."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise OSError("stop")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, stop)
+        with pytest.raises(OSError, match="stop"):
+            yield

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo import columns, dictionaries
+from preproc.criteo import columns, dictionaries, finish, shuffle
 from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
@@ -20,10 +20,11 @@ from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import good_text, run, write_days
+from tests.preproc.criteo.rows import good_text, run, stopped, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
+BOTH = ("split", "parquet")
 SMALL_UNITS = NativeSettings(unit_bytes=40_000)
 
 CHILD = """
@@ -132,10 +133,8 @@ def test_failed_run_continues(tmp_path, work, monkeypatch):
 
 def test_crash_of_the_machine_redoes_what_was_not_synced(tmp_path, work, monkeypatch):
     days = write_days(tmp_path / "days", rows=300)
-    with monkeypatch.context() as patch:
-        patch.setattr(dictionaries.Dictionaries, "copy_to", _raise_stop)
-        with pytest.raises(OSError, match="stop"):
-            run(days, tmp_path / "made", settings=SMALL_UNITS)
+    with stopped(dictionaries.Dictionaries, "copy_to"):
+        run(days, tmp_path / "made", settings=SMALL_UNITS)
     encoded = work["encode"]
     monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
     run(days, tmp_path / "made", settings=SMALL_UNITS)
@@ -143,8 +142,37 @@ def test_crash_of_the_machine_redoes_what_was_not_synced(tmp_path, work, monkeyp
     assert work["scan"] == encoded
 
 
-def _raise_stop(*args: object) -> None:
-    raise OSError("stop")
+def fields(
+    seed: int | None, formats: tuple[str, ...] = BOTH, layout: str = "nvidia"
+) -> dict[str, object]:
+    semantics = dataclasses.replace(semantics_of("dlrm"), frequency_limit=3, shuffle_seed=seed)
+    return {"semantics": semantics, "format": formats, "layout": layout}
+
+
+PUBLISH = (workspace.Workspace, "publish")
+
+
+@pytest.mark.parametrize(
+    ("where", "interrupted", "last"),
+    [
+        ((finish, "link_files"), [fields(1, ("split",))], fields(2, ("split",))),
+        (PUBLISH, [fields(None), fields(4)], fields(3)),
+        (
+            PUBLISH,
+            [fields(1, ("parquet",)), fields(1, BOTH, "torchrec")],
+            fields(1, BOTH, "torchrec"),
+        ),
+        (PUBLISH, [fields(1, BOTH, "torchrec")], fields(1, ("parquet",))),
+    ],
+)
+def test_work_of_other_settings_is_not_taken(tmp_path, monkeypatch, where, interrupted, last):
+    monkeypatch.setattr(shuffle, "LEAST_UNIT_ROWS", 128)
+    days = write_days(tmp_path / "days", rows=300)
+    for other in interrupted:
+        with stopped(*where):
+            run(days, tmp_path / "made", **other)
+    made = run(days, tmp_path / "made", **last)
+    assert made.files == run(days, tmp_path / "expected", **last).files
 
 
 @pytest.mark.slow
@@ -173,16 +201,14 @@ def test_killed_at_any_moment(tmp_path):
         assert Manifest.describe_files(output) == expected.files
 
 
-def test_overwrite_replaces_at_the_end(tmp_path, monkeypatch):
+def test_overwrite_replaces_at_the_end(tmp_path):
     days = write_days(tmp_path / "days", rows=100)
     first = run(days, tmp_path / "made")
     other = write_days(tmp_path / "other", rows=150, seed=9)
     with pytest.raises(PreprocError, match="`overwrite`"):
         run(other, tmp_path / "made")
-    with monkeypatch.context() as patch:
-        patch.setattr(dictionaries.Dictionaries, "copy_to", _raise_stop)
-        with pytest.raises(OSError, match="stop"):
-            run(other, tmp_path / "made", overwrite=True)
+    with stopped(dictionaries.Dictionaries, "copy_to"):
+        run(other, tmp_path / "made", overwrite=True)
     assert Manifest.load(tmp_path / "made") == first
     assert Manifest.describe_files(tmp_path / "made") == first.files
     second = run(other, tmp_path / "made", overwrite=True)

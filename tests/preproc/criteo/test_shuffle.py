@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preproc.criteo import finish
 from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.job import semantics_of
@@ -21,6 +20,7 @@ from preproc.files import workspace
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from recsys.data.click_columns import ClickColumns
+from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
@@ -63,6 +63,14 @@ def days(tmp_path_factory) -> Path:
     return write_days(tmp_path_factory.mktemp("days"))
 
 
+@pytest.fixture(scope="module")
+def plain_root(days, tmp_path_factory) -> Path:
+    """The dataset in input order."""
+    root = tmp_path_factory.mktemp("plain") / "made"
+    run(days, root, semantics=seeded(None), format=BOTH)
+    return root
+
+
 def test_keys_are_the_published_numbers():
     """The outputs of SplitMix64 from state 1234567 that its ports are checked with."""
     assert shuffle_keys(SEED, np.arange(5, dtype=np.uint64)).tolist() == [
@@ -101,15 +109,17 @@ def assert_rows(found: ClickColumns, expected: ClickColumns, order: list[int]) -
 
 @needs_kernel
 @pytest.mark.parametrize("formats", [BOTH, ("split",), ("parquet",)])
-def test_every_column_is_in_the_order_of_the_definition(days, tmp_path, small_units, formats):
-    plain = run(days, tmp_path / "plain", semantics=seeded(None), format=BOTH)
+def test_every_column_is_in_the_order_of_the_definition(
+    days, plain_root, tmp_path, small_units, formats
+):
+    plain = Manifest.load(plain_root)
     made = run(days, tmp_path / "made", semantics=seeded(SEED), format=formats)
     order = shuffled_order(SEED, plain.rows["train"])
     if "split" in formats:
-        expected = read_split(tmp_path / "plain", "train")
+        expected = read_split(plain_root, "train")
         assert_rows(read_split(tmp_path / "made", "train"), expected, order)
     if "parquet" in formats:
-        expected = read_parquet(tmp_path / "plain", "train")
+        expected = read_parquet(plain_root, "train")
         assert_rows(read_parquet(tmp_path / "made", "train"), expected, order)
     moved = {name for name in made.files if made.files[name] != plain.files[name]}
     assert moved == {name for name in made.files if name.split("/")[-2:-1] == ["train"]}
@@ -220,55 +230,34 @@ def test_the_order_has_no_bias():
 @needs_kernel
 def test_failed_shuffle_continues(days, tmp_path, small_units, monkeypatch):
     expected = run(days, tmp_path / "expected", semantics=seeded(SEED), format=BOTH)
-    units, buckets = [], []
-    write_unit = shuffle_columns._UnitWriter.write
-    write_bucket = shuffle_columns._BucketWriter.write
+    done: dict[str, list[int]] = {"_UnitWriter": [], "_BucketWriter": []}
+    limits: dict[str, int] = {}
 
-    def fail_after(count: int, done: list[int], write: object) -> object:
-        def counted(self: object, index: int, progress: object) -> None:
-            if len(done) == count:
+    def limit(name: str) -> None:
+        writer = getattr(shuffle_columns, name)
+        write = writer.write
+
+        def write_or_fail(self: object, index: int, progress: object) -> None:
+            if len(done[name]) == limits.get(name):
                 raise OSError("the disk went away")
             write(self, index, progress)
-            done.append(index)
+            done[name].append(index)
 
-        return counted
+        monkeypatch.setattr(writer, "write", write_or_fail)
 
-    for failing, at in (("_UnitWriter", 3), ("_BucketWriter", 4), (None, None)):
-        limits = {"_UnitWriter": -1, "_BucketWriter": -1}
-        if failing:
-            limits[failing] = at
-        for name, done, write in (
-            ("_UnitWriter", units, write_unit),
-            ("_BucketWriter", buckets, write_bucket),
-        ):
-            writer = getattr(shuffle_columns, name)
-            monkeypatch.setattr(writer, "write", fail_after(limits[name], done, write))
-        arguments = {"semantics": seeded(SEED), "format": BOTH, "threads": 1}
-        if failing:
-            with pytest.raises(OSError, match="went away"):
-                run(days, tmp_path / "made", **arguments)
-            assert not (tmp_path / "made").exists()
-        else:
-            made = run(days, tmp_path / "made", **arguments)
-    assert made.files == expected.files
-    assert len(units) > 8
-    assert len(buckets) > 8
-    assert sorted(units) == list(range(len(units)))  # none twice
-    assert sorted(buckets) == list(range(len(buckets)))
-
-
-@needs_kernel
-def test_another_seed_starts_over(days, tmp_path, small_units, monkeypatch):
-    expected = run(days, tmp_path / "expected", semantics=seeded(2))
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "link_files", _raise_stop)
-        with pytest.raises(OSError, match="stop"):
-            run(days, tmp_path / "made", semantics=seeded(1))
-    assert run(days, tmp_path / "made", semantics=seeded(2)).files == expected.files
-
-
-def _raise_stop(*args: object, **kwargs: object) -> None:
-    raise OSError("stop")
+    fields = {"semantics": seeded(SEED), "format": BOTH, "threads": 1}
+    for name in done:
+        limit(name)
+    for name in done:
+        limits = {name: 4}
+        with pytest.raises(OSError, match="went away"):
+            run(days, tmp_path / "made", **fields)
+        assert not (tmp_path / "made").exists()
+    limits = {}
+    assert run(days, tmp_path / "made", **fields).files == expected.files
+    for indexes in done.values():
+        assert len(indexes) > 8
+        assert sorted(indexes) == list(range(len(indexes)))  # none twice
 
 
 CHILD = """
@@ -324,15 +313,3 @@ def test_memory_limit_is_kept(tmp_path):
     assert np.array_equal(
         np.fromfile(tmp_path / "out" / "label", np.uint8), labels[np.argsort(keys)]
     )
-
-
-@needs_kernel
-def test_parquet_of_an_interrupted_run_without_a_seed_is_not_taken(days, tmp_path, monkeypatch):
-    expected = run(days, tmp_path / "expected", semantics=seeded(3), format=BOTH)
-    with monkeypatch.context() as patch:
-        patch.setattr(workspace.Workspace, "publish", _raise_stop)
-        with pytest.raises(OSError, match="stop"):
-            run(days, tmp_path / "made", semantics=seeded(None), format=BOTH)
-        with pytest.raises(OSError, match="stop"):
-            run(days, tmp_path / "made", semantics=seeded(4), format=BOTH)
-    assert run(days, tmp_path / "made", semantics=seeded(3), format=BOTH).files == expected.files

@@ -2,7 +2,6 @@
 """Whole datasets: native equals reference, whatever threads, budgets, units and packing."""
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from tests import harness
-from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, good_text, run, write_days
+from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, assert_same, good_text, run, write_days
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
@@ -33,13 +32,6 @@ BOTH = ("split", "parquet")
 @pytest.fixture(scope="module")
 def days(tmp_path_factory) -> Path:
     return write_days(tmp_path_factory.mktemp("days"))
-
-
-def assert_same(first, second) -> None:
-    assert first.files == second.files
-    assert (first.rows, first.positives) == (second.rows, second.positives)
-    assert first.rejected == second.rejected
-    assert first.source_files == second.source_files
 
 
 @settings(max_examples=25, phases=[Phase.generate])
@@ -211,18 +203,6 @@ def test_memory_limit_is_kept(tmp_path):
     fingerprint, peak = run_measured(source, tmp_path / "both", 256 * 2**20, "split,parquet")
     assert fingerprint == free
     assert peak <= 256 * 2**20, peak
-
-
-def test_source_of_json_is_plain(days, tmp_path):
-    """Manifests of equal datasets differ in nothing but the engine."""
-    run(days, tmp_path / "native")
-    run(days, tmp_path / "reference", "reference")
-    documents = [
-        json.loads((tmp_path / name / "manifest.json").read_text())
-        for name in ("native", "reference")
-    ]
-    assert [d.pop("engine")["name"] for d in documents] == ["native", "reference"]
-    assert documents[0] == documents[1]
 
 
 def test_input_that_changes_meanwhile(days, tmp_path, monkeypatch):

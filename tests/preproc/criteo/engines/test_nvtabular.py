@@ -19,7 +19,7 @@ from preproc.nvtabular import counts as nvtabular_counts
 from preproc.nvtabular.process import NvtabularProcess
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.criteo.rows import assert_same, run, write_days
 from tests.preproc.nvtabular import environment as nvtabular_environment
 
 pytestmark = pytest.mark.nvtabular
@@ -31,14 +31,6 @@ RUN_SCRIPT = harness.REPOSITORY / "preproc" / "run_nvtabular.sh"
 def one_process(nvtabular_process, monkeypatch) -> Counter[str]:
     """Makes runs use the shared process, and counts their requests."""
     return nvtabular_environment.share(nvtabular_process, nvtabular_criteo, monkeypatch)
-
-
-def assert_same(made: Manifest, expected: Manifest) -> None:
-    assert made.files == expected.files
-    assert (made.rows, made.positives) == (expected.rows, expected.positives)
-    assert made.rejected == expected.rejected
-    assert made.source_files == expected.source_files
-    assert made.cardinalities == expected.cardinalities
 
 
 def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):

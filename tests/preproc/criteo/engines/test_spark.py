@@ -6,6 +6,8 @@ import dataclasses
 import pytest
 
 from preproc.criteo import columns
+from preproc.criteo.dictionaries import Dictionaries
+from preproc.criteo.engines.native import run as native
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
@@ -13,8 +15,7 @@ from preproc.criteo.engines.spark.row_numbers import UnitRows
 from preproc.criteo.job import semantics_of
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
-from recsys.data.manifest import Manifest
-from tests.preproc.criteo.rows import good_text, run, write_days
+from tests.preproc.criteo.rows import assert_same, good_text, run, stopped, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,12 +29,6 @@ def spark(mode: str, unit_bytes: int | None = None) -> dict[str, object]:
     """Returns the fields of a job on the session."""
     conf = (("spark.sql.files.maxPartitionBytes", str(unit_bytes)),) if unit_bytes else ()
     return {"spark": SparkSettings(spark_mode=mode, spark_conf=conf)}
-
-
-def assert_same(made: Manifest, expected: Manifest) -> None:
-    assert made.files == expected.files
-    assert (made.rows, made.positives) == (expected.rows, expected.positives)
-    assert (made.rejected, made.source_files) == (expected.rejected, expected.source_files)
 
 
 def test_byte_order_mark(tmp_path):
@@ -51,18 +46,12 @@ def test_dictionaries_that_do_not_fit_an_executor(tmp_path, monkeypatch):
         run(days, tmp_path / "made", "spark", memory_limit=30 * 2**20, **spark("kernel"))
 
 
-def test_failed_kernel_run_continues(tmp_path, monkeypatch):
+def test_failed_kernel_run_continues(tmp_path):
     """Stops after the scan; the units that are there are taken as they are."""
     days = write_days(tmp_path / "days", rows=200)
     fields = {"work_dir": tmp_path / "work", **spark("kernel", 30_000)}
-
-    def stop(*args: object) -> None:
-        raise PreprocError("stop")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("preproc.criteo.engines.native.run.merge", stop)
-        with pytest.raises(PreprocError, match="stop"):
-            run(days, tmp_path / "made", "spark", **fields)
+    with stopped(native, "merge"):
+        run(days, tmp_path / "made", "spark", **fields)
     before = {p: p.stat().st_ino for p in (tmp_path / "work").rglob("*.json")}
     assert len(before) > 5
     made = run(days, tmp_path / "made", "spark", **fields)
@@ -107,14 +96,8 @@ def test_interrupted_dataframe_run_continues(tmp_path, monkeypatch):
 
 def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
     days = write_days(tmp_path / "days", rows=60)
-
-    def stop(*args: object) -> None:
-        raise PreprocError("stop")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("preproc.criteo.dictionaries.Dictionaries.copy_to", stop)
-        with pytest.raises(PreprocError, match="stop"):
-            run(days, tmp_path / "made", "spark", **spark("kernel"))
+    with stopped(Dictionaries, "copy_to"):
+        run(days, tmp_path / "made", "spark", **spark("kernel"))
     monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
     made = run(days, tmp_path / "made", "spark", **spark("kernel"))
     assert_same(made, run(days, tmp_path / "native"))
