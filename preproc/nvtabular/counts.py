@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.budget import memory_error
-from preproc.files.progress import ProgressReporter
+from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
 
@@ -42,41 +42,24 @@ def total_bytes(parts: Sequence[RowFile]) -> int:
     return sum(p.path.stat().st_size for p in parts)
 
 
-@dataclasses.dataclass(slots=True)
-class GroupProgress:
-    """Progress of a stage that works on groups of parts.
-
-    Attributes:
-        bytes: file sizes of the finished groups.
-        rows: rows of the finished groups.
-        group_bytes: file sizes of the current group.
-        fraction: finished fraction of the current group, in [0, 1].
-    """
-
-    bytes: int = 0
-    rows: int = 0
-    group_bytes: int = 0
-    fraction: float = 0.0
-
-    def counters(self) -> tuple[int, int]:
-        """Returns (bytes, rows) for the reporter."""
-        return self.bytes + int(self.fraction * self.group_bytes), self.rows
+class GroupProgress(Progress):
+    """Progress of a stage in groups of parts, by file size."""
 
     def run(
         self, process: NvtabularProcess, request: dict[str, Any], group: Sequence[RowFile]
     ) -> None:
         """Sends a request about a group and follows its progress."""
-        self.group_bytes = total_bytes(group)
+        before, group_bytes = self.bytes, total_bytes(group)
 
         def on_progress(fraction: float) -> None:
-            self.fraction = fraction
+            self.bytes = before + int(fraction * group_bytes)
 
         process.call(request | {"parts": [str(p.path) for p in group]}, on_progress)
+        self.bytes = before
         self.skip(group)
 
     def skip(self, group: Sequence[RowFile]) -> None:
         """Counts a group as finished."""
-        self.fraction = 0.0
         self.bytes += total_bytes(group)
         self.rows += sum(p.rows for p in group)
 

@@ -108,7 +108,7 @@ class _Worker:
     def count(self, request: Request) -> None:
         """Counts the values of columns into Categorify's unique.COLUMN.parquet files.
 
-        Request: `parts` (parquet files), `columns`, `folder` (made anew; gets `categories/`).
+        Request: `parts` (parquet files), `columns`, `folder` (replaced; gets `categories/`).
         """
         import nvtabular as nvt
 
@@ -120,7 +120,7 @@ class _Worker:
     def prepare(self, request: Request) -> None:
         """Fits the workflow of later `encode` requests.
 
-        Request: `parts` (one is enough, for the dtypes), `folder` (made anew; keeps vocabularies),
+        Request: `parts` (one is enough, for the dtypes), `folder` (replaced; keeps vocabularies),
         `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with that
         column; row i has the value of id 3 + i, other values get id 2), and for Criteo `numerical`
         (columns), `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`:
@@ -147,14 +147,14 @@ class _Worker:
     def encode(self, request: Request) -> None:
         """Encodes each part into a file of its name, rows in order.
 
-        Request: `parts` (parquet files), `folder` (made anew).
+        Request: `parts` (parquet files), `folder` (replaced).
         """
         self._write(self._encoding.transform(self._dataset(request["parts"])), request)
 
     def filter(self, request: Request) -> None:
         """Filters the rows of each part into a file of its name.
 
-        Request: `parts` (parquet files), `folder` (made anew), `kept` (columns to pass on),
+        Request: `parts` (parquet files), `folder` (replaced), `kept` (columns to pass on),
         `column` (its value decides), and `minimum` (smallest value to keep) or `among` (parquet
         file whose `column` holds the values to keep).
         """

@@ -26,15 +26,13 @@ from absl import flags
 from tqdm import tqdm
 
 from preproc.criteo.rules import NUM_CATEGORICAL
-from preproc.synthetic.model import BestReachable, PlantedModel, best_reachable
+from preproc.synthetic.model import BestReachable, PlantedModel
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
 from recsys.settings import REQUIRED, setting
-
-__all__ = ["GeneratorConfig", "best_reachable", "generate", "main"]
 
 CHUNK_ROWS = 32_768
 

@@ -201,12 +201,3 @@ class BestReachable:
             "auc_error_bound": ties / 2 / pairs if pairs else None,
             "log_loss": self._loss / max(rows, 1),
         }
-
-
-def best_reachable(
-    probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.bool_]
-) -> dict[str, float | int | None]:
-    """Returns the metrics of true probabilities [rows] for labels [rows]."""
-    score = BestReachable()
-    score.add(probabilities, np.asarray(labels, bool))
-    return score.result()

@@ -86,7 +86,9 @@ def test_best_figures_equal_the_definition(days):
     assert planted["best_reachable"]["all"]["auc"] == pytest.approx(0.80, abs=0.01)
     assert planted["best_reachable"]["all"]["click_rate"] == pytest.approx(0.256, abs=0.006)
     assert json.loads((folder / "planted.json").read_text())["rows_of_file"] == [45_001, 45_000]
-    again = generate_criteo.best_reachable(p[:5000], labels[:5000])
+    score = planted_model.BestReachable()
+    score.add(p[:5000], labels[:5000].astype(bool))
+    again = score.result()
     assert again["auc"] == pytest.approx(metrics.roc_auc_score(labels[:5000], p[:5000]), abs=1e-5)
 
 
