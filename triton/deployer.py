@@ -101,7 +101,7 @@ def run(flag_values: flags.FlagValues) -> None:
                 eval_split=options.split,
             ),
             served.deployment.signature,
-            lambda requests: map(served.answer, requests),
+            lambda requests: map(served.respond, requests),
             _SCORED_ROWS,
             export.model,
             check_ids=not export.model.embeddings.hash_indices,

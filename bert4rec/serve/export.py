@@ -150,10 +150,10 @@ class Bert4RecExport(CheckpointExport):
         return items if self._names is None else self._names.numbers(items)
 
     @torch.inference_mode()
-    def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
+    def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
         """Compares scores by rank and by item; see `ItemScorer.largest_difference`."""
         differences = []
-        for request, answer in zip(requests, answers, strict=True):
+        for request, response in zip(requests, responses, strict=True):
             histories = [row[row > 0] for row in self._numbers(request[HISTORY])]
             scorer = scorer_for(self._model, histories, causal=self._stored.causal)
             nothing: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -163,8 +163,8 @@ class Bert4RecExport(CheckpointExport):
             ]
             differences.append(
                 scorer.largest_difference(
-                    torch.tensor(self._numbers(answer[ITEMS])),
-                    torch.tensor(answer[SCORES]),
+                    torch.tensor(self._numbers(response[ITEMS])),
+                    torch.tensor(response[SCORES]),
                     *history_item_pairs(seen, scorer.vectors.device),
                 )
             )

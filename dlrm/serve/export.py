@@ -108,7 +108,7 @@ class DlrmExport(CheckpointExport):
         return requests
 
     @torch.inference_mode()
-    def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
+    def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
         """Returns the largest difference from the trained model's probabilities and logits.
 
         Differences of logits are relative where the logit is above 1 in magnitude.
@@ -118,8 +118,8 @@ class DlrmExport(CheckpointExport):
             for source, name in (
                 (requests, NUMERICAL),
                 (requests, CATEGORICAL),
-                (answers, PROBABILITY),
-                (answers, LOGIT),
+                (responses, PROBABILITY),
+                (responses, LOGIT),
             )
         )
         true = self.model(numerical, categorical).to(torch.float32).unsqueeze(1)

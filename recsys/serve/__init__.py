@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to a model repository of Triton."""
+"""Deployment of checkpoints to Triton, its server and its client."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)

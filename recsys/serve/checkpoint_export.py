@@ -18,11 +18,11 @@ class CheckpointExport(abc.ABC):
     """A trained model, opened to be deployed.
 
     Attributes:
-        kind: of the model, as `deployment.json` names it.
-        served_class: answers requests with a deployed version.
-        model_file: the file that becomes `model.py`.
-        path: of the checkpoint.
-        step: steps it was trained for.
+        kind: name of the model in `deployment.json`.
+        served_class: class that serves a deployed version.
+        model_file: file to copy as `model.py`.
+        path: folder of the checkpoint.
+        step: steps that the model was trained for.
     """
 
     kind: ClassVar[str]
@@ -33,26 +33,26 @@ class CheckpointExport(abc.ABC):
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns what the network takes and gives.
+        """Returns names, types and shapes of the network's inputs and outputs.
 
         Args:
-            fixed_shapes: of a network that an exporter has to see through.
+            fixed_shapes: fix all dimensions but the batch, as exporters need.
         """
 
     @abc.abstractmethod
     def model_values(self) -> dict[str, Any]:
-        """Returns what `served_class` needs to put the network together again."""
+        """Returns the values from which `served_class` rebuilds the network."""
 
     @abc.abstractmethod
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
-        """Returns what the network reads.
+        """Returns the weights of the network by name.
 
         Raises:
             UserError: the model cannot be quantised so.
         """
 
     def write_files(self, folder: Path) -> None:  # noqa: B027  (most models have none)
-        """Writes what `served_class` needs besides weights and `deployment.json`."""
+        """Writes further files for `served_class` to a version folder."""
 
     @abc.abstractmethod
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
@@ -63,13 +63,13 @@ class CheckpointExport(abc.ABC):
         """Draws valid requests of several rows each, the same on every call.
 
         Args:
-            count: rows of all of them together, at least.
+            count: least number of rows of all requests together.
             fixed_shapes: as in `signature`.
         """
 
     @abc.abstractmethod
-    def largest_difference(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
-        """Compares answers with those of the model as it was trained.
+    def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
+        """Compares responses with those of the trained model.
 
         Returns:
             The largest difference of an output, relative to the true value where that is above 1.

@@ -42,29 +42,29 @@ class ServingSettings:
 
     backend: Backend = setting(
         "python",
-        "What runs the model: the Python backend, which needs this project in the server's "
-        "environment and checks each request, or the container's PyTorch or ONNX Runtime backend",
+        "Backend that runs the model: Python, which needs this project in the server's environment "
+        "and checks each request, or the container's PyTorch or ONNX Runtime",
     )
     format: ArtifactFormat = setting(
         "eager",
-        "How the network is stored; by default eager, torchscript or onnx, after the backend",
+        "Format of the stored network; by default eager, torchscript or onnx, after the backend",
     )
-    device: Device = setting("cpu", "Where the instances run")
+    device: Device = setting("cpu", "Device of the instances")
     max_batch_size: int = setting(
         4096,
         "Most rows of an execution; by default 4096, of BERT4Rec 256",
         default_text="4096, of BERT4Rec 256",
     )
-    dynamic_batching: bool = setting(True, "Let the server put requests together")
+    dynamic_batching: bool = setting(True, "Let the server combine requests to batches")
     max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")
     preferred_batch_sizes: tuple[int, ...] = setting((), "Rows the server tries to reach")
-    instances: int = setting(1, "Copies of the model that work at a time; tables are shared")
+    instances: int = setting(1, "Instances of the model that run in parallel; they share tables")
     threads: int | None = setting(None, "CPU threads of an instance; by default left to the server")
     warmup: int = setting(0, "Rows to run before the model is called ready")
     cache: bool = setting(False, "Keep responses, where the server has a cache")
 
     def __post_init__(self) -> None:
-        """Refuses what Triton would refuse, or quietly ignore."""
+        """Refuses settings that Triton would refuse or ignore."""
         allowed = {
             "python": ("eager", "torchscript", "aoti", "onnx"),
             "pytorch": ("torchscript", "aoti"),
@@ -96,7 +96,7 @@ class ServingSettings:
 
     @property
     def batches_dynamically(self) -> bool:
-        """Whether the server puts requests together."""
+        """True if the server combines requests to batches."""
         return self.dynamic_batching and self.max_batch_size > 0
 
 
@@ -117,9 +117,9 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
     """Returns the config.pbtxt of a model.
 
     Args:
-        name: of the model, and of its folder.
-        signature: of the network; the PyTorch backend gets its positional names.
-        settings: how it is served.
+        name: name of the model and its folder.
+        signature: inputs and outputs of the network.
+        settings: settings of the served model.
 
     Raises:
         ConfigError: the name or the settings are refused.
@@ -193,7 +193,7 @@ def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
 
 
 def parse_config(text: str, where: str) -> Any:
-    """Parses a config.pbtxt with Triton's own schema, where tritonclient is installed.
+    """Parses a config.pbtxt with Triton's schema, if tritonclient is installed.
 
     Returns:
         A ModelConfig message; None without tritonclient.
@@ -216,12 +216,12 @@ def check_config(text: str, name: str, settings: ServingSettings) -> None:
     """Refuses a config.pbtxt that a server would refuse.
 
     Args:
-        text: of config.pbtxt.
-        name: of the model's folder.
-        settings: that it was written from.
+        text: text of config.pbtxt.
+        name: name of the model's folder.
+        settings: settings from which it was written.
 
     Raises:
-        ConfigError: says what is wrong.
+        ConfigError: the text is invalid, or the settings do not go together.
     """
     message = parse_config(text, CONFIG_FILE)
     if message is not None and message.name != name:
@@ -242,7 +242,7 @@ def check_same_tensors(file: Path, new: str) -> None:
     """Refuses a version whose tensors differ from the older versions'.
 
     Args:
-        file: the model's config.pbtxt as it is.
+        file: installed config.pbtxt of the model.
         new: text of the new one.
 
     Raises:

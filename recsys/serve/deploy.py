@@ -33,7 +33,7 @@ _BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeploySettings:
-    """Settings of a deployment; `precision` is that of the matrix products."""
+    """Settings of a deployment; `precision` is the type of matrix products."""
 
     repository: Path = setting(REQUIRED, "Folder of the model repository; made if it is missing")
     name: str | None = setting(None, "Name of the model; by default dlrm or bert4rec")
@@ -41,12 +41,12 @@ class DeploySettings:
     serving: ServingSettings = dataclasses.field(default_factory=ServingSettings)
     out_of_range: OutOfRange = setting(
         "error",
-        "What an id outside its table gets: an error, or the answer for 0, the unknown value",
+        "Treatment of ids outside their table: an error, or as id 0, the unknown value",
     )
     quantize: Quantize = setting("none", "Store the tables of DLRM in 8 bits")
     precision: str = "float32"
-    verify: int = setting(1024, "Rows that are compared with the checkpoint")
-    tolerance: float | None = setting(None, "Largest difference of that comparison")
+    verify: int = setting(1024, "Rows to compare with the checkpoint")
+    tolerance: float | None = setting(None, "Largest difference allowed in that comparison")
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
@@ -66,9 +66,9 @@ class Deployed:
     """The result of a deployment.
 
     Attributes:
-        folder: of the version.
-        parity: with the checkpoint.
-        measured: what `measure` gave.
+        folder: folder of the version.
+        parity: comparison with the checkpoint.
+        measured: result of `measure`.
     """
 
     folder: Path
@@ -84,9 +84,9 @@ def deploy(
     """Adds a model version to a repository, or changes nothing.
 
     Args:
-        export: the checkpoint.
-        settings: what is deployed, and where.
-        measure: looks at the version before it is installed.
+        export: checkpoint to deploy.
+        settings: settings of the deployment.
+        measure: called with the version before it is installed.
 
     Raises:
         UserError: the settings, the checkpoint or the repository are refused, or the exported

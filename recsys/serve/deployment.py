@@ -38,14 +38,14 @@ class Deployment:
 
     Attributes:
         kind: `dlrm` or `bert4rec`.
-        checkpoint: name of the checkpoint's folder it was made from.
-        step: training steps of the checkpoint; None where it does not say.
-        signature: what the model takes and gives.
-        format: of the network.
-        out_of_range: what an id outside its table gets: an error, or row 0.
-        quantize: of the embedding tables.
-        precision: of the matrix products, `float32` or `float16`.
-        model: whatever else the model needs to be put together again, as plain values.
+        checkpoint: name of the checkpoint's folder.
+        step: training steps of the checkpoint; None if it was not recorded.
+        signature: names, types and shapes of inputs and outputs.
+        format: format of the network.
+        out_of_range: treatment of ids outside their table: an error, or row 0.
+        quantize: quantisation of the embedding tables.
+        precision: type of matrix products, `float32` or `float16`.
+        model: plain values from which the network is rebuilt.
     """
 
     kind: str

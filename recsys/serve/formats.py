@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of a deployed network: writing one, and running it.
+"""Writes and runs deployed networks in each format.
 
-Batch is the first dimension of every tensor and may have any size; everything else is fixed.
+The batch is the first dimension of every tensor and may have any size; the others are fixed.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes weights as one file that all processes can map."""
     file = folder / WEIGHTS_FILE
     safetensors.torch.save_file(weights, file)
-    file.chmod(0o644)  # safetensors lets its owner alone read it; a server is another user
+    file.chmod(0o644)  # safetensors makes it private, but a server runs as another user
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -63,13 +63,13 @@ def export_network(
     """Writes a network in a format other than `eager`.
 
     Args:
-        artifact_format: of the file.
-        network: plain PyTorch, in evaluation mode.
-        examples: inputs of two rows or more.
-        signature: of the network.
-        folder: of the version.
-        constants_apart: with `aoti`, leave the weights out of the package, in a file that several
-            processes share; NVIDIA's own PyTorch backend cannot read them there.
+        artifact_format: format to write.
+        network: plain PyTorch network in evaluation mode.
+        examples: example inputs of at least two rows.
+        signature: inputs and outputs of the network.
+        folder: folder of the version.
+        constants_apart: with `aoti`, write the weights to a file of their own, which processes
+            share in memory; NVIDIA's PyTorch backend cannot read it.
 
     Raises:
         DeploymentError: a package of an optional format is not installed; names it.
@@ -108,13 +108,13 @@ def export_network(
 
 
 def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes those of the values that a package asks for."""
-    wanted = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
+    """Writes the values that a package needs."""
+    names = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
     constants: dict[str, Tensor] = {}
     addresses: set[int] = set()
-    for name in wanted:
+    for name in names:
         value = values[name].contiguous()
-        # One layer may have two names; in the file each has bytes of its own.
+        # Two names may have the same tensor; safetensors requires a copy for each.
         constants[name] = value.clone() if value.data_ptr() in addresses else value
         addresses.add(value.data_ptr())
     write_weights(folder, constants)
@@ -126,10 +126,10 @@ def open_artifact(
     """Opens the network of a version.
 
     Args:
-        folder: of the version.
-        deployment: of the version.
-        device: to run on.
-        build: puts an `eager` network together from its weights.
+        folder: folder of the version.
+        deployment: manifest of the version.
+        device: device to run on.
+        build: builds an `eager` network from its weights.
 
     Raises:
         DeploymentError: the file is missing or damaged.
@@ -158,7 +158,7 @@ def open_artifact(
 def autocast_of(
     deployment: Deployment, device: torch.device
 ) -> contextlib.AbstractContextManager[object]:
-    """Returns the context in which an eager network runs."""
+    """Returns the context of an eager network's forward pass."""
     if deployment.precision == "float16":
         return torch.autocast(device.type, torch.float16)
     return contextlib.nullcontext()
@@ -180,7 +180,7 @@ def _aoti_runner(path: Path, folder: Path, device: torch.device) -> Runner:
 def _onnx_runner(path: Path, signature: Signature, device: torch.device) -> Runner:
     (runtime,) = _optional("onnxruntime")
     options = runtime.SessionOptions()
-    # As PyTorch: one pool of threads, of a size that the server chose.
+    # One pool of threads, of the size that the server chose for PyTorch.
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
@@ -206,7 +206,7 @@ def _optional(*names: str) -> list[ModuleType]:
 
 @contextlib.contextmanager
 def _without_deprecations() -> Iterator[Any]:
-    """Hides deprecation warnings of exporters that NVIDIA's backends still need."""
+    """Hides deprecation warnings of exporters that NVIDIA's backends need."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # lists packages that are not needed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

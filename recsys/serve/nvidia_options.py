@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates options of NVIDIA's DLRM deployer into ours.
 
-What repeats the architecture of the model (after `--`) is not needed: the checkpoint says it.
+Options that repeat the architecture of the model (after `--`) are ignored: the checkpoint has them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,14 +46,13 @@ _GONE = {
 
 
 def translate(arguments: Sequence[str]) -> list[str]:
-    """Returns arguments under our names.
+    """Replaces NVIDIA's options in a command line with ours.
 
     Args:
-        arguments: of a command line, without the program. Dashes within a name count as
-            underscores.
+        arguments: command line without the program; dashes within a name count as underscores.
 
     Raises:
-        UserError: an option has no counterpart, or its value is missing or senseless.
+        UserError: an option has no counterpart, or its value is missing or invalid.
     """
     translated: list[str] = []
     remaining = iter(arguments)

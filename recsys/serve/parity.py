@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a deployed version answers as the checkpoint it was made from."""
+"""Compares a deployed version with its checkpoint."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from recsys.serve.served import ServedModel
 
 
 class ParityError(UserError):
-    """A version answers differently from its checkpoint; it was not deployed."""
+    """A version differs from its checkpoint; it was not deployed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Parity:
     """The result of a comparison.
 
     Attributes:
-        rows: that were compared.
-        largest: difference of an output, relative to the true value where that is above 1.
-        tolerance: that was allowed.
+        rows: number of compared rows.
+        largest: largest difference of an output, relative to the true value where that is above 1.
+        tolerance: largest difference allowed.
     """
 
     rows: int
@@ -35,11 +35,10 @@ class Parity:
 
 
 def default_tolerance(quantize: Quantize, precision: str) -> float:
-    """Returns how far a correct version may be from its checkpoint.
+    """Returns the largest difference that rounding may cause.
 
-    Other kernels, and other requests in the same execution, add in another order. 8 bits a weight
-    leave an error of half a step on every vector, 0.4 per cent of the largest value of a row;
-    float16 keeps 11 bits.
+    Other kernels and batch sizes add in another order. Weights in 8 bits have an error of half a
+    step, 0.4 per cent of the largest value of a row; float16 keeps 11 bits.
     """
     if quantize == "int8":
         return 0.1
@@ -59,14 +58,14 @@ def verify(
     """Runs rows through a version and through its checkpoint.
 
     Args:
-        export: the checkpoint.
-        served: the version.
-        rows: to compare, at least.
+        export: checkpoint of the version.
+        served: loaded version.
+        rows: least number of rows to compare.
         tolerance: largest difference allowed.
-        fixed_shapes: of the version's network.
+        fixed_shapes: the version's network takes fixed shapes.
 
     Raises:
-        ParityError: they differ by more, or the answer is no number.
+        ParityError: they differ by more, or an output is nan.
     """
     requests = export.example_requests(rows, fixed_shapes=fixed_shapes)
     for request in requests:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class behind each version's `model.py` in Triton's Python backend.
+"""Base class of each version's `model.py` in Triton's Python backend.
 
-A model.py names the class that opens the version; the rest is here, in the installed package, so
-that the server's environment needs this project and a repository holds no code of its own.
+A model.py only names the class that opens the version. All else is in this installed package, so
+the server's environment needs this project and a repository has no code of its own.
 """
 
 import importlib
@@ -22,10 +22,10 @@ WARMUP_PARAMETER = "warmup_rows"
 
 
 class PythonBackendModel:
-    """A `TritonPythonModel` but for its name.
+    """Base class of `TritonPythonModel`.
 
     Attributes:
-        served_class: of the model; set by the subclass.
+        served_class: class that serves the version; set by the subclass.
     """
 
     served_class: ClassVar[type[ServedModel]]
@@ -36,7 +36,7 @@ class PythonBackendModel:
         Raises:
             UserError: the version is damaged; the server prints the message.
         """
-        # Part of the server's process, importable nowhere else.
+        # A module of the server's process, which no package has.
         self._server: Any = importlib.import_module("triton_python_backend_utils")
         parameters = {
             name: int(value["string_value"])
@@ -56,9 +56,9 @@ class PythonBackendModel:
             self._served.predict([self._served.warmup_request(parameters[WARMUP_PARAMETER])])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers the requests of one execution, each by itself.
+        """Serves the requests of one execution.
 
-        A bad one gets an error, the others an answer.
+        A bad request gets an error, the others a response.
         """
         responses: list[Any] = [None] * len(requests)
         good: list[tuple[int, Arrays]] = []
@@ -70,10 +70,10 @@ class PythonBackendModel:
                 responses[i] = self._refusal(str(error))
             else:
                 good.append((i, arrays))
-        answers = self._served.predict([arrays for _, arrays in good]) if good else []
-        for (i, _), answer in zip(good, answers, strict=True):
+        outputs = self._served.predict([arrays for _, arrays in good]) if good else []
+        for (i, _), output in zip(good, outputs, strict=True):
             responses[i] = self._server.InferenceResponse(
-                output_tensors=[self._server.Tensor(name, answer[name]) for name in self._outputs]
+                output_tensors=[self._server.Tensor(name, output[name]) for name in self._outputs]
             )
         return responses
 

@@ -7,8 +7,8 @@
 .<repository>.staging/             a version that is being written, beside the repository
 
 Triton takes every folder of a repository for a model, and every folder of a model whose name begins
-with a digit for a version ("2.tmp" is version 2 to it): a version that it loads half-written, it
-never loads again. So nothing is written inside a repository that is not complete.
+with a digit for a version ("2.tmp" is version 2 to it). It never loads a version again that it once
+loaded half-written. So only complete versions are moved into a repository.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
 _STAGED_PREFIX = "new."
-"""Of a staged model's folder: Triton would read a version from a name that begins with a digit."""
+"""Prefix of a staged model's folder; Triton would take a name with a first digit for a version."""
 
 
 class RepositoryError(UserError):
@@ -37,17 +37,17 @@ class DeploymentUnderWay(RepositoryError):  # noqa: N818 (a state, not a fault)
 
 
 class ModelRepository:
-    """The models below a folder.
+    """A folder of models with their versions.
 
     Args:
-        root: the folder; made when the first version is staged.
+        root: folder of the repository; made when the first version is staged.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def config_file(self, name: str) -> Path:
-        """Returns where the configuration of a model lies."""
+        """Returns the path of a model's config.pbtxt."""
         return self.root / name / CONFIG_FILE
 
     def versions(self, name: str) -> list[int]:
@@ -59,14 +59,14 @@ class ModelRepository:
 
     @contextlib.contextmanager
     def staged_version(self, name: str, version: int | None) -> Iterator["StagedVersion"]:
-        """Gives a folder to fill, a version once `install` is called.
+        """Makes a folder that `install` turns into a version.
 
-        One deployment writes to a repository at a time. Whatever ends this one before, its files
-        are removed; those of a killed one are removed by the next.
+        One deployment writes to a repository at a time. Without `install` its files are removed;
+        those of a killed deployment are removed by the next.
 
         Args:
-            name: of the model.
-            version: its number; None takes the one after the latest.
+            name: name of the model.
+            version: number of the version; None takes the one after the latest.
 
         Raises:
             RepositoryError: the version exists, another deployment is under way, or the folder
@@ -92,7 +92,7 @@ class ModelRepository:
                 self._clear_staging()
 
     def remove_leftovers(self) -> None:
-        """Removes what a killed deployment left, unless one is under way.
+        """Removes files of a killed deployment, unless one is under way.
 
         Raises:
             RepositoryError: the folder cannot be written.
@@ -105,8 +105,8 @@ class ModelRepository:
         root = self.root.absolute()
         if root.parent.stat().st_dev == root.stat().st_dev and os.access(root.parent, os.W_OK):
             return root.with_name(f".{root.name}.staging")
-        # Nothing beside a mounted repository is on its file system. To Triton this is a model
-        # without a version: a polling server says so at each poll and goes on.
+        # The repository is a mount of its own. To Triton this folder is a model without a version:
+        # a polling server warns at each poll and goes on.
         return root / ".staging"
 
     def _clear_staging(self) -> None:
@@ -136,13 +136,13 @@ class StagedVersion:
     """A version that no server sees yet.
 
     Args:
-        repository: that it will belong to.
-        name: of the model.
-        version: its number.
+        repository: repository to install it in.
+        name: name of the model.
+        version: number of the version.
 
     Attributes:
-        folder: to fill.
-        version: as given.
+        folder: folder for the files of the version.
+        version: number of the version.
     """
 
     def __init__(self, repository: ModelRepository, name: str, version: int) -> None:
@@ -156,22 +156,22 @@ class StagedVersion:
 
         Args:
             config: text of config.pbtxt.
-            others: name -> text of the configurations for other devices.
+            others: name of another device -> text of its configuration.
 
         Returns:
             The folder of the version.
         """
         for source in self.folder.rglob("*.py"):
-            # Python would write its cache beside it when a server loads it, and a polling server
-            # would take that for a change and load the version again.
+            # Python would write its cache beside the file when a server loads it; a polling server
+            # would then see a change and load the version again.
             py_compile.compile(
                 str(source), doraise=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
             )
         installed = self._model / str(self.version)
         if self._model.exists():
             _sync(self.folder)
-            # Before the version: it may need a backend that the earlier ones did not. These go on
-            # with it, since their tensors are the same.
+            # The configuration comes first, since the version may need another backend. Earlier
+            # versions work with it too, since their tensors are the same.
             _write_configs(self._model, config, others)
             self.folder.rename(installed)
         else:
@@ -191,7 +191,7 @@ def _write_configs(model: Path, config: str, others: Mapping[str, str]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a file whole, unless it has this text already."""
+    """Replaces a file by renaming, unless it has this text already."""
     # A polling server loads a model again when a file of it is newer.
     if path.is_file() and path.read_text() == text:
         return
@@ -202,7 +202,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Syncs files to disk, so that no rename survives without them."""
+    """Syncs the files of a folder to disk, before it is renamed."""
     for path in (*folder.rglob("*"), folder):
         _sync_file(path)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployed model, for the Python backend and the parity check."""
+"""Interface of a deployed model."""
 
 import abc
 from collections.abc import Sequence
@@ -13,13 +13,10 @@ from recsys.serve.deployment import Deployment
 
 
 class ServedModel(abc.ABC):
-    """A version of a model, ready to answer.
-
-    Args:
-        deployment: of the version.
+    """A loaded version of a model.
 
     Attributes:
-        deployment: as given.
+        deployment: manifest of the version.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -35,19 +32,19 @@ class ServedModel(abc.ABC):
         """
 
     def check(self, request: Arrays) -> None:
-        """Refuses a request that cannot be answered.
+        """Refuses a bad request.
 
         Args:
-            request: name -> [B, ...].
+            request: name of an input -> [B, ...].
 
         Raises:
-            BadRequestError: says which value is wrong, and what would be right.
+            BadRequestError: names the wrong value and what was expected.
         """
         check_arrays(self.deployment.signature, request)
         self.check_values(request)
 
-    def answer(self, request: Arrays) -> Arrays:
-        """Checks a request and answers it.
+    def respond(self, request: Arrays) -> Arrays:
+        """Checks a request and returns its outputs by name.
 
         Raises:
             BadRequestError: as `check`.
@@ -58,18 +55,18 @@ class ServedModel(abc.ABC):
 
     @abc.abstractmethod
     def check_values(self, request: Arrays) -> None:
-        """Refuses bad values; names, types and shapes are checked already."""
+        """Refuses bad values in tensors of the right names, types and shapes."""
 
     @abc.abstractmethod
     def warmup_request(self, rows: int) -> Arrays:
-        """Returns a valid request to run before the first real one."""
+        """Returns a valid request to run before the first one."""
 
     @abc.abstractmethod
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
-        """Answers requests that were checked, all in one pass.
+        """Runs the network once on the rows of all requests.
 
         Args:
-            requests: name -> [B, ...] each.
+            requests: checked requests, name of an input -> [B, ...].
 
         Returns:
             The outputs of each request by name.

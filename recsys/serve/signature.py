@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, types and shapes of a deployed model's tensors.
+"""Names, types and shapes of a deployed model's inputs and outputs.
 
-The one file that states them.
-
-The exporter, `config.pbtxt`, the checks inside the server and the client all read them here.
+The exporter, `config.pbtxt`, the checks in the server and the client all use these.
 """
 
 import dataclasses
@@ -26,10 +24,10 @@ _TRITON: dict[Dtype, str] = {
 
 
 def dtype_of_wire(name: str) -> Dtype:
-    """Returns the type that Triton's protocol calls `name`.
+    """Translates the name of a type in Triton's protocol, such as FP32.
 
     Raises:
-        UserError: no model of this project has tensors of that type.
+        UserError: the type is not supported.
     """
     for dtype, wire in _TRITON.items():
         if wire == name:
@@ -39,14 +37,14 @@ def dtype_of_wire(name: str) -> Dtype:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSignature:
-    """One tensor.
+    """Name, type and shape of one tensor.
 
     Attributes:
-        name: in the server.
-        dtype: of its values; `string` is an array of bytes objects.
-        shape: of one row, without the batch dimension; -1 is any length.
-        optional: a request may leave it out.
-        ragged: rows of one execution may differ in length.
+        name: name in the server.
+        dtype: type of the values; `string` is an array of bytes objects.
+        shape: shape of one row, without the batch dimension; -1 is any length.
+        optional: requests may omit it.
+        ragged: requests of one execution may differ in length.
     """
 
     name: str
@@ -95,7 +93,7 @@ class Signature:
 
     @property
     def recommends(self) -> bool:
-        """Whether the model answers with items, as BERT4Rec does, under whatever names."""
+        """True for models that return items, as BERT4Rec does."""
         return self.outputs[0].dtype != "float32"
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,8 +144,8 @@ def bert4rec_signature(top_k: int, history_length: int = -1, *, raw_ids: bool = 
     """Returns the signature of a BERT4Rec.
 
     Args:
-        top_k: items that each history is answered with.
-        history_length: items of a history, oldest first, 0 standing for nothing; -1 is any length.
+        top_k: K.
+        history_length: items of a history, oldest first, padded with 0; -1 is any length.
         raw_ids: items are the ids of the raw ratings, instead of numbers from 1.
     """
     item: Dtype = "string" if raw_ids else "int64"

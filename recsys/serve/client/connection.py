@@ -26,7 +26,7 @@ class EndpointError(UserError):
     """A server is unreachable, lacks the model, or refuses a request.
 
     Attributes:
-        status: HTTP code or name of the gRPC code; empty where no answer came.
+        status: HTTP code or name of the gRPC code; empty without a response.
     """
 
     def __init__(self, message: str, status: str = "") -> None:
@@ -36,14 +36,14 @@ class EndpointError(UserError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """Cumulative time a server spent on a model; subtract two readings.
+    """Cumulative statistics of a model since the server's start.
 
     Attributes:
-        requests: that were answered.
-        rows: of them.
-        executions: of the model; fewer than requests where the server put requests together.
+        requests: successful requests.
+        rows: rows of these requests.
+        executions: runs of the model; fewer than requests if the server combined some.
         queue_s: seconds that requests waited, summed.
-        compute_s: seconds that the model worked on them, its inputs and outputs included.
+        compute_s: seconds of computation, with copies of inputs and outputs, summed.
     """
 
     requests: int
@@ -53,7 +53,7 @@ class ServerTimes:
     compute_s: float
 
     def since(self, earlier: "ServerTimes") -> "ServerTimes":
-        """Returns what came after an earlier reading."""
+        """Returns the statistics since `earlier`."""
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(earlier), strict=True)
         return ServerTimes(*(now - then for now, then in pairs))
 
@@ -61,18 +61,18 @@ class ServerTimes:
 class Endpoint:
     """A connection to one model on a server, for one thread.
 
-    A context manager that closes it.
+    As a context manager it closes itself.
 
     Args:
-        url: host:port.
-        model: its name.
-        version: of it; empty takes what the server serves.
+        url: host:port of the server.
+        model: name of the model.
+        version: version of the model; empty leaves the choice to the server.
         protocol: `http` or `grpc`.
-        timeout_s: of one request, in seconds.
+        timeout_s: longest time of one request, in seconds.
 
     Attributes:
-        signature: what the server says the model takes and gives.
-        max_batch_size: most rows of a request; None where the model sets no limit.
+        signature: inputs and outputs of the model.
+        max_batch_size: most rows of a request; None if the model sets no limit.
 
     Raises:
         EndpointError: the server cannot be reached or has no such model, or tritonclient is not
@@ -105,8 +105,8 @@ class Endpoint:
             self._timeout = {"client_timeout": timeout_s}
         self._client = self._library.InferenceServerClient(url, **limits)
         try:
-            metadata = self._ask("get_model_metadata")
-            config = self._ask("get_model_config")
+            metadata = self._query("get_model_metadata")
+            config = self._query("get_model_config")
         except BaseException:
             self.close()
             raise
@@ -137,7 +137,7 @@ class Endpoint:
         """Closes the connection; an open one delays a stopping server."""
         self._client.close()
 
-    def _ask(self, method: str) -> Any:
+    def _query(self, method: str) -> Any:
         return self._call(getattr(self._client, method), self.model, self.version, **self._as_json)
 
     def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
@@ -156,7 +156,7 @@ class Endpoint:
         """Refuses arrays that the server would refuse.
 
         Raises:
-            BadRequestError: says which array is wrong, and what would be right.
+            BadRequestError: names the wrong array and what was expected.
         """
         check_arrays(self.signature, arrays)
         rows = len(next(iter(arrays.values())))
@@ -170,7 +170,7 @@ class Endpoint:
         """Sends rows and returns the outputs by name.
 
         Args:
-            arrays: name -> [B, ...], of the types of the signature.
+            arrays: name of an input -> [B, ...], of the types in the signature.
 
         Raises:
             BadRequestError: the arrays do not fit the signature; nothing was sent.
@@ -180,7 +180,7 @@ class Endpoint:
         return self.send(arrays)
 
     def send(self, arrays: Arrays) -> dict[str, Any]:
-        """Sends rows as they are, unchecked.
+        """Sends rows without checking them.
 
         Raises:
             EndpointError: the server refuses them, or does not answer.
@@ -191,22 +191,22 @@ class Endpoint:
             tensor = self._library.InferInput(name, list(array.shape), to_wire(array.dtype))
             tensor.set_data_from_numpy(array)
             inputs.append(tensor)
-        answer = self._call(
+        response = self._call(
             self._client.infer,
             self.model,
             inputs,
             model_version=self.version,
             **self._timeout,
         )
-        return {t.name: answer.as_numpy(t.name) for t in self.signature.outputs}
+        return {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
 
     def times(self) -> ServerTimes:
-        """Returns the time spent on the model, over all versions.
+        """Returns the statistics of the model, over all versions.
 
         Raises:
             EndpointError: the server does not answer.
         """
-        versions = self._ask("get_inference_statistics")["model_stats"]
+        versions = self._query("get_inference_statistics")["model_stats"]
         statistics = [version.get("inference_stats", {}) for version in versions]
 
         def nanoseconds(*names: str) -> float:
@@ -224,12 +224,12 @@ class Endpoint:
 def predict_in_order(
     endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields answers in the order of requests, several under way.
+    """Yields responses in the order of requests, with several in flight.
 
     Args:
-        endpoint: of the model; each thread opens a connection of its own to it.
-        requests: read as answers are taken.
-        concurrency: most requests under way.
+        endpoint: connection to the model; each thread opens another one.
+        requests: read while responses are consumed.
+        concurrency: most requests in flight.
 
     Raises:
         BadRequestError: see `Endpoint.predict`.
@@ -242,19 +242,19 @@ def predict_in_order(
         own.endpoint = endpoint.again()
         opened.append(own.endpoint)
 
-    def answer(request: Arrays) -> dict[str, Any]:
-        reply: dict[str, Any] = own.endpoint.predict(request)
-        return reply
+    def predict(request: Arrays) -> dict[str, Any]:
+        response: dict[str, Any] = own.endpoint.predict(request)
+        return response
 
     with ThreadPoolExecutor(concurrency, initializer=connect) as pool:
-        under_way: list[Future[dict[str, Any]]] = []
+        in_flight: list[Future[dict[str, Any]]] = []
         try:
             for request in requests:
-                if len(under_way) == concurrency:
-                    yield under_way.pop(0).result()
-                under_way.append(pool.submit(answer, request))
-            while under_way:
-                yield under_way.pop(0).result()
+                if len(in_flight) == concurrency:
+                    yield in_flight.pop(0).result()
+                in_flight.append(pool.submit(predict, request))
+            while in_flight:
+                yield in_flight.pop(0).result()
         finally:
             pool.shutdown(cancel_futures=True)
             for connection in opened:
@@ -265,12 +265,12 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
     """Parses a request: an object with a list of rows per input.
 
     Args:
-        signature: of the model; numbers become its types where nothing is lost.
-        text: JSON.
-        where: it comes from, for messages.
+        signature: inputs of the model; numbers are converted to their types, without rounding.
+        text: JSON text.
+        where: source of the text, for messages.
 
     Raises:
-        BadRequestError: it is no such object, or a value does not fit its input.
+        BadRequestError: the text is no such object, or a value does not fit its input.
     """
     try:
         values = json.loads(text)

@@ -18,15 +18,15 @@ TABLE_HEAD = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LoadFigures:
+class LoadResult:
     """Latency and throughput seen by clients and by the server.
 
     Attributes:
         batch_size: rows of a request.
-        concurrency: clients.
-        latency: of the requests, as a client sees it.
-        requests_per_s: answered, over the whole time.
-        server: requests, executions, waiting and work of the server.
+        concurrency: number of clients.
+        latency: latency of the requests, as a client sees it.
+        requests_per_s: throughput of all clients together.
+        server: statistics of the server over the measurement.
     """
 
     batch_size: int
@@ -37,11 +37,11 @@ class LoadFigures:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows answered per second."""
+        """Throughput in rows."""
         return self.requests_per_s * self.batch_size
 
     def table_row(self) -> str:
-        """Returns the figures under `TABLE_HEAD`."""
+        """Formats the columns of `TABLE_HEAD`."""
         latency, server = self.latency, self.server
         requests, executions = max(server.requests, 1), max(server.executions, 1)
         return (
@@ -54,14 +54,14 @@ class LoadFigures:
 
 def measure_load(
     endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int, seconds: float
-) -> LoadFigures:
-    """Measures a model with clients that each wait for answers.
+) -> LoadResult:
+    """Measures a model under clients that each wait for their response.
 
     Args:
-        endpoint: of the model; each client opens a connection of its own to it.
-        requests: of one size, taken in turn; checked once, before the clock starts.
-        concurrency: clients.
-        seconds: to measure, after a tenth of it that is not counted.
+        endpoint: connection to the model; each client opens another one.
+        requests: requests of one size, sent in turn; checked before the measurement.
+        concurrency: number of clients.
+        seconds: length of the measurement, after a warm-up of a tenth of it.
 
     Raises:
         BadRequestError: a request does not fit the model.
@@ -91,7 +91,7 @@ def measure_load(
     if load.failures:
         raise load.failures[0]
     taken = [duration for of_client in load.durations for duration in of_client]
-    return LoadFigures(
+    return LoadResult(
         batch_size=len(next(iter(requests[0].values()))),
         concurrency=concurrency,
         latency=LatencySummary.of(taken),
@@ -104,11 +104,11 @@ class _Load:
     """The clients of a measurement, a thread each.
 
     Attributes:
-        durations: of the requests of each client, seconds.
-        failures: the first ends the measurement.
-        finish: tells the clients to stop.
-        all_connected: where clients and the clock wait for each other.
-        count_from: requests that started earlier do not count.
+        durations: seconds of each request, by client.
+        failures: errors of clients; the first ends the measurement.
+        finish: set to stop the clients.
+        all_connected: barrier of the clients and the measurement.
+        count_from: time from which requests count.
     """
 
     def __init__(self, endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int) -> None:

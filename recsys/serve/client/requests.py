@@ -15,18 +15,18 @@ Arrays = Mapping[str, Array]
 
 
 class BadRequestError(UserError):
-    """A request with a wrong value, which the message names."""
+    """A request with a wrong value, named in the message."""
 
 
 def check_arrays(signature: Signature, arrays: Arrays) -> None:
     """Refuses arrays of other names, types or shapes than a signature's.
 
     Args:
-        signature: of the model.
-        arrays: name -> [B, ...].
+        signature: inputs of the model.
+        arrays: name of an input -> [B, ...].
 
     Raises:
-        BadRequestError: names the tensor, what came and what was expected.
+        BadRequestError: names the tensor, its value and what was expected.
     """
     known = {tensor.name for tensor in signature.inputs}
     unknown = sorted(arrays.keys() - known)
@@ -74,9 +74,9 @@ def check_ids(name: str, ids: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     """Refuses ids outside [0, end).
 
     Args:
-        name: of the input.
-        ids: [B, F].
-        ends: [F], or a single one for all.
+        name: name of the input.
+        ids: [B, F] ids.
+        ends: [F] ends of the ranges, or a single one for all.
 
     Raises:
         BadRequestError: names row, feature, value and range.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a Triton server on this machine and checks its needs.
+"""Finds a Triton server on this machine and checks its requirements.
 
-In NVIDIA's container tritonserver is on the PATH and whole. On any other machine the binary comes
-in the PyPI package nvidia-pytriton: Triton core 2.51 (24.10) with the Python backend alone, whose
-stub lies in a folder per Python version, so the backends are put together in a folder of our own.
+NVIDIA's container has a complete tritonserver on the PATH. On other machines the PyPI package
+nvidia-pytriton has the binary: Triton core 2.51 (24.10) with the Python backend alone. Its stubs
+are in a folder per Python version, so the backend is copied to a folder of our own.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class ServerInstall:
     """A Triton server that can be started.
 
     Attributes:
-        binary: the program.
-        arguments: that it needs to find its own parts.
-        environment: variables that it needs, beside those of this process.
+        binary: path of the program.
+        arguments: flags that name its folders.
+        environment: variables to set, beside those of this process.
     """
 
     binary: Path
@@ -46,9 +46,9 @@ def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> 
     """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
 
     Args:
-        backends: an empty folder; the bundled server's backends are put together in it.
-        stand_ins: backend name -> `model.py` that does its work on the Python backend; for the
-            bundled server only, since a container has the real ones.
+        backends: empty folder that receives the backends of nvidia-pytriton's server.
+        stand_ins: name of a backend -> `model.py` that replaces it on the Python backend; for
+            nvidia-pytriton only, since a container has all backends.
 
     Raises:
         ServerError: there is none, or it does not fit this Python.
@@ -92,7 +92,7 @@ def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) ->
         )
     folder = backends / "python"
     folder.mkdir()
-    # Copies: from links, the server says that the library escapes the folder of backends.
+    # Copies, since the server refuses links that lead out of the folder of backends.
     for file in (*(root / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
         shutil.copy2(file, folder / file.name)
     for name, model in stand_ins.items():
@@ -101,7 +101,7 @@ def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) ->
 
 
 def libpython_folder() -> str:
-    """Returns where the stub finds the library of this Python.
+    """Returns the folder of this Python's shared library, for the stub.
 
     Raises:
         ServerError: this Python has none.

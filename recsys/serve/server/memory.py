@@ -12,10 +12,10 @@ class InstanceMemory:
     """Memory of one instance, which is a process, in bytes.
 
     Attributes:
-        pid: of the process.
-        pss: its proportional share: a page that n processes map counts 1/n.
-        rss: every page that it maps and that is in memory.
-        anonymous: pages of its own, which no file backs: a copied table shows here.
+        pid: process id.
+        pss: proportional set size: a page that n processes map counts 1/n.
+        rss: resident set size: all mapped pages in memory.
+        anonymous: pages that no file backs, such as a copied table.
     """
 
     pid: int
@@ -29,7 +29,7 @@ def instance_memory(server_pid: int) -> list[InstanceMemory]:
     instances = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            # The name in brackets may hold spaces; the parent's id comes two fields behind it.
+            # The name in brackets may have spaces; the parent's id is two fields behind it.
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if parent != server_pid or _STUB not in (folder / "cmdline").read_bytes():
                 continue

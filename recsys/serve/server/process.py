@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Triton server as a child process.
 
-It listens on loopback unless told otherwise. The parts of its interface that run uploaded code,
-write files or map memory (model repository, trace, logging, shared memory) need a key that is drawn
-anew for each server and stays in this process.
+It listens on loopback by default. Endpoints that run uploaded code, write files or map memory
+(model repository, trace, logging, shared memory) need a random key, which stays in this process.
 """
 
 import contextlib
@@ -35,12 +34,12 @@ _SHM = Path("/dev/shm")
 _SHM_NAME = "recipes_{pid}_{token}_"
 _SHM_OF = re.compile(r"recipes_(\d+)_")
 _EXIT_TIMEOUT_S = 20
-"""An open keep-alive connection holds the server up for this long; less loses shared memory."""
+"""The server waits this long for open connections; killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
 _REASON_LINES = 12
 _ERROR_LINE = re.compile(r"E\d{4} |error: ")
 _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
-"""What the server says on every machine without a GPU."""
+"""Messages of the server on every machine without a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +47,8 @@ class ServerSettings:
     """Settings of a server process.
 
     Attributes:
-        stand_ins: backend name -> `model.py`, see `find_server`.
-        arguments: for the server, as they are.
+        stand_ins: name of a backend -> `model.py`, see `find_server`.
+        arguments: further arguments of the server.
     """
 
     repository: Path = setting(REQUIRED, "Folder of models (triton/deployer.py)")
@@ -65,7 +64,7 @@ class ServerSettings:
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what the server would refuse less clearly."""
+        """Refuses settings that the server would refuse less clearly."""
         if not self.repository.is_dir():
             raise ServerError(
                 f"`repository`: {self.repository} is not a folder; triton/deployer.py makes one"
@@ -83,14 +82,14 @@ class TritonServer:
     """A running server; a context manager that stops it.
 
     Args:
-        settings: how to start it.
-        log_file: what the server prints goes here.
+        settings: settings of the process.
+        log_file: receives the server's output.
 
     Attributes:
         http_url: host:port of HTTP.
         grpc_url: host:port of gRPC.
         metrics_url: host:port of the metrics.
-        pid: of the server.
+        pid: process id.
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
@@ -101,7 +100,7 @@ class TritonServer:
         ports = _free_ports(settings.host, 3)
         chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
         http_port, grpc_port, metrics_port = (
-            asked or free for asked, free in zip(chosen, ports, strict=True)
+            port or free for port, free in zip(chosen, ports, strict=True)
         )
         self.http_url = f"{settings.host}:{http_port}"
         self.grpc_url = f"{settings.host}:{grpc_port}"
@@ -134,7 +133,7 @@ class TritonServer:
             f"--grpc-restricted-protocol={_GUARDED}:{_KEY_NAME}={self._key}",
             f"--cache-config=local,size={settings.cache_mib << 20}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            # A model that fails to load later must not make the others look dead.
+            # The server stays ready if a model fails to load later.
             "--strict-readiness=false",
             *settings.arguments,
         ]
@@ -150,7 +149,7 @@ class TritonServer:
             )
 
     def _every_model(self) -> list[str]:
-        """Returns the models of the repository, without one that is being deployed."""
+        """Returns the models of the repository, without staged ones."""
         folders = sorted(p.name for p in self.settings.repository.iterdir() if p.is_dir())
         return [name for name in folders if not name.startswith(".")] or ["*"]
 
@@ -172,14 +171,14 @@ class TritonServer:
     def wait_ready(
         self, timeout_s: float = 120.0, give_up: Callable[[], bool] = lambda: False
     ) -> None:
-        """Waits until every model that is loaded at the start answers.
+        """Waits until the server has loaded its models.
 
         Args:
             timeout_s: longest wait, in seconds.
-            give_up: asked again and again; True ends the wait without an error.
+            give_up: called repeatedly; True ends the wait without an error.
 
         Raises:
-            ServerError: it ended or took too long; carries the reason from its log.
+            ServerError: it ended or took too long; with the reason from its log.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -188,7 +187,7 @@ class TritonServer:
                     f"the server ended with code {self._process.returncode}: "
                     f"{failure_reason(self.log_file)}"
                 )
-            if give_up() or self._answers("/v2/health/ready"):
+            if give_up() or self._responds("/v2/health/ready"):
                 return
             if time.monotonic() > deadline:
                 raise ServerError(
@@ -197,11 +196,11 @@ class TritonServer:
             time.sleep(_POLL_S)
 
     def is_ready(self, model: str, version: int | None = None) -> bool:
-        """Returns whether a model, or one version of it, is ready."""
+        """Tells if a model, or one version of it, is ready."""
         of_version = "" if version is None else f"/versions/{version}"
-        return self._answers(f"/v2/models/{model}{of_version}/ready")
+        return self._responds(f"/v2/models/{model}{of_version}/ready")
 
-    def _answers(self, path: str) -> bool:
+    def _responds(self, path: str) -> bool:
         try:
             with urllib.request.urlopen(f"http://{self.http_url}{path}", timeout=5) as response:
                 return bool(response.status == 200)
@@ -211,15 +210,15 @@ class TritonServer:
     def load(self, model: str) -> None:
         """Loads a model, or the newest version of one that is loaded.
 
-        Requests that are under way are answered by the version they came to.
+        Requests in flight are completed by the earlier version.
 
         Raises:
-            ServerError: it cannot be loaded; carries the server's reason.
+            ServerError: it cannot be loaded; with the server's reason.
         """
         self._control("load_model", model)
 
     def unload(self, model: str) -> None:
-        """Unloads a model; requests that are under way are answered first.
+        """Unloads a model; requests in flight are completed first.
 
         Raises:
             ServerError: the server refuses.
@@ -227,7 +226,7 @@ class TritonServer:
         self._control("unload_model", model)
 
     def _control(self, method: str, model: str) -> None:
-        # Over gRPC: a load over HTTP holds up every client that shares its thread of the server.
+        # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
             "tritonclient.utils"
@@ -240,7 +239,7 @@ class TritonServer:
                 raise ServerError(f"{method} {model}: {error}") from error
 
     def models(self) -> list[dict[str, Any]]:
-        """Returns what the repository holds: name, version, state and reason of each.
+        """Lists the versions in the repository: name, version, state and reason.
 
         Raises:
             ServerError: the server does not answer.
@@ -270,7 +269,7 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         code = self._process.wait()
-        # Instances of a server that was killed may wait for it for ever: they are its group.
+        # Instances of a killed server would wait for it for ever; they are in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for segment in _SHM.glob(self._shm_prefix + "*"):
@@ -282,7 +281,7 @@ class TritonServer:
 def threads_per_instance(repository: Path) -> int:
     """Divides the cores among the CPU instances of a repository.
 
-    Several instances with a thread for each core are many times slower than with their share.
+    Several instances with a thread for each core would be many times slower.
     """
     instances = 0
     for config in repository.glob("*/config.pbtxt"):
@@ -298,13 +297,13 @@ def failure_reason(log_file: Path) -> str:
     failed = [line for line in errors if "failed to load" in line]
     relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
     messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
-    # The log writes ends of lines inside a message as a backslash and an n.
+    # The log writes a line break inside a message as backslash and n.
     shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
     return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
 
 
 def remove_leftovers() -> None:
-    """Removes the shared memory of servers whose starting process is gone."""
+    """Removes the shared memory of servers whose parent process has ended."""
     for segment in _SHM.glob("recipes_*"):
         named = _SHM_OF.match(segment.name)
         if named and not Path(f"/proc/{named[1]}").exists():
@@ -313,7 +312,7 @@ def remove_leftovers() -> None:
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    """Returns ports that nothing listens on now, all different."""
+    """Returns different ports that nothing listens on."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(count):
