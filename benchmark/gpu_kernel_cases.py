@@ -40,7 +40,7 @@ class OpCase:
         dtype: dtype of the vectors.
         work: function that runs the op once.
         num_bytes: least traffic in bytes.
-        distribution: of the ids: `uniform`, `zipf` or None without ids.
+        distribution: distribution of the ids, `uniform` or `zipf`; None without ids.
         flops: number of floating-point operations.
         matmul: dtype or mode whose matrix-product rate limits the operations.
     """

@@ -105,7 +105,7 @@ def make_record(
     """Makes a record with this machine, code and time.
 
     Args:
-        benchmark: see `Record`, as are the following.
+        benchmark: name of the benchmark.
         candidate: measured implementation or case.
         metric: name of the metric.
         samples: value of each successful repeat.

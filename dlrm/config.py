@@ -151,7 +151,7 @@ class DataConfig:
     )
     read_ahead: int = setting(
         4,
-        "Batches that reader threads prepare ahead of the model; 0 reads when asked",
+        "Batches that reader threads prepare ahead of the model; 0 reads on demand",
         resumable=True,
     )
     synthetic_dataset_num_entries: int = setting(

@@ -282,11 +282,11 @@ def dataset_requests(
         return
     sequences = bert4rec_split.open_dataset(options.dataset_folder, None)
     names, history = raw_ids(options, signature), signature.inputs[0].name
-    for asked in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
-        request = dict(asked.arrays)
+    for users in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
+        request = dict(users.arrays)
         if names is not None:
             request[history] = names.names(request[history])
-        yield len(asked), request
+        yield len(users), request
 
 
 def load(options: ClientOptions, endpoint: Endpoint) -> int:

@@ -63,7 +63,7 @@ class SyntheticBatches:
         num_rows: samples of an epoch.
         batch_size: samples per batch.
         device: device of the batches.
-        distribution: of the ids: `uniform` or `zipf`.
+        distribution: distribution of the ids, `uniform` or `zipf`.
         drop_last: leave out the last, shorter batch.
         seed: random seed; batch i of an epoch is the same on every run.
     """
@@ -109,7 +109,7 @@ def write_synthetic_dataset(
         root: folder to create; it appears when it is complete.
         spec: features of the samples.
         num_rows: rows of the train split; each other split has a 16th of them.
-        distribution: of the ids: `uniform` or `zipf`.
+        distribution: distribution of the ids, `uniform` or `zipf`.
         seed: random seed.
 
     Raises:

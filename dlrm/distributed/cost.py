@@ -31,7 +31,7 @@ class Machine:
         world_size: number of ranks, one device each.
         ranks_per_node: devices that fast links connect.
         memory_bytes: total memory of a device.
-        reserved_fraction: of the memory kept for activations, workspaces and the allocator.
+        reserved_fraction: fraction of the memory for activations, workspaces and the allocator.
         memory_bytes_per_s: memory bandwidth of a device that table lookups reach.
         node_bytes_per_s: bandwidth from a device to others of its node.
         network_bytes_per_s: bandwidth from a device to other nodes.

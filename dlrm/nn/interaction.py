@@ -2,7 +2,7 @@
 """Interactions of the bottom MLP's output and the embeddings.
 
 Each maps the bottom MLP's output [B, D] and the looked-up vectors [B, F, D] (None without tables)
-to [B, out_features]. N = F + 1 is the number of vectors of a sample.
+to [B, out_features].
 """
 
 from typing import Protocol
@@ -18,11 +18,11 @@ class DotOp(Protocol):
     """Signature of `ops.dot_interaction` and its reference."""
 
     def __call__(self, features: Tensor, bottom: Tensor | None = None) -> Tensor:
-        """Maps [B, N - 1, D] and [B, D] to [B, width]."""
+        """Maps [B, F, D] and [B, D] to [B, width]."""
 
 
 def _concatenated(bottom: Tensor, vectors: Tensor | None) -> Tensor:
-    """Concatenates the vectors of each sample: [B, N * D]."""
+    """Concatenates the vectors of each sample: [B, (F + 1) * D]."""
     return bottom if vectors is None else torch.cat([bottom, vectors.flatten(1)], dim=1)
 
 
@@ -30,7 +30,7 @@ class DotInteraction(nn.Module):
     """Pairwise dot products of the vectors, beside the bottom MLP's output.
 
     Args:
-        num_vectors: N.
+        num_vectors: F + 1, with the bottom MLP's output.
         embedding_dim: D.
         op: the extension's op, or its definition in plain PyTorch.
     """
@@ -54,7 +54,7 @@ class CatInteraction(nn.Module):
     """Plain concatenation of the vectors.
 
     Args:
-        num_vectors: N.
+        num_vectors: F + 1, with the bottom MLP's output.
         embedding_dim: D.
     """
 
@@ -65,7 +65,7 @@ class CatInteraction(nn.Module):
         self.out_features = num_vectors * embedding_dim
 
     def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
-        """Returns [B, N * D]."""
+        """Returns [B, (F + 1) * D]."""
         return _concatenated(bottom, vectors)
 
 
@@ -73,7 +73,7 @@ class LowRankCross(nn.Module):
     """Low-rank cross layers: x <- x0*(W(Vx) + b) + x.
 
     Args:
-        num_vectors: N.
+        num_vectors: F + 1, with the bottom MLP's output.
         embedding_dim: D.
         num_layers: number of cross layers.
         rank: rows of V, the rank of the product WV.
@@ -97,7 +97,7 @@ class LowRankCross(nn.Module):
             nn.init.zeros_(up.bias)
 
     def forward(self, bottom: Tensor, vectors: Tensor | None) -> Tensor:
-        """Returns [B, N * D]."""
+        """Returns [B, (F + 1) * D]."""
         x0 = _concatenated(bottom, vectors)
         x = x0
         for down, up in zip(self.down, self.up, strict=True):

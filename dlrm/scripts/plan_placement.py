@@ -65,11 +65,11 @@ class PlanOptions:
     world_size: int = setting(8, "Number of devices")
     ranks_per_node: int = setting(8, "Devices that fast links connect")
     hbm_gib: float = setting(141, "Memory of a device, in GiB")
-    hbm_gb_per_s: float = setting(4300, "Memory bandwidth that lookups reach")
-    node_gb_per_s: float = setting(350, "From a device to others of its node")
-    network_gb_per_s: float = setting(40, "From a device to other nodes")
-    tflop_per_s: float = setting(400, "Speed of a device in training")
-    overlap: float = setting(0.5, "Fraction of the exchange behind computation")
+    hbm_gb_per_s: float = setting(4300, "Memory bandwidth that lookups reach, in GB/s")
+    node_gb_per_s: float = setting(350, "Bandwidth from a device to others of its node, in GB/s")
+    network_gb_per_s: float = setting(40, "Bandwidth from a device to other nodes, in GB/s")
+    tflop_per_s: float = setting(400, "Speed of a device in training, in TFLOP/s")
+    overlap: float = setting(0.5, "Fraction of the exchange that overlaps with computation")
     batch_size: int = setting(65536, "Samples of a step, of all devices together")
     embedding_dim: int = setting(128, "Columns of a table")
     bottom_mlp_sizes: tuple[int, ...] = setting((512, 256, 128), "Layers of the bottom MLP")
@@ -77,12 +77,12 @@ class PlanOptions:
     num_numerical_features: int = setting(13, "Numerical features")
     wire_bytes: int = setting(2, "Bytes of an exchanged number: 2 under --amp")
     weight_bytes: int = setting(4, "Bytes of a number in a table")
-    state_bytes_per_row: int = setting(0, "Optimizer state of a row; 0 for SGD")
+    state_bytes_per_row: int = setting(0, "Bytes of the optimizer state of a row; 0 for SGD")
     unique_share: float = setting(0.15, "Distinct rows per lookup of a batch")
 
 
 SECTIONS: dict[type, str] = {PlanOptions: "plan"}
-"""Sections of the flags, and their headings."""
+"""Sections of the flags -> their headings."""
 
 
 def define_flags() -> flags.FlagValues:
