@@ -52,14 +52,14 @@ class CriteoJob:
     input: Path = setting(REQUIRED, "Folder with day_0 ... day_N, or one file; plain or gzip.")
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: CriteoSemantics = dataclasses.field(default_factory=CriteoSemantics)
-    preset: str = setting("dlrm", f"What numbers and ids mean: {', '.join(PRESETS.names())}.")
-    engine: str = setting("native", f"Who does the work: {', '.join(ENGINES)}.")
+    preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
+    engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(
-        ("split",), f"What to write, comma-separated: {', '.join(FORMATS)}."
+        ("split",), f"Formats to write, comma-separated: {', '.join(FORMATS)}."
     )
     layout: Layout = setting(
         "nvidia",
-        f"Of what is written: {', '.join(LAYOUTS)} (float32 and int32 throughout, 160 bytes a "
+        f"Layout of the dataset: {', '.join(LAYOUTS)} (float32 and int32 throughout, 160 bytes a "
         "row; parquet with _metadata).",
     )
     memory_limit: int = setting(
@@ -68,7 +68,7 @@ class CriteoJob:
     threads: int = setting(default_threads(), "Worker threads.", default_text="one per core")
     max_bad_fraction: float = setting(
         1e-4,
-        "Share of rows that may break the grammar; they are left out and kept in quarantine.csv.",
+        "Fraction of rows that may be rejected; they are left out and kept in quarantine.csv.",
     )
     progress: ProgressMode = setting("none", PROGRESS_HELP)
     overwrite: bool = setting(
@@ -82,7 +82,7 @@ class CriteoJob:
     nvtabular_python: Path | None = setting(
         None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
     )
-    nvtabular_device: NvtabularDevice = setting("auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
+    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
     spark: SparkSettings = dataclasses.field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:

@@ -114,7 +114,7 @@ class CriteoSemantics:
     )
     split_fractions: tuple[float, float, float] | None = setting(
         None,
-        "train,validation,test shares in row order, for example 0.8,0.1,0.1; none splits by days.",
+        "train,validation,test fractions in row order, such as 0.8,0.1,0.1; none splits by days.",
     )
     shuffle_seed: int | None = setting(
         None,

@@ -105,11 +105,11 @@ class RatingsJob:
     max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
     progress: ProgressMode = setting("none", PROGRESS_HELP)
     overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
-    engine: str = setting("pyarrow", f"Who does the work: {', '.join(ENGINES)}.")
+    engine: str = setting("pyarrow", f"Software that does the work: {', '.join(ENGINES)}.")
     nvtabular_python: Path | None = setting(
         None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
     )
-    nvtabular_device: NvtabularDevice = setting("auto", f"Where: {', '.join(NVTABULAR_DEVICES)}.")
+    nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
     spark: SparkSettings = SparkSettings(spark_mode="dataframe")
 
     def __post_init__(self) -> None:

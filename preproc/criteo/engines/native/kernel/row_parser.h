@@ -180,7 +180,7 @@ CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
     mask |= static_cast<uint32_t>(length != 0) << c;
   }
   present = mask;
-  Fields4 good = Fields4{} + repeat(0x80);
+  Fields4 valid = Fields4{} + repeat(0x80);
   uint32_t decoded[4 * kHexGroups];
   for (int g = 0; g < kHexGroups; ++g) {
     Fields4 v, half;
@@ -190,7 +190,7 @@ CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
     const Fields4 low = v & repeat(0x7f), letter = low | repeat(0x20);
     const Fields4 is_digit = (low + repeat(0x80 - '0')) & ~(low + repeat(0x7f - '9'));
     const Fields4 is_letter = (letter + repeat(0x80 - 'a')) & ~(letter + repeat(0x7f - 'f'));
-    good &= (is_digit | is_letter) & ~v;
+    valid &= (is_digit | is_letter) & ~v;
     const Fields4 bit6 = (v >> 6) & repeat(1);
     Fields4 x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
     x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
@@ -199,7 +199,7 @@ CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
     for (int i = 0; i < 4; ++i) decoded[4 * g + i] = static_cast<uint32_t>(x[i]);
   }
   std::memcpy(values, decoded, kCategoricals * sizeof(uint32_t));
-  return (good[0] & good[1] & good[2] & good[3]) == repeat(0x80) && longest <= 8;
+  return (valid[0] & valid[1] & valid[2] & valid[3]) == repeat(0x80) && longest <= 8;
 }
 
 // Integers of more than 8 digits; rare, so a plain loop.
@@ -218,8 +218,8 @@ inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negat
 
 CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, int32_t* values,
                                     uint16_t& present) {
-  uint64_t good = repeat(0x80);
-  bool long_good = true;
+  uint64_t valid = repeat(0x80);
+  bool long_valid = true;
   uint32_t mask = 0;
   for (int c = 0; c < kNumericals; ++c) {
     const uint32_t begin = ends[c] + 1;
@@ -228,11 +228,11 @@ CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, i
     const uint32_t digits = length - negative;
     mask |= static_cast<uint32_t>(length != 0) << c;
     if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
-      long_good &= parse_long_integer(text + begin + negative, digits, negative, values[c]);
+      long_valid &= parse_long_integer(text + begin + negative, digits, negative, values[c]);
       continue;
     }
     uint64_t v = right_align(load64(text + begin + negative), digits);
-    good &= in_range(v & repeat(0x7f), '0', '9') & ~v;
+    valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
     v -= repeat('0');
     v = v * 10 + (v >> 8);
     v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
@@ -242,26 +242,26 @@ CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, i
     values[c] = negative ? -value : value;
   }
   present = static_cast<uint16_t>(mask);
-  return good == repeat(0x80) && long_good;
+  return valid == repeat(0x80) && long_valid;
 }
 
 // Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
 CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
                                    uint8_t* rejected) {
-  bool all_good = true;
+  bool all_valid = true;
   batch.rows = fields.rows;
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + r * kFields;
     const uint8_t label = text[fields.start[r]];
-    bool good = ends[0] - fields.start[r] == 1 && (label | 1) == '1';
+    bool valid = ends[0] - fields.start[r] == 1 && (label | 1) == '1';
     batch.label[r] = label & 1;
-    good &= parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
-    good &= parse_categoricals(text, ends + kNumericals, batch.categorical[r],
-                               batch.categorical_present[r]);
-    rejected[r] = !good;
-    all_good &= good;
+    valid &= parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
+    valid &= parse_categoricals(text, ends + kNumericals, batch.categorical[r],
+                                batch.categorical_present[r]);
+    rejected[r] = !valid;
+    all_valid &= valid;
   }
-  return all_good;
+  return all_valid;
 }
 
 // Returns the reason to reject a row of 40 fields, from the leftmost field that is not valid.
