@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
-from recsys.settings import Sections, declared, without_none
+from recsys.settings import Sections, checked, declared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +124,7 @@ class PresetFolder:
             if key.value in preset.values:
                 raise UserError(f"{line}: {key.value} stands there twice")
             value = yaml.constructor.SafeConstructor().construct_document(node)
-            preset.values[key.value] = _checked(f"{line}: {key.value}", hints[key.value], value)
+            preset.values[key.value] = checked(f"{line}: {key.value}", hints[key.value], value)
             preset.lines[key.value] = line
         return preset
 
@@ -140,42 +140,3 @@ class PresetFolder:
 def _advice(key: str, hints: dict[str, Any]) -> str:
     close = difflib.get_close_matches(str(key), hints, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/flags.md lists all"
-
-
-def _checked(what: str, hint: Any, value: Any) -> Any:
-    """Returns a value as the type of its setting has it."""
-    required = without_none(hint)
-    if value is None and required is not hint:
-        return None
-    hint = required
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        expected, fits = f"one of {', '.join(arguments)}", value in arguments
-    elif typing.get_origin(hint) is tuple and arguments[-1] is Ellipsis:
-        expected = "a list of integers"
-        fits = isinstance(value, list) and all(type(element) is int for element in value)
-        value = tuple(value) if fits else value
-    elif typing.get_origin(hint) is tuple:
-        expected = f"a list of {len(arguments)} numbers"
-        numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
-        fits = len(numbers) == len(arguments) and all(type(n) is float for n in numbers)
-        value = numbers if fits else value
-    elif hint is float:
-        expected, value = "a number", _number(value)
-        fits = type(value) is float
-    else:
-        names = {int: "an integer", bool: "true or false", str: "text"}
-        expected, fits = names[hint], type(value) is hint
-    if not fits:
-        raise UserError(f"{what} must be {expected}, got {value!r}")
-    return value
-
-
-def _number(value: Any) -> Any:
-    """Returns a number as float; PyYAML leaves 1e-3 as text."""
-    if type(value) in (int, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value

@@ -69,6 +69,54 @@ def without_none(hint: Any) -> Any:
     return hint
 
 
+def checked(what: str, hint: Any, value: Any) -> Any:
+    """Returns a value of YAML or JSON as its setting's type.
+
+    Args:
+        what: begins the message.
+        hint: type of the setting.
+        value: as the file has it.
+
+    Raises:
+        UserError: the value is of another type.
+    """
+    required = without_none(hint)
+    if value is None and required is not hint:
+        return None
+    hint = required
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        expected, fits = f"one of {', '.join(arguments)}", value in arguments
+    elif typing.get_origin(hint) is tuple and arguments[-1] is Ellipsis:
+        expected = "a list of integers"
+        fits = isinstance(value, list) and all(type(element) is int for element in value)
+        value = tuple(value) if fits else value
+    elif typing.get_origin(hint) is tuple:
+        expected = f"a list of {len(arguments)} numbers"
+        numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
+        fits = len(numbers) == len(arguments) and all(type(n) is float for n in numbers)
+        value = numbers if fits else value
+    elif hint is float:
+        expected, value = "a number", _number(value)
+        fits = type(value) is float
+    else:
+        names = {int: "an integer", bool: "true or false", str: "text"}
+        expected, fits = names[hint], type(value) is hint
+    if not fits:
+        raise UserError(f"{what} must be {expected}, got {value!r}")
+    return value
+
+
+def _number(value: Any) -> Any:
+    """Returns a number as float; PyYAML leaves 1e-3 as text."""
+    if type(value) in (int, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
 def resumable_settings(sections: Sections) -> frozenset[str]:
     """Returns the settings that may differ when a run is resumed."""
     return frozenset(

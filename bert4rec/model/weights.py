@@ -100,13 +100,13 @@ def describe_model(path: Path) -> StoredModel:
     checkpoint = read_checkpoint(path)
     if NUM_ITEMS not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
-    objective = section_from_dict(ObjectiveConfig, checkpoint.config)
+    objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
     return StoredModel(
         path=checkpoint.path,
-        step=int(checkpoint.state.get("step", 0)),
-        config=section_from_dict(ModelConfig, checkpoint.config),
+        step=checkpoint.count("step", 0),
+        config=section_from_dict(ModelConfig, checkpoint.settings(ModelConfig)),
         causal=objective.objective == "causal",
-        num_items=int(checkpoint.state[NUM_ITEMS]),
+        num_items=checkpoint.count(NUM_ITEMS),
         fingerprint=checkpoint.state.get(FINGERPRINT),
     )
 

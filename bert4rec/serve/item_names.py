@@ -44,7 +44,7 @@ class ItemNames:
         file = folder / RAW_IDS_FILE
         try:
             raw_ids = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DeploymentError(
                 f"{file}: not readable: {error}; deploy the checkpoint again"
             ) from error

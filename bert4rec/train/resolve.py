@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes settings from the checkpoint and the dataset, and logs each."""
 
-import dataclasses
 from pathlib import Path
 
-from bert4rec.config import Bert4RecConfig, ModelConfig
+from bert4rec.config import Bert4RecConfig, ModelConfig, ObjectiveConfig
 from bert4rec.data.sources import dataset_root
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.errors import UserError
@@ -28,10 +27,10 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
     if "num_items" not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    stored = checkpoint.settings(ModelConfig)
     if config.run.mode != "train":
-        names.append("objective")
-    stored = {name: checkpoint.config[name] for name in names if name in checkpoint.config}
+        objective = checkpoint.settings(ObjectiveConfig)
+        stored |= {name: objective[name] for name in ("objective",) if name in objective}
     return adopt(config, stored, "as in the checkpoint")
 
 

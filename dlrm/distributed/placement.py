@@ -138,7 +138,7 @@ class Placement:
         """
         try:
             values = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise PlacementError(f"{path}: not readable as JSON: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")')

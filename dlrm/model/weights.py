@@ -91,7 +91,7 @@ def model_settings(path: Path) -> dict[str, Any] | None:
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         return None
-    return read_checkpoint(path).config
+    return read_checkpoint(path).settings(ModelConfig)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,8 +178,8 @@ def describe_model(path: Path) -> StoredModel:
         step, folder = int(data.get("step", 0)), path
     else:
         checkpoint = read_checkpoint(path)
-        config = _model_config(checkpoint.path, checkpoint.config)
-        step, folder = int(checkpoint.state.get("step", 0)), checkpoint.path
+        config = _model_config(checkpoint.path, checkpoint.settings(ModelConfig))
+        step, folder = checkpoint.count("step", 0), checkpoint.path
     sizes = stored_table_sizes(path)
     return StoredModel(path=folder, step=step, config=config, table_sizes=sizes)
 

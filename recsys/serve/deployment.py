@@ -75,7 +75,7 @@ class Deployment:
         file = folder / DEPLOYMENT_FILE
         try:
             values = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DeploymentError(
                 f"{file}: not readable: {error}; deploy the checkpoint again"
             ) from error
@@ -89,5 +89,8 @@ class Deployment:
         names = {field.name for field in dataclasses.fields(cls)}
         if values.keys() != names:
             raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
-        values["signature"] = Signature.from_dict(values["signature"])
+        try:
+            values["signature"] = Signature.from_dict(values["signature"])
+        except (KeyError, TypeError) as error:
+            raise DeploymentError(f"{file}: signature is malformed: {error}") from error
         return cls(**values)

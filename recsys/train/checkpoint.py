@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
+from recsys.settings import checked
 from recsys.train.processes import ALONE, Processes
 
 FORMAT = "recsys-recipes checkpoint"
@@ -191,6 +193,31 @@ class Checkpoint:
                 "`load_checkpoint_path`"
             )
 
+    def settings(self, section: type) -> dict[str, Any]:
+        """Returns the stored settings of a section, as plain values.
+
+        Raises:
+            UserError: a value is of another type than its setting.
+        """
+        hints = typing.get_type_hints(section)
+        stored = {name: value for name, value in self.config.items() if name in hints}
+        for name, value in stored.items():
+            checked(f"{self.path / MANIFEST_FILE}: {name}", hints[name], value)
+        return stored
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """Returns a whole number of the state.
+
+        Raises:
+            CheckpointError: it is missing, and there is no default, or it is no whole number.
+        """
+        value = self.state.get(name, default)
+        if type(value) is not int:
+            raise CheckpointError(
+                f"{self.path / MANIFEST_FILE}: state {name} must be an integer, got {value!r}"
+            )
+        return value
+
     def groups(self) -> list[str]:
         """Returns the names of all groups."""
         return list(dict.fromkeys(map(_group_of, self.files)))
@@ -304,7 +331,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         path = chosen
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not a checkpoint of this project")
@@ -316,7 +343,26 @@ def read_checkpoint(path: Path) -> Checkpoint:
     missing = {"state", "config", "files"} - manifest.keys()
     if missing:
         raise CheckpointError(f"{path / MANIFEST_FILE}: keys are missing: {sorted(missing)}")
+    for key in ("state", "config", "files"):
+        if not isinstance(manifest[key], dict):
+            raise CheckpointError(f"{path / MANIFEST_FILE}: {key} is malformed")
+    for name, entry in manifest["files"].items():
+        if not _describes_file(entry):
+            raise CheckpointError(f"{path / MANIFEST_FILE}: files, {name} is malformed")
     return Checkpoint(path, manifest["state"], manifest["config"], manifest["files"])
+
+
+def _describes_file(entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
+        return False
+    names = {field.name for field in dataclasses.fields(RowShard)}
+    rows = entry.get("part", dict.fromkeys(names, 1))
+    return (
+        isinstance(entry.get("xxh3_128"), str)
+        and isinstance(rows, dict)
+        and rows.keys() == names
+        and all(type(number) is int for number in rows.values())
+    )
 
 
 class CheckpointFolder:
@@ -328,14 +374,20 @@ class CheckpointFolder:
     def _pointers(self) -> dict[str, str]:
         try:
             pointers = json.loads((self.folder / POINTER_FILE).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.folder / POINTER_FILE}: not readable as JSON: {error}; name a step_* "
                 "folder instead"
             ) from error
-        return dict(pointers)
+        if not isinstance(pointers, dict) or not all(
+            name is None or isinstance(name, str) for name in pointers.values()
+        ):
+            raise CheckpointError(
+                f"{self.folder / POINTER_FILE}: is malformed; name a step_* folder instead"
+            )
+        return pointers
 
     def latest(self) -> Path | None:
         """Returns the folder of the latest checkpoint."""
