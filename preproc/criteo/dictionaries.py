@@ -48,7 +48,7 @@ class Dictionaries:
         return [c for c in range(NUM_CATEGORICAL) if not self.path(c).exists()]
 
     def load(self) -> list[npt.NDArray[np.uint32]]:
-        """Returns the categories of each column (mapped, not read)."""
+        """Memory-maps the categories of each column, in id order."""
         return [map_file(self.path(c), DICTIONARY_DTYPE) for c in range(NUM_CATEGORICAL)]
 
     def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
@@ -71,7 +71,7 @@ def dataset_dictionaries(dataset: Path) -> Dictionaries:
 
 
 def map_file(path: Path, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-    """Returns the values of a file (mapped, not read)."""
+    """Memory-maps the values of a file."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages after the engine: shuffle, parquet, manifest, and publishing the dataset."""
+"""Stages after the engine: shuffle, parquet, manifest and final rename."""
 
 import dataclasses
 import shutil

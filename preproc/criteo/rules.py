@@ -61,7 +61,11 @@ _GRAMMAR = row_grammar()
 
 
 def reject_reason(row: bytes) -> RejectReason | None:
-    """Checks a row without its line end; None if valid."""
+    """Returns the reason to reject a row, None if it is valid.
+
+    Args:
+        row: bytes without the line end.
+    """
     fields = row.split(b"\t")
     if len(fields) != NUM_COLUMNS:
         return "columns"

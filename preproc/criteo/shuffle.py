@@ -70,7 +70,7 @@ def shuffle_columns(
     threads: int,
     reporter: ProgressReporter,
 ) -> None:
-    """Writes the targets: the rows of the sources, ordered by `shuffle_keys(seed, row)`.
+    """Writes the rows of all columns in the order of `shuffle_keys`.
 
     Args:
         columns: files of `num_rows` values each.

@@ -256,7 +256,7 @@ def _describe(
 
 
 def _block_starts(blocks: list[Any]) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Maps (day, block) to first line, lines before and bytes before.
+    """Maps (day, block) to its first line, lines before, bytes before.
 
     The first line is Spark's number of it; lines and bytes are counted from the file's start.
     """
