@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The earlier name of recsys.data, kept for python -m dataspec.verify."""
+"""The earlier name of `recsys.data`, kept for `python -m dataspec.verify`."""

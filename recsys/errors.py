@@ -26,7 +26,7 @@ class UserError(ValueError):
 
     @property
     def settings(self) -> list[str]:
-        """The settings that the message names, in its order."""
+        """Names of the settings in the message, in its order."""
         return _SETTING.findall(str(self))
 
 
@@ -40,5 +40,5 @@ class DivergenceError(RuntimeError):
 
 
 def as_flags(message: str) -> str:
-    """Returns a message whose settings are spelled as flags, `--batch_size` for `batch_size`."""
+    """Spells the settings of a message as flags: `--batch_size` for `batch_size`."""
     return _SETTING.sub(r"--\1", message)

@@ -19,7 +19,7 @@ DECIMAL = Units(1000, ("bytes", "kB", "MB", "GB", "TB"))
 
 
 def format_bytes(count: float, units: Units = BINARY) -> str:
-    """Returns a size for a message, such as `1.5 GiB`."""
+    """Formats a size for a message, such as `1.5 GiB`."""
     *smaller, largest = units.names
     for power, unit in enumerate(smaller):
         if abs(count) < units.base:
@@ -48,12 +48,15 @@ _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z
 def parse_size(
     text: str, units: Mapping[str, int] = SIZE_UNITS, *, fractions: bool = True
 ) -> int | None:
-    """Returns a spelled size in bytes, None for any other text.
+    """Parses a size with a unit; None for any other text.
 
     Args:
-        text: such as `4GiB`, `512M` or `100000`.
-        units: factor of each unit, in upper case.
+        text: size such as `4GiB`, `512M` or `100000`.
+        units: name of a unit in upper case -> bytes.
         fractions: accept `1.5GB` and space before the unit.
+
+    Returns:
+        Bytes.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match["rest"] and not fractions) or match["unit"].upper() not in units:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets on disk: writer and reader of each format. No torch."""
+"""Dataset formats, each with writer and reader; no torch."""

@@ -14,12 +14,12 @@ from recsys.data.feature_spec import CategoricalFeature, FeatureSpec
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClickColumns:
-    """Columns of n rows.
+    """Columns of B rows.
 
     Attributes:
-        label: [n] bool, True = clicked.
-        numerical: [n, M] float16 or float32, transformed values.
-        categorical: F arrays of [n] signed integers; ids in [0, cardinality).
+        label: [B] bool, True for a click.
+        numerical: [B, M] float16 or float32, transformed values.
+        categorical: F arrays of [B] signed integers, ids in [0, cardinality).
     """
 
     label: npt.NDArray[np.bool_]
@@ -35,14 +35,14 @@ class ClickColumns:
         )
 
     @staticmethod
-    def concatenate(parts: Sequence["ClickColumns"]) -> "ClickColumns":
-        """Joins runs of rows of the same dataset, in order."""
+    def concatenate(chunks: Sequence["ClickColumns"]) -> "ClickColumns":
+        """Joins chunks of rows of the same dataset, in order."""
         return ClickColumns(
-            np.concatenate([p.label for p in parts]),
-            np.concatenate([p.numerical for p in parts]),
+            np.concatenate([chunk.label for chunk in chunks]),
+            np.concatenate([chunk.numerical for chunk in chunks]),
             tuple(
                 np.concatenate(columns)
-                for columns in zip(*(p.categorical for p in parts), strict=True)
+                for columns in zip(*(chunk.categorical for chunk in chunks), strict=True)
             ),
         )
 
@@ -50,7 +50,7 @@ class ClickColumns:
         """Refuses columns of unequal length or of another spec.
 
         Raises:
-            ValueError: which column; a writer would otherwise put values into other rows.
+            ValueError: names the column.
         """
         rows, expected = len(self.label), (len(self.label), len(spec.numerical))
         if self.numerical.shape != expected:
@@ -68,12 +68,12 @@ class ClickColumns:
         """Refuses ids outside their feature's table.
 
         Args:
-            spec: says the cardinalities.
-            source: what to name in the message (usually the file or folder).
-            first_row: number of the first row of this run in its split.
+            spec: columns with their cardinalities.
+            source: file or folder to name in the message.
+            first_row: number of the first row in its split.
 
         Raises:
-            DatasetError: naming the feature, row and value.
+            DatasetError: names feature, row and value.
         """
         for feature, ids in zip(spec.categorical, self.categorical, strict=True):
             check_ids_of(feature, ids, source, first_row)
@@ -99,12 +99,12 @@ def check_ids_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawColumns:
-    """Columns of n rows as a file holds them, unchecked.
+    """Columns of B rows as stored in a file, unchecked.
 
     Attributes:
-        label: [n] of any numeric dtype.
-        numerical: [n, M] float16 or float32.
-        categorical: F arrays of [n] integers.
+        label: [B] of any numeric dtype.
+        numerical: [B, M] float16 or float32.
+        categorical: F arrays of [B] integers.
     """
 
     label: npt.NDArray[Any]
@@ -115,13 +115,13 @@ class RawColumns:
 def check_label(
     values: npt.NDArray[Any], name: str, source: object, first_row: int
 ) -> npt.NDArray[np.bool_]:
-    """Returns a label column as bool.
+    """Converts a label column to bool.
 
     Args:
-        values: [n] of any numeric dtype.
-        name: of the label.
-        source: the file, for the message.
-        first_row: number of the first row of this run in its split.
+        values: [B] of any numeric dtype.
+        name: name of the label.
+        source: file to name in the message.
+        first_row: number of the first row in its split.
 
     Raises:
         DatasetError: a label is neither 0 nor 1.

@@ -5,7 +5,7 @@ from recsys.errors import UserError
 
 
 class DatasetError(UserError):
-    """A dataset on disk breaks its contract.
+    """A dataset on disk breaks the rules of its format.
 
-    The message says where, how, and what to do.
+    The message names the file, the fault and a remedy.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The feature spec: names, dtypes, cardinalities and channels of a click-log dataset.
 
-Two files carry it and both are written: `feature_spec.yaml` (the later NVIDIA DLRM layout) and
-`model_size.json` (the earlier one: name -> highest id). docs/dataset_format.md has the details.
+It is written to two files: `feature_spec.yaml` (NVIDIA DLRM's later layout) and `model_size.json`
+(the earlier one: name -> highest id). docs/dataset_format.md has the details.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ FIRST_CATEGORICAL_COLUMN = 14
 
 
 def index_dtype(cardinality: int) -> np.dtype[np.signedinteger]:
-    """Returns the dtype of ids: the smallest with cardinality < iinfo.max, strictly.
+    """Returns the smallest dtype of ids, with cardinality < iinfo.max.
 
     Raises:
         DatasetError: the ids do not fit int32.
@@ -64,7 +64,7 @@ class FeatureSpec:
         numerical: names of the numerical features, in the order of the columns of numerical.bin.
         label: name of the label.
         numerical_dtype: storage dtype of the numerical features in split binary.
-        files: split -> its files, where a spec names them; other splits use the standard names.
+        files: split -> its files, as far as the spec names them; others have the standard names.
     """
 
     categorical: tuple[CategoricalFeature, ...]
@@ -98,7 +98,7 @@ class FeatureSpec:
         return tuple(f.cardinality for f in self.categorical)
 
     def with_features(self, features: Sequence[int]) -> "FeatureSpec":
-        """Returns the spec with some of the categorical features, by their numbers."""
+        """Returns the spec with some categorical features, chosen by number."""
         return dataclasses.replace(self, categorical=tuple(self.categorical[i] for i in features))
 
     @classmethod
@@ -109,7 +109,7 @@ class FeatureSpec:
         numerical_dtype: NumericalDtype = "float16",
         numerical_prefix: str = "num_",
     ) -> "FeatureSpec":
-        """Returns a spec with the project's names: label, num_0.., cat_0..."""
+        """Builds a spec with the project's names: label, num_0.., cat_0..."""
         return cls(
             categorical=tuple(
                 CategoricalFeature(f"cat_{i}", int(c)) for i, c in enumerate(cardinalities)
@@ -122,8 +122,8 @@ class FeatureSpec:
         """Writes feature_spec.yaml and model_size.json into `root`, each by rename.
 
         Args:
-            root: the dataset folder.
-            wide: declare the dtypes of the wide flavour.
+            root: folder of the dataset.
+            wide: declare the dtypes of wide split binary.
         """
         _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
         sizes = {
@@ -169,11 +169,11 @@ class FeatureSpec:
         """Reads the spec of a dataset folder: feature_spec.yaml, else model_size.json.
 
         Args:
-            root: the dataset folder.
-            num_numerical: numerical features, which model_size.json does not tell.
+            root: folder of the dataset.
+            num_numerical: number of numerical features, which model_size.json lacks.
 
         Raises:
-            DatasetError: neither file is there, or one is malformed.
+            DatasetError: neither file exists, or one is malformed.
         """
         if (root / SPEC_FILE).is_file():
             return cls.load_yaml(root / SPEC_FILE)

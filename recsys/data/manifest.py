@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifest of a dataset: contents, settings and a checksum per file.
 
-It is written last; a dataset folder without it is not finished (or was made by other software).
+It is written last, so a folder without it is unfinished (or was made by other software).
 """
 
 import dataclasses
@@ -23,10 +23,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the XXH3-128 of a file in hex.
-
-    It takes tens of GB/s, so reading sets the pace.
-    """
+    """Returns the XXH3-128 checksum of a file in hex."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -51,16 +48,16 @@ class Manifest:
 
     Attributes:
         kind: `criteo`, `synthetic`, `sequences`.
-        engine: name and version of what made it.
-        semantics: the resolved rules (thresholds, transforms, splits).
+        engine: name and version of the engine.
+        semantics: settings that decide the contents (thresholds, transforms, splits).
         source_files: name, bytes, rows and rejected rows of each input file.
-        rows: split -> rows.
-        positives: split -> clicks.
-        rejected: reason -> rows left out.
+        rows: split -> number of rows.
+        positives: split -> number of clicks.
+        rejected: reason -> number of rejected rows.
         cardinalities: rows of each embedding table.
         files: path relative to the dataset -> {"bytes", "xxh3_128"}.
-        fingerprint: one checksum over all of `files`.
-        statistics: figures of `sequences`; empty, and not written, for other kinds.
+        fingerprint: checksum over all of `files`.
+        statistics: counts of `sequences`; empty, and not written, for other kinds.
     """
 
     kind: str

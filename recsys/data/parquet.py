@@ -31,26 +31,26 @@ ROW_GROUP_ROWS = 262_144
 PART_ROWS = 4 * ROW_GROUP_ROWS
 
 _MAX_ROWS_AT_ONCE = 1 << 20
-"""Row groups of other software can hold a whole split; larger ones are decoded in pieces."""
+"""Larger row groups, which other software may write, are decoded a batch at a time."""
 _STREAM_BUFFER_BYTES = 1 << 20
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""What Arrow raises for damaged files; a ValueError comes from names that are not UTF-8."""
+"""Exceptions of Arrow for damaged files; ValueError for names that are not UTF-8."""
 
 
 def part_name(index: int) -> str:
-    """Returns the file name of a part."""
+    """Returns the file name of a split's file by its number."""
     return f"part_{index:05d}.parquet"
 
 
 def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColumns]) -> None:
-    """Writes one part file by renaming, one row group in memory.
+    """Writes one file of a split by renaming, chunk by chunk.
 
     Args:
         path: `<dataset>/parquet/<split>/part_NNNNN.parquet`.
-        spec: the columns.
-        groups: runs of rows, at most PART_ROWS in all; each becomes row groups of at most
-            ROW_GROUP_ROWS rows. numerical is stored as float32.
+        spec: columns of the dataset.
+        groups: chunks of rows, at most PART_ROWS together; each becomes row groups of at most
+            ROW_GROUP_ROWS rows. Numerical features are stored as float32.
 
     Raises:
         DatasetError: an id is outside its table.
@@ -84,9 +84,9 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
 
 
 def write_metadata_file(folder: Path) -> None:
-    """Writes `_metadata`: the row groups of all part files of a split.
+    """Writes `_metadata`, which lists the row groups of a split's files.
 
-    Dask, and with it NVTabular and merlin, then plan their reads without opening each part.
+    Dask, and with it NVTabular and merlin, then plan their reads without opening each file.
     """
     paths = sorted(folder.glob("*.parquet"), key=_by_number)
     footers = [pq.read_metadata(path) for path in paths]
@@ -102,19 +102,18 @@ class ParquetReader:
     """Reads one split row group by row group.
 
     Args:
-        root: the dataset folder (with `parquet/<split>/` or `<split>/*.parquet`).
+        root: folder of the dataset (with `parquet/<split>/` or `<split>/*.parquet`).
         split: `train`, `validation` or `test`.
-        spec: the columns; None reads feature_spec.yaml, or the schema of the files.
-        cardinalities: ids of each categorical feature, for files of other software that come
-            without a spec: their integer columns are categorical, floating ones numerical, and
-            `label` (else the first column) is the label.
+        spec: columns of the dataset; None reads feature_spec.yaml, or the schema of the files.
+        cardinalities: cardinality of each categorical feature, for files of other software
+            without a spec; see `spec_of_plain`.
 
     Attributes:
         num_rows: rows of the split.
         group_rows: rows of each row group, in order.
 
     Raises:
-        DatasetError: no part is there, or a part is damaged or lacks a column.
+        DatasetError: there is no file, or one is damaged or lacks a column.
     """
 
     def __init__(
@@ -148,22 +147,22 @@ class ParquetReader:
 
     @property
     def paths(self) -> list[Path]:
-        """The part files, in the order of their rows."""
+        """The files of the split, in the order of their rows."""
         return list(self._paths)
 
     def path_of_group(self, index: int) -> Path:
-        """Returns the part file that holds a row group."""
+        """Returns the file of a row group."""
         return self._groups[index][0]
 
     def read_group(self, index: int, *, check_ids: bool = True) -> ClickColumns:
-        """Returns the rows of one row group; may be called from threads.
+        """Returns the rows of one row group; thread-safe.
 
         Args:
-            index: of the row group.
+            index: number of the row group.
             check_ids: refuse ids outside their tables.
 
         Raises:
-            DatasetError: the part is damaged, a value is null, a label is neither 0 nor 1, or an
+            DatasetError: the file is damaged, a value is null, a label is neither 0 nor 1, or an
                 id is outside its table.
         """
         raw = self.read_group_unchecked(index)
@@ -173,19 +172,17 @@ class ParquetReader:
         """Returns a row group as stored, numerical features as float32.
 
         Raises:
-            DatasetError: the part is damaged, or a value is null.
+            DatasetError: the file is damaged, or a value is null.
         """
         return self._columns_of(pa.concat_tables(self._tables(index)), index)
 
     def groups(self, start: int = 0, *, check_ids: bool = True) -> Iterator[ClickColumns]:
         """Yields the rows from `start` on, a row group at a time.
 
-        A large row group comes in several tables.
-
-        What is held at a time does not depend on the size of the row groups.
+        A large row group is split, so that the memory for it is bounded.
 
         Args:
-            start: row of the split to begin with.
+            start: number of the first row in the split.
             check_ids: refuse ids outside their tables.
 
         Raises:
@@ -275,8 +272,8 @@ def _find_folder(root: Path, split: str) -> Path:
 
 def _by_number(path: Path) -> tuple[list[int | str], str]:
     """Sorts part.2 before part.10: Dask numbers its files without zeros."""
-    pieces = re.split("([0-9]+)", path.name)
-    return [int(p) if i % 2 else p for i, p in enumerate(pieces)], path.name
+    words = re.split("([0-9]+)", path.name)
+    return [int(word) if i % 2 else word for i, word in enumerate(words)], path.name
 
 
 def _read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:

@@ -16,7 +16,7 @@ def column_names(spec: FeatureSpec) -> list[str]:
 
 
 def arrow_schema(spec: FeatureSpec) -> pa.Schema:
-    """Returns label int32, numerical float32, categorical int32, with cardinalities as metadata."""
+    """Returns int32 label and ids, float32 numerical; cardinalities as metadata."""
     fields = [pa.field(spec.label, pa.int32())]
     fields += [pa.field(n, pa.float32()) for n in spec.numerical]
     fields += [
@@ -42,11 +42,11 @@ def check_schema(path: Path, schema: pa.Schema, spec: FeatureSpec) -> None:
     checks = {f.name: ("integers", pa.types.is_integer) for f in spec.categorical}
     checks |= dict.fromkeys(spec.numerical, ("floating point numbers", pa.types.is_floating))
     checks[spec.label] = ("numbers or booleans", _is_label_type)
-    for name, (wanted, check) in checks.items():
+    for name, (expected, check) in checks.items():
         kind = schema.field(name).type
         if not check(kind):
             raise DatasetError(
-                f"{path}: column {name} must hold {wanted}, got {kind}; cast it, or prepare "
+                f"{path}: column {name} must hold {expected}, got {kind}; cast it, or prepare "
                 "the dataset again"
             )
 
@@ -57,10 +57,10 @@ def _is_label_type(kind: pa.DataType) -> bool:
 
 
 def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
-    """Returns the spec from its file, else from our own schema.
+    """Reads the spec from its file, else from our schema.
 
     Raises:
-        DatasetError: neither is there, or a cardinality is no number.
+        DatasetError: neither has a spec, or a cardinality is no number.
     """
     for base in (root, path.parent.parent, path.parent.parent.parent):
         if (base / SPEC_FILE).is_file():
@@ -84,13 +84,13 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
 
 
 def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -> FeatureSpec:
-    """Returns the columns of a schema of other software.
+    """Derives a spec from the schema of other software.
 
     Args:
-        path: that has the schema.
+        path: file with the schema, for messages.
         schema: its integer columns are categorical, its floating ones numerical, and `label`
             (else the first column) is the label.
-        cardinalities: one for each categorical column.
+        cardinalities: cardinality of each categorical column.
 
     Raises:
         DatasetError: there are more or fewer categorical columns.

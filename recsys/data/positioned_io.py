@@ -12,7 +12,7 @@ from recsys.data.errors import DatasetError
 
 
 def open_for_reading(path: Path) -> int:
-    """Returns a descriptor.
+    """Opens a file and returns its descriptor.
 
     Raises:
         DatasetError: the file cannot be opened.
@@ -26,7 +26,7 @@ def open_for_reading(path: Path) -> int:
 
 
 def close_all(fds: dict[str, int]) -> None:
-    """Closes descriptors and forgets them."""
+    """Closes all descriptors and empties the dict."""
     while fds:
         os.close(fds.popitem()[1])
 
@@ -34,17 +34,17 @@ def close_all(fds: dict[str, int]) -> None:
 def read_array(
     fd: int, path: Path, dtype: np.dtype[np.generic], offset: int, count: int
 ) -> npt.NDArray[Any]:
-    """Returns `count` values that start at byte `offset`.
+    """Reads an array that starts at byte `offset`.
 
     Args:
-        fd: from `open_for_reading`.
-        path: of the file, for the message.
-        dtype: of a value.
+        fd: descriptor from `open_for_reading`.
+        path: path of the file for the message.
+        dtype: dtype of a value.
         offset: bytes before the first value.
         count: values to read.
 
     Raises:
-        DatasetError: the file ends before that; it shrank since its size was taken.
+        DatasetError: the file ends earlier; it shrank since it was opened.
     """
     values = np.empty(count, dtype)
     view = values.view(np.uint8).data if count else memoryview(b"")
@@ -60,7 +60,7 @@ def read_array(
 
 
 def write_at(fd: int, values: npt.NDArray[Any], offset: int) -> None:
-    """Writes all values, whatever their shape and strides, from byte `offset` on."""
+    """Writes an array of any shape and strides at byte `offset`."""
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(fd, data, offset)

@@ -23,12 +23,12 @@ SPLIT_FILES = {
 
 
 def record_bytes(spec: FeatureSpec) -> int:
-    """Returns a record's bytes, 4 x (1 + M + F)."""
+    """Returns a record's bytes: 4 x (1 + M + F)."""
     return 4 * (1 + len(spec.numerical) + len(spec.categorical))
 
 
 def write_binary_records(path: Path, spec: FeatureSpec, columns: ClickColumns) -> None:
-    """Appends rows to a records file (made where it is missing).
+    """Appends rows to a records file, or makes one.
 
     Raises:
         DatasetError: an id is outside its table.
@@ -49,14 +49,14 @@ class BinaryRecordsReader:
     """Reads the rows of a split; `read` is thread-safe.
 
     Args:
-        root: the dataset folder, with `<split>_data.bin` and a spec.
+        root: folder of the dataset, with `<split>_data.bin` and a spec.
         split: `train`, `validation` or `test`.
-        spec: the columns; None reads the spec of the folder.
+        spec: columns of the dataset; None reads the spec of the folder.
         check_ids: refuse ids outside their tables in `read`.
 
     Attributes:
         num_rows: rows of the split.
-        path: the file.
+        path: file of the split.
 
     Raises:
         DatasetError: the file is missing, or its size is no multiple of the record size.
@@ -92,8 +92,8 @@ class BinaryRecordsReader:
         """Returns rows [start, stop), numerical as float32 and ids as int32.
 
         Raises:
-            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), an id that
-                is checked is outside its table, or the file ends early.
+            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), a checked
+                id is outside its table, or the file ends early.
         """
         raw = self.read_unchecked(start, stop)
         label = check_label(raw.label, self.spec.label, self.path, start)
@@ -103,7 +103,7 @@ class BinaryRecordsReader:
         return columns
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) as the file holds them."""
+        """Returns rows [start, stop) as stored."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
         if not self._fds:

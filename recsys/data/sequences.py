@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Item sequences of users: what they are, writer and reader.
+"""Item sequences of users, with writer and reader.
 
-The files are described in docs/dataset_format.md.
+docs/dataset_format.md describes the files.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ ITEM_MAP_FILE = "item_map.parquet"
 USER_MAP_FILE = "user_map.parquet"
 
 MIN_LENGTH = 3
-"""The shortest sequence that splits: one item each to train, validate and test on."""
+"""Length of the shortest sequence: an item each to train, validate and test on."""
 ROW_GROUP_USERS = 65_536
 PART_USERS = 4 * ROW_GROUP_USERS
 MAP_GROUP_ROWS = 1_048_576
@@ -58,8 +58,8 @@ class Sequences:
     one for validation, the rest for training.
 
     Attributes:
-        items: ids from 1 to `num_items`, all users in a row.
-        offsets: [U + 1], first 0.
+        items: int32 item numbers, from 1 to `num_items`, of all users one after the other.
+        offsets: [U + 1] int64 index of each user's first item, then the number of all items.
         num_items: items of the catalogue; 0 is padding.
     """
 
@@ -94,10 +94,10 @@ class Sequences:
         return self.items[self.offsets[1:] - 2]
 
     def check(self, where: Path | str) -> None:
-        """Refuses sequences that break the contract.
+        """Refuses sequences that break the rules of the format.
 
         Raises:
-            DatasetError: a sequence is too short, or an id lies outside the catalogue.
+            DatasetError: a sequence is too short, or an id is outside the catalogue.
         """
         short = np.flatnonzero(self.lengths < MIN_LENGTH)
         if len(short):
@@ -118,10 +118,10 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawIds:
-    """The raw id and the count of each dense id.
+    """Raw ids and counts, in the order of users or items.
 
     Attributes:
-        raw: strings; the first belongs to the first dense id.
+        raw: raw ids as strings.
         counts: interactions of each.
     """
 
@@ -133,7 +133,7 @@ class RawIds:
 
 
 def part_name(index: int) -> str:
-    """Returns the file name of a part."""
+    """Returns the name of a file of sequences by its number."""
     return f"part-{index:04d}.parquet"
 
 
@@ -143,7 +143,7 @@ def write_sequences(root: Path, sequences: Sequences, users: RawIds, items: RawI
     The bytes depend on the arguments alone.
 
     Raises:
-        DatasetError: the sequences break the contract.
+        DatasetError: the sequences break the rules of the format.
     """
     sequences.check("sequences to write")
     if len(users) != sequences.num_users or len(items) != sequences.num_items:
@@ -203,10 +203,8 @@ def _write_parquet(
 def read_sequences(root: Path) -> Sequences:
     """Reads all sequences of a dataset.
 
-    Numeric columns of a single part are views of what Arrow read; several parts are joined.
-
     Raises:
-        DatasetError: a file is missing, damaged, or breaks the contract.
+        DatasetError: a file is missing, damaged, or breaks the rules of the format.
     """
     num_items = _count_rows(root / ITEM_MAP_FILE)
     paths = sorted((root / FOLDER).glob("part-*.parquet"))
@@ -237,19 +235,19 @@ def read_sequences(root: Path) -> Sequences:
 
 
 def read_item_map(root: Path) -> RawIds:
-    """Returns raw ids and counts of the items 1, 2, ...
+    """Reads raw ids and counts of the items 1, 2, ...
 
     Raises:
-        DatasetError: the file is missing, damaged, or breaks the contract.
+        DatasetError: the file is missing, damaged, or breaks the rules of the format.
     """
     return _read_map(root / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, first_id=1)
 
 
 def read_user_map(root: Path) -> RawIds:
-    """Returns raw ids and counts of the users 0, 1, ...
+    """Reads raw ids and counts of the users 0, 1, ...
 
     Raises:
-        DatasetError: the file is missing, damaged, or breaks the contract.
+        DatasetError: the file is missing, damaged, or breaks the rules of the format.
     """
     return _read_map(root / USER_MAP_FILE, USER_MAP_SCHEMA, first_id=0)
 
@@ -291,7 +289,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Returns names and types, ignoring the name of a list's elements."""
+    """Returns names and types, without the name of a list's elements."""
     return [
         (f.name, f"list<{f.type.value_type}>" if pa.types.is_list(f.type) else str(f.type))
         for f in schema
@@ -303,9 +301,9 @@ def _show(schema: pa.Schema) -> str:
 
 
 def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
-    """Returns the order of raw ids: by length, then by bytes.
+    """Sorts raw ids by length, then by bytes, and returns the order.
 
-    Of integers without leading zeros this is the order of their values.
+    For integers without leading zeros this is the order of their values.
     """
     table = pa.table({"length": pc.binary_length(raw), "raw": raw})
     order: npt.NDArray[np.uint64] = pc.sort_indices(
@@ -317,9 +315,8 @@ def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
 def split_fingerprint(sequences: Sequences, users: RawIds, items: RawIds) -> str:
     """Returns a checksum of the leave-one-out split, in raw ids.
 
-    Whoever has the raw log can compute it, whatever dense ids are in use: XXH3-128 over a line
-    `user TAB training items TAB validation item TAB test item LF` of each user, users in the order
-    of `order_raw_ids`.
+    It depends on the raw log alone: XXH3-128 over a line `user TAB training items TAB validation
+    item TAB test item LF` of each user, in the order of `order_raw_ids`.
     """
     digest = xxhash.xxh3_128()
     order = order_raw_ids(users.raw)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of feature_spec.yaml and model_size.json, read strictly into plain values.
+"""Strict readers of feature_spec.yaml and model_size.json.
 
-Values from a file enter a message through `show`, so that a hostile file (deep nesting, YAML
-aliases that multiply) costs one short line.
+Messages show values of a file through `show`, so that a hostile file (deep nesting, YAML aliases
+that multiply) prints one short line.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ ID_DTYPES = ("int8", "int16", "int32")
 
 
 def show(value: object) -> str:
-    """Returns a value as code, shortened."""
+    """Returns the shortened representation of a value."""
     return _SHORT.repr(value)
 
 
@@ -36,7 +36,7 @@ class SplitFiles:
     categorical: tuple[str, ...]
 
     def moved(self, old: str, new: str) -> "SplitFiles | None":
-        """Returns the files below another folder; None if outside `old`."""
+        """Moves files from folder `old`; None if one is elsewhere."""
         names = [self.label, *([self.numerical] if self.numerical else []), *self.categorical]
         if any(Path(n).parts[:1] != (old,) for n in names):
             return None
@@ -144,7 +144,7 @@ def cardinality(features: dict[str, Any], name: str) -> int:
 
 
 def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
-    """Returns the dtype that all numerical features share."""
+    """Returns the common dtype of the numerical features."""
     dtypes = sorted({show(mapping(features, n).get("dtype", "float16")) for n in names})
     if len(dtypes) > 1:
         raise DatasetError(f"numerical features must share one dtype, got {', '.join(dtypes)}")
@@ -155,7 +155,7 @@ def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
 
 
 def declared_dtypes(path: Path) -> dict[str, str]:
-    """Returns feature -> dtype, as far as a feature_spec.yaml declares them.
+    """Reads the dtypes that feature_spec.yaml declares, by feature.
 
     Raises:
         DatasetError: the file is malformed.
@@ -168,7 +168,7 @@ def declared_dtypes(path: Path) -> dict[str, str]:
 def split_files(
     split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
 ) -> SplitFiles:
-    """Reads one mapping of source_spec: which file holds which feature."""
+    """Reads the files of a split from source_spec."""
     where = f"source_spec.{split}"
     file_of: dict[tuple[str, ...], str] = {}
     for chunk in chunks if isinstance(chunks, list) else [chunks]:
@@ -176,8 +176,8 @@ def split_files(
         if features in file_of or file in file_of.values():
             raise DatasetError(f"{where}: {file} or its features stand in two chunks")
         file_of[features] = file
-    wanted = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
-    missing = [names for names in wanted if names not in file_of]
+    needed = [(label,), *((n,) for n in categorical), *([tuple(numerical)] if numerical else [])]
+    missing = [names for names in needed if names not in file_of]
     if missing:
         raise DatasetError(
             f"{where}: no chunk holds exactly the features {show(list(missing[0]))}; the "
@@ -206,7 +206,7 @@ def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative path stays below the folder it is relative to."""
+    """Tells if a relative path stays below its folder."""
     path = Path(name)
     return (
         bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name

@@ -35,15 +35,15 @@ IdArray = npt.NDArray[np.signedinteger]
 
 
 class SplitBinaryWriter:
-    """Writes one split, rows in any order and from many threads.
+    """Writes one split, with rows in any order and from many threads.
 
-    The files are made under their final names, so `split_dir` belongs in a staging folder that is
-    renamed when everything is written.
+    The files have their final names from the start, so `split_dir` should be in a staging folder
+    that is renamed when everything is written.
 
     Args:
         split_dir: folder to make.
-        spec: the columns.
-        num_rows: rows of the split; the files are given their full size at once.
+        spec: columns of the dataset.
+        num_rows: rows of the split; the files get their full size at once.
         flavour: `narrow` or `wide`.
     """
 
@@ -68,9 +68,9 @@ class SplitBinaryWriter:
             raise
 
     def file_descriptors(self) -> tuple[int, int, list[int]]:
-        """Returns (label, numerical, categorical) descriptors, for code that pwrites itself.
+        """Returns (label, numerical, categorical) file descriptors.
 
-        numerical is -1 where the spec has no numerical features.
+        Numerical is -1 if the spec has no numerical features.
         """
         return (
             self._fds[LABEL_FILE],
@@ -79,7 +79,7 @@ class SplitBinaryWriter:
         )
 
     def write(self, start_row: int, columns: ClickColumns) -> None:
-        """Writes rows [start_row, start_row + len(columns)), casting to the storage dtypes.
+        """Writes rows from `start_row` on, cast to the storage dtypes.
 
         Raises:
             DatasetError: an id is outside its table, or a numerical value is not finite in the
@@ -97,7 +97,7 @@ class SplitBinaryWriter:
             self._pwrite(name, start_row, ids)
 
     def _narrow(self, values: npt.NDArray[Any], start_row: int) -> npt.NDArray[Any]:
-        # float16 comes from the float32 value, never straight from float64: see the format.
+        # The format rounds float64 to float32 first, then to float16.
         with np.errstate(over="ignore"):
             narrow = values.astype(np.float32).astype(self._dtypes[NUMERICAL_FILE])
         if not np.isfinite(narrow).all():
@@ -138,11 +138,11 @@ class SplitBinaryReader:
     """Reads the rows of a split, narrow or wide; `read` is thread-safe.
 
     Args:
-        root: the dataset folder.
+        root: folder of the dataset.
         split: `train`, `validation` or `test`.
-        spec: the columns; None reads the spec of the folder.
+        spec: columns of the dataset; None reads the spec of the folder.
         access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (a
-            file that shrinks while it is mapped kills the process: that is how mappings are).
+            mapped file that shrinks kills the process).
         check_ids: refuse ids outside their tables in `read` and `read_ids`.
 
     Attributes:
@@ -201,7 +201,7 @@ class SplitBinaryReader:
 
         Raises:
             DatasetError: a file ends early (it changed since it was opened), a label is neither
-                0 nor 1, or an id that is checked is outside its table.
+                0 nor 1, or a checked id is outside its table.
         """
         dense = self.read_dense(start, stop)
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
@@ -214,15 +214,15 @@ class SplitBinaryReader:
         return ClickColumns(label, raw.numerical, ())
 
     def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
-        """Returns ids of rows [start, stop), reading only these features' files.
+        """Returns ids of some features in rows [start, stop).
 
         Args:
-            features: by their numbers in the spec.
+            features: numbers of the features in the spec; only their files are read.
             start: first row.
             stop: row after the last.
 
         Raises:
-            DatasetError: a file ends early, or an id that is checked is outside its table.
+            DatasetError: a file ends early, or a checked id is outside its table.
         """
         columns = self._read_ids(features, start, stop)
         if self._check_ids:
@@ -234,7 +234,7 @@ class SplitBinaryReader:
         return tuple(self._read(categorical_file(i), start, stop) for i in features)
 
     def read_unchecked(self, start: int, stop: int) -> RawColumns:
-        """Returns rows [start, stop) as the files hold them."""
+        """Returns rows [start, stop) as stored."""
         dense = self._read_dense(start, stop)
         ids = self._read_ids(range(len(self.spec.categorical)), start, stop)
         return RawColumns(dense.label, dense.numerical, ids)
@@ -262,7 +262,7 @@ class SplitBinaryReader:
         return read_array(self._fds[name], self.paths[name], dtype, offset, (stop - start) * width)
 
     def advise_sequential(self) -> None:
-        """Asks the kernel for read-ahead: rows will be read in order."""
+        """Requests read-ahead of the kernel, for rows read in order."""
         for fd in self._fds.values():
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         for values in self._maps.values():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds a split's column files and derives their types from sizes.
 
-The file sizes decide on flavour, rows and dtypes (docs/dataset_format.md, "Detection"); the
-feature spec is held against them, never the other way round.
+The file sizes decide flavour, rows and dtypes (docs/dataset_format.md, "Detection"), and the
+feature spec must agree with them.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ SPLIT_FOLDERS = {
     "validation": ("validation", "val", "valid"),
     "test": ("test",),
 }
-"""Folder names accepted for each split: the earlier recipe says `val`, TorchRec's page `valid`."""
+"""Accepted folder names of each split: NVIDIA's earlier recipe uses `val`, TorchRec `valid`."""
 
 _LABEL_BYTES: dict[Flavour, int] = {"narrow": 1, "wide": 4}
 _NUMERICAL_BYTES: dict[Flavour, tuple[int, ...]] = {"narrow": (2, 4), "wide": (4,)}
@@ -55,7 +55,7 @@ def find_split(root: Path, split: str) -> Path:
             f"{root}: no folder {' or '.join(SPLIT_FOLDERS[split])} for the {split} split; is this "
             "the folder of a prepared split-binary dataset?"
         )
-    # A folder of that name may hold parquet files instead.
+    # One of the folders may have parquet files instead.
     return next((f for f in existing if (f / LABEL_FILE).is_file()), existing[0])
 
 
@@ -65,8 +65,8 @@ class SplitLayout:
 
     Attributes:
         flavour: `narrow` or `wide`.
-        num_rows: rows that all sizes agree on.
-        paths: standard name (label.bin, ...) -> file.
+        num_rows: rows of the split.
+        paths: standard name (label.bin, ...) -> path.
         dtypes: standard name -> dtype of a value.
     """
 
@@ -101,7 +101,7 @@ def resolve_layout(root: Path, split: str, spec: FeatureSpec) -> SplitLayout:
 
 
 def _paths(root: Path, split: str, spec: FeatureSpec) -> dict[str, Path]:
-    """Returns standard name -> path of each file of a split."""
+    """Returns the files of a split by standard name."""
     for named in _named_files(split, spec):
         if (root / named.label).is_file():
             paths = {LABEL_FILE: root / named.label}
@@ -115,10 +115,10 @@ def _paths(root: Path, split: str, spec: FeatureSpec) -> dict[str, Path]:
 
 
 def _named_files(split: str, spec: FeatureSpec) -> list[SplitFiles]:
-    """Returns what the spec says about a split, in order of preference.
+    """Returns the spec's file names of a split, preferred first.
 
-    NVIDIA's specs leave validation out. Its files are then named as those of another split are:
-    the standard names would swap columns where the spec's order is not that of the numbers.
+    NVIDIA's specs leave validation out. Its files then have the names of another split's files:
+    the standard names would swap columns if the spec's order is not that of the file numbers.
     """
     if split in spec.files:
         return [spec.files[split]]
@@ -146,7 +146,7 @@ def _size(path: Path) -> int:
 def _complaint(
     flavour: Flavour, paths: Mapping[str, Path], sizes: Mapping[str, int], spec: FeatureSpec
 ) -> str:
-    """Returns why sizes do not fit a flavour; empty if they do."""
+    """Explains a mismatch of sizes and flavour; empty if they match."""
     rows, rest = divmod(sizes[LABEL_FILE], _LABEL_BYTES[flavour])
     if rest:
         return f"{paths[LABEL_FILE].name} is not a multiple of {_LABEL_BYTES[flavour]} bytes"
@@ -174,10 +174,9 @@ def _complaint(
 def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -> Flavour:
     """Tells flavours apart by content, when sizes fit both.
 
-    That takes a split without numerical features whose ids all have one byte.
-
-    The first byte that is not 0 is 0x01 in a column of bools and 0x80 in one of float32 0.0
-    and 1.0. Labels that are all 0 leave it to the manifest.
+    Sizes fit both for a split without numerical features whose ids all have one byte. The first
+    byte that is not 0 is 0x01 in a column of bools, and 0x80 in one of float32 0.0 and 1.0. If all
+    labels are 0, the manifest decides.
     """
     fd = open_for_reading(label)
     with os.fdopen(fd, "rb") as file:
@@ -198,7 +197,7 @@ def _flavour_by_content(root: Path, split: str, label: Path, label_bytes: int) -
 
 
 def storage_dtypes(spec: FeatureSpec, flavour: Flavour) -> dict[str, np.dtype[np.generic]]:
-    """Returns standard name -> dtype of the values that a writer stores."""
+    """Returns the dtypes to store by standard file name."""
     dtypes: dict[str, np.dtype[np.generic]] = {LABEL_FILE: np.dtype(np.bool_)}
     if spec.numerical:
         dtypes[NUMERICAL_FILE] = np.dtype(spec.numerical_dtype).newbyteorder("<")
@@ -222,8 +221,8 @@ def _dtypes(
         dtypes[NUMERICAL_FILE] = np.dtype(f"<f{itemsize}")
     for i, feature in enumerate(spec.categorical):
         name = categorical_file(i)
-        # An earlier splitter chose the dtype by the highest id, not by the cardinality, so 127
-        # and 32767 rows may stand in the next smaller type.
+        # NVIDIA's earlier splitter chose the dtype by the highest id, not by the cardinality, so
+        # tables of 127 and 32767 rows may have ids of the next smaller type.
         itemsize = sizes[name] // num_rows if num_rows else feature.dtype.itemsize
         dtypes[name] = np.dtype(f"<i{itemsize}")
     return dtypes

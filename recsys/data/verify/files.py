@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files against the manifest, and the spec files against each other."""
+"""Checks files against the manifest, and spec files against each other."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ _DICTIONARY_ITEM_BYTES = 4
 
 
 def load_manifest(root: Path, findings: Findings) -> Manifest | None:
-    """Returns the manifest; None where there is none, or a damaged one."""
+    """Returns the manifest; None if it is missing or damaged."""
     if not (root / MANIFEST_FILE).is_file():
         text = f"no {MANIFEST_FILE}: made by other software; going on without checksums"
         findings.fact("made by", text)
@@ -37,7 +37,7 @@ def load_manifest(root: Path, findings: Findings) -> Manifest | None:
 
 
 def check_files(root: Path, manifest: Manifest, quick: bool, findings: Findings) -> None:
-    """Compares every file with the manifest: presence, size and (unless quick) checksum."""
+    """Compares presence, size and (unless quick) checksum of every file."""
     if fingerprint(manifest.files) != manifest.fingerprint:
         findings.problems.append(
             f"{root / MANIFEST_FILE}: the fingerprint does not belong to its list of files; the "
@@ -101,7 +101,7 @@ def _check_extra_files(root: Path, manifest: Manifest, findings: Findings) -> No
 
 
 def load_spec(root: Path, num_numerical: int, findings: Findings) -> FeatureSpec | None:
-    """Returns the folder's spec, after comparing all files that hold it."""
+    """Returns the spec of a folder, after comparing its two files."""
     spec = None
     try:
         spec = FeatureSpec.load(root, num_numerical)
@@ -135,7 +135,7 @@ def check_spec(
     """Compares the spec with manifest and dictionaries.
 
     Returns:
-        Feature -> dtype, as far as feature_spec.yaml declares them.
+        Feature -> dtype that feature_spec.yaml declares.
     """
     if manifest is not None and manifest.cardinalities != list(spec.table_sizes):
         findings.problems.append(

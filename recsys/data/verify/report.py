@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of `verify` and the text they become."""
+"""Findings of `verify`, and the text of its report."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ class Findings:
 
     Attributes:
         facts: (name, text) lines at the top of the report.
-        warnings: worth a look; training works.
-        problems: the dataset breaks its contract.
+        warnings: suspicious properties of a dataset that can be trained on.
+        problems: violations of the format.
     """
 
     facts: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -25,12 +25,12 @@ class Findings:
     problems: list[str] = dataclasses.field(default_factory=list)
 
     def fact(self, name: str, text: str) -> None:
-        """Adds a line."""
+        """Adds a fact."""
         self.facts.append((name, text))
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns aligned lines: first column left, numbers right."""
+    """Aligns columns: the first one left, the others right."""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(
@@ -47,13 +47,13 @@ def format_statistics(
     rows: Mapping[str, int],
     formats: Mapping[str, str],
 ) -> list[str]:
-    """Returns the tables of splits, categorical and numerical features.
+    """Formats the tables of splits, categorical and numerical features.
 
     Args:
-        spec: the columns.
-        splits: split -> figures over the rows that were read.
-        rows: split -> rows that it has.
-        formats: split -> formats it was found in.
+        spec: columns of the dataset.
+        splits: split -> statistics of the rows that were read.
+        rows: split -> rows of the split.
+        formats: split -> names of its formats.
     """
     lines = format_table(
         [
@@ -109,5 +109,5 @@ def _numerical_rows(
     low = np.min([s.numerical_min for s in splits.values()], axis=0)
     high = np.max([s.numerical_max for s in splits.values()], axis=0)
     mean = sum(s.numerical_mean * (s.num_rows / total) for s in splits.values())
-    figures = zip(spec.numerical, low, np.asarray(mean), high, strict=True)
-    return [(name, f"{a:.4g}", f"{b:.4g}", f"{c:.4g}") for name, a, b, c in figures]
+    values = zip(spec.numerical, low, np.asarray(mean), high, strict=True)
+    return [(name, f"{a:.4g}", f"{b:.4g}", f"{c:.4g}") for name, a, b, c in values]

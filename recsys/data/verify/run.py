@@ -22,12 +22,12 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
     """Checks a dataset.
 
     Args:
-        root: the dataset folder.
+        root: folder of the dataset.
         quick: compare sizes instead of checksums, and read a sample of the rows.
-        num_numerical: numerical features, where only model_size.json describes the dataset.
+        num_numerical: number of numerical features, for datasets with model_size.json only.
 
     Returns:
-        The findings, and the report as text.
+        (findings, text of the report).
     """
     start = time.monotonic()
     findings = Findings()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences against their maps, their manifest and the rules of their ids."""
+"""Checks sequences against their maps, manifest and rules of ids."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unchecked rows of a split in blocks, for `verify`, any format."""
+"""Reads unchecked rows of a split in blocks, from any format."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,13 +19,13 @@ BLOCK_ROWS = 1 << 17
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """A run of rows.
+    """Consecutive rows of a split.
 
     Attributes:
-        first_row: its number in the split.
-        num_rows: how many.
-        read: reads them; raises DatasetError.
-        path_of: name of a column -> the file that holds it.
+        first_row: number of the first row in the split.
+        num_rows: number of rows.
+        read: reads the rows; raises DatasetError.
+        path_of: maps the name of a column to its file.
     """
 
     first_row: int
@@ -39,12 +39,12 @@ class RowSource:
     """One split in one format.
 
     Attributes:
-        name: of the format, for the report.
-        spec: the columns.
+        name: name of the format for the report.
+        spec: columns of the dataset.
         num_rows: rows of the split.
-        blocks: the rows, in order.
-        close: closes its files.
-        reader: of split binary, for what only its layout tells.
+        blocks: blocks of the split, in order.
+        close: closes the files.
+        reader: reader of split binary, for checks of its layout; None for other formats.
     """
 
     name: str
@@ -58,10 +58,10 @@ class RowSource:
 def open_sources(
     root: Path, split: str, spec: FeatureSpec
 ) -> tuple[list[RowSource], list[DatasetError]]:
-    """Opens a split in every format that is there.
+    """Opens a split in each of its formats.
 
     Returns:
-        What could be opened, and why the rest could not.
+        (opened formats, errors of the others).
     """
     sources, problems = [], []
     for is_present, open_one in (
@@ -143,7 +143,7 @@ def _open_parquet(root: Path, split: str, spec: FeatureSpec) -> RowSource:
         spec=spec,
         num_rows=reader.num_rows,
         blocks=tuple(blocks),
-        close=lambda: None,  # it opens a part for each row group anew
+        close=lambda: None,  # it opens a file anew for each row group
     )
 
 

@@ -24,12 +24,12 @@ _BASE_RATE_CHANGE, _BASE_RATE_SIGMAS = 0.2, 5.0
 """Base rates differ strongly: by a fifth, and by more than chance makes likely."""
 
 _CONSTANT_ROWS = 1000
-"""A numerical feature that never changes over so many rows is worth a warning."""
+"""Least number of rows for the warning that a numerical feature is constant."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Split:
-    """A split in the first format that was read completely."""
+    """Statistics of a split, and the names of its formats."""
 
     statistics: SplitStatistics
     num_rows: int
@@ -47,12 +47,12 @@ def check_splits(
     """Checks all rows (with `quick`, a sample of blocks).
 
     Args:
-        root: the dataset folder.
-        spec: the columns.
-        manifest: of the dataset, None where there is none.
-        declared: feature -> dtype, as feature_spec.yaml says.
+        root: folder of the dataset.
+        spec: columns of the dataset.
+        manifest: manifest of the dataset, or None.
+        declared: feature -> dtype that feature_spec.yaml declares.
         quick: read a sample.
-        findings: takes warnings and problems.
+        findings: receives warnings and problems.
 
     Returns:
         Lines of the report.
@@ -70,18 +70,18 @@ def check_splits(
             if split not in splits:
                 splits[split] = _Split(statistics, source.num_rows, [source.name])
             else:
-                one = splits[split]
-                if is_whole and one.statistics.num_rows == statistics.num_rows:
+                first = splits[split]
+                if is_whole and first.statistics.num_rows == statistics.num_rows:
                     findings.problems += compare(
                         f"{root}: {split}",
-                        (one.formats[0], one.statistics),
+                        (first.formats[0], first.statistics),
                         (source.name, statistics),
                     )
-                one.formats.append(source.name)
+                first.formats.append(source.name)
             if is_whole and manifest is not None:
                 _check_positives(root, split, source.name, statistics, manifest, findings)
         if not sources and not errors:
-            _miss_split(root, split, manifest, findings)
+            _report_missing(root, split, manifest, findings)
     if not splits:
         findings.problems.append(
             f"{root}: no split could be read, as split binary, parquet or binary records; is this "
@@ -152,7 +152,7 @@ def _check_positives(
         )
 
 
-def _miss_split(root: Path, split: str, manifest: Manifest | None, findings: Findings) -> None:
+def _report_missing(root: Path, split: str, manifest: Manifest | None, findings: Findings) -> None:
     if manifest is not None and manifest.rows.get(split):
         findings.problems.append(
             f"{root}: the {split} split is missing, the manifest says {manifest.rows[split]:,} "
@@ -178,7 +178,7 @@ def _check_layout(
         return
     columns = [(f.name, categorical_file(i)) for i, f in enumerate(source.spec.categorical)]
     columns += [(name, NUMERICAL_FILE) for name in source.spec.numerical[:1]]
-    ruled = {f.name: f.dtype.name for f in source.spec.categorical}
+    standard = {f.name: f.dtype.name for f in source.spec.categorical}
     for name, file in columns:
         stored = reader.dtypes[file].name
         if stored != declared.get(name, stored):
@@ -187,10 +187,10 @@ def _check_layout(
                 f"declares {declared[name]}; this project reads it, others would not: correct the "
                 "spec"
             )
-        elif stored != ruled.get(name, stored):
+        elif stored != standard.get(name, stored):
             findings.warnings.append(
                 f"{reader.paths[file]}: feature {name} is stored as {stored}, where the rule says "
-                f"{ruled[name]}; this project reads it, NVIDIA's loader would not ({split})"
+                f"{standard[name]}; this project reads it, NVIDIA's loader would not ({split})"
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics and bad values over the rows of a split."""
+"""Collects statistics and bad values of a split."""
 
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,17 @@ _REMEDY = (
 
 
 class SplitStatistics:
-    """Statistics of the rows seen so far, in constant memory.
-
-    Args:
-        spec: the columns.
+    """Statistics of the rows added so far, in constant memory.
 
     Attributes:
-        num_rows: rows seen.
-        positives: labels that are 1.
-        numerical_min: [M] float64, over finite values (so are max and mean).
-        numerical_max: [M] float64.
-        id_max: [F] int64, -1 before the first row.
-        id_zeros: [F] int64, rows with id 0.
-        id_sum: [F] uint64, modulo 2**64: equal rows, equal sums.
+        spec: columns of the dataset.
+        num_rows: number of rows.
+        positives: number of clicks.
+        numerical_min: [M] float64 minima of the finite values.
+        numerical_max: [M] float64 maxima of the finite values.
+        id_max: [F] int64 highest ids, -1 without rows.
+        id_zeros: [F] int64 number of rows with id 0.
+        id_sum: [F] uint64 sum of the ids modulo 2**64, to compare formats.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -49,7 +47,7 @@ class SplitStatistics:
 
     @property
     def base_rate(self) -> float:
-        """Share of clicks (NaN without rows)."""
+        """Fraction of clicks; nan without rows."""
         return self.positives / self.num_rows if self.num_rows else float("nan")
 
     @property
@@ -58,10 +56,7 @@ class SplitStatistics:
         return self._numerical_sum / np.maximum(self._numerical_finite, 1)
 
     def problems(self) -> list[str]:
-        """Returns a line per column and file with bad values.
-
-        It shows the first one, and how many there are.
-        """
+        """Returns the first bad value of each column and file."""
         lines = []
         for (name, path), (first, count) in self._bad.items():
             more = f" (and {count - 1:,} more rows)" if count > 1 else ""
@@ -69,7 +64,7 @@ class SplitStatistics:
         return lines
 
     def add(self, block: Block, columns: RawColumns) -> None:
-        """Takes a run of rows."""
+        """Adds the rows of a block."""
         self.num_rows += len(columns.label)
         label = columns.label
         # The common case, without temporaries of four times the size.
@@ -85,7 +80,7 @@ class SplitStatistics:
             self._add_ids(block, i, feature.name, feature.cardinality, ids)
 
     def _add_numerical(self, block: Block, values: npt.NDArray[Any]) -> None:
-        # NumPy may warn of a NaN even where `where` leaves it out.
+        # NumPy may warn of a NaN that `where` leaves out.
         with np.errstate(invalid="ignore"):
             wide = np.ascontiguousarray(values.T, np.float32)  # float16 is emulated, and slow
             finite = np.isfinite(wide)
@@ -133,12 +128,12 @@ class SplitStatistics:
 def compare(
     where: str, one: tuple[str, SplitStatistics], other: tuple[str, SplitStatistics]
 ) -> list[str]:
-    """Returns what differs between two formats of the same split.
+    """Lists the differences between two formats of the same split.
 
     Args:
-        where: folder and split, for the messages.
-        one: name of a format, and its figures.
-        other: the same of another format.
+        where: folder and split for the messages.
+        one: name and statistics of a format.
+        other: name and statistics of another format.
     """
     (one_name, first), (other_name, second) = one, other
     lines = []
