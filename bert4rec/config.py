@@ -12,7 +12,14 @@ from typing import Any, Literal
 
 from cuda_ext.row_rules import StatefulRowOptimizer
 from recsys.errors import UserError
-from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.settings import (
+    joined,
+    require_not_negative,
+    require_positive,
+    sections_from_dict,
+    setting,
+    to_dict,
+)
 from recsys.train.optimizers.precision import AmpDtype
 
 Activation = Literal["gelu", "relu"]
@@ -64,6 +71,7 @@ class ModelConfig:
             )
         for name in ("dropout", "attention_dropout"):
             _require_share(self, name, below_one=True)
+        require_not_negative(self, "init_std")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,9 +184,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         """Refuses negative rates."""
         require_positive(self, "decay_step", "accumulation_steps")
-        for name in ("lr", "gamma", "weight_decay", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise UserError(f"`{name}` must not be negative, got {getattr(self, name)}")
+        require_not_negative(self, "lr", "gamma", "weight_decay", "warmup_steps")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from cuda_ext.row_rules import RowOptimizer
 from recsys.errors import UserError
-from recsys.settings import joined, require_positive, sections_from_dict, setting, to_dict
+from recsys.settings import (
+    joined,
+    require_not_negative,
+    require_positive,
+    sections_from_dict,
+    setting,
+    to_dict,
+)
 from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
 from recsys.train.optimizers.precision import AmpDtype
 
@@ -239,17 +246,11 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Refuses negative learning rates and step counts."""
-        for name in (
-            "lr",
-            "warmup_factor",
-            "warmup_steps",
-            "decay_steps",
-            "decay_end_lr",
-            "embedding_weight_decay",
+        require_not_negative(
+            self, "lr", "embedding_lr", "warmup_factor", "warmup_steps", "decay_start_step",
+            "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
             "mlp_weight_decay",
-        ):
-            if getattr(self, name) < 0:
-                raise UserError(f"`{name}` must not be negative, got {getattr(self, name)}")
+        )  # fmt: skip
 
     @property
     def embedding_rule(self) -> RowOptimizer:
@@ -387,10 +388,7 @@ class RunConfig:
         for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
-        if self.test_after < 0 or self.benchmark_warmup_steps < 0:
-            raise UserError("`test_after` and `benchmark_warmup_steps` must not be negative")
-        if self.process_timeout < 0:
-            raise UserError(f"`process_timeout` must be 0 or more, got {self.process_timeout}")
+        require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
         sizes = self.inference_benchmark_batch_sizes

@@ -6,6 +6,7 @@ keys and keys of the log, so they differ between sections. `recsys.flags` makes 
 """
 
 import dataclasses
+import math
 import os
 import types
 import typing
@@ -138,6 +139,18 @@ def require_positive(section: Any, *names: str) -> None:
             raise UserError(f"`{name}` must be at least 1, got {getattr(section, name)}")
 
 
+def require_not_negative(section: Any, *names: str) -> None:
+    """Refuses values below 0; None is none.
+
+    Raises:
+        UserError: names the setting and the value.
+    """
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and value < 0:
+            raise UserError(f"`{name}` must not be negative, got {value}")
+
+
 def require_choices(
     section: Any, names: Mapping[str, Iterable[str]] = {}, separator: str = ", "
 ) -> None:
@@ -211,10 +224,13 @@ def section_from_dict(section: type[T], values: Mapping[str, Any]) -> T:
     """Builds a section from values under flag names, ignoring others.
 
     Raises:
-        UserError: a value is refused.
+        UserError: a value is refused; a number that is NaN or infinite always is.
     """
     names = {field.name for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if name in names}
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"`{name}` must be a finite number, got {value}")
     return section(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
 
 

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import socket
@@ -258,3 +259,14 @@ class Program:
         settings = self.model if model is None else model
         self.exit_code = call(self.program, *always, *settings, *arguments, stdin=stdin)
         return read_log(self.log_path)
+
+
+def put_nan(run: Path, group: str) -> None:
+    """Rewrites the checkpoints of a run with a NaN in a group, as a diverged run would leave it."""
+    from recsys.train.checkpoint import read_checkpoint, write_checkpoint
+
+    for folder in run.glob("step_*"):
+        stored = read_checkpoint(folder)
+        groups = {name: stored.tensors(name) for name in stored.groups()}
+        next(t for t in groups[group].values() if t.is_floating_point()).flatten()[-1] = math.nan
+        write_checkpoint(folder, groups, stored.state, stored.config)

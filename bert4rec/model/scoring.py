@@ -89,7 +89,7 @@ class ItemScorer:
     ) -> tuple[Tensor, Tensor]:
         """Ranks the true item of each history among all items.
 
-        An item is ahead if its score is higher, or equal and its number smaller.
+        Ties count against the true item, and so does a score that is NaN.
 
         Args:
             truth: [B] int64 item numbers, from 1.
@@ -109,15 +109,14 @@ class ItemScorer:
         for start, scores in blocks or self._blocks(size):
             inside = (column >= start) & (column < start + scores.shape[1])
             true[inside] = scores[rows[inside], column[inside] - start]
-        ahead = torch.zeros_like(truth)
+        ahead = torch.full_like(truth, -1)  # the true item is not below itself
         seen_ahead = torch.zeros_like(truth)
         for start, scores in blocks or self._blocks(size):
-            numbers = torch.arange(start, start + scores.shape[1], device=truth.device)
-            before = _is_ahead(scores, numbers, true.unsqueeze(1), column.unsqueeze(1))
-            ahead += before.sum(1)
+            is_ahead = ~(scores < true.unsqueeze(1))
+            ahead += is_ahead.sum(1)
             inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
             row, item = seen_row[inside], seen_item[inside] - 1 - start
-            seen_ahead.index_add_(0, row, before[row, item].to(torch.int64))
+            seen_ahead.index_add_(0, row, is_ahead[row, item].to(torch.int64))
         return ahead, ahead - seen_ahead
 
     def top(
@@ -191,13 +190,8 @@ class ItemScorer:
         return largest
 
 
-def _is_ahead(scores: Tensor, numbers: Tensor, true: Tensor, true_number: Tensor) -> Tensor:
-    """Compares scores with the true item's; smaller numbers win ties."""
-    return (scores > true) | ((scores == true) & (numbers < true_number))
-
-
 def rank_among(scores: Tensor) -> Tensor:
-    """Returns the rank of the first column; it loses ties.
+    """Returns the rank of the first column; ties as in `ItemScorer.ranks`.
 
     Args:
         scores: [B, 1 + S] scores of the true item, then of its negatives.
@@ -205,7 +199,7 @@ def rank_among(scores: Tensor) -> Tensor:
     Returns:
         [B] int64, from 0.
     """
-    return (scores[:, 1:] >= scores[:, :1]).sum(1)
+    return (~(scores[:, 1:] < scores[:, :1])).sum(1)
 
 
 def scorer_for(model: Bert4Rec, histories: Histories, *, causal: bool) -> ItemScorer:

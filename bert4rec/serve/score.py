@@ -140,7 +140,9 @@ class _RankCollector:
         """Adds the [B, K] items and scores of a response."""
         truth = self._truth[request.users]
         hit = items == truth[:, None]
-        self.served[request.users] = np.where(hit.any(1), hit.argmax(1), self._miss)
+        of_truth = np.take_along_axis(scores, hit.argmax(1)[:, None], 1)
+        ranks_served = (~(scores < of_truth)).sum(1) - 1  # the tie rule of `ItemScorer.ranks`
+        self.served[request.users] = np.where(hit.any(1), ranks_served, self._miss)
         met = np.array([t in h for t, h in zip(truth, request.histories, strict=True)])
         self.met_before += int(met.sum())
         if self._model is None:

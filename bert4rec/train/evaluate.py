@@ -15,6 +15,8 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among
 from bert4rec.rules import mask_item, max_history_length
 from recsys.data.sequences import Sequences
+from recsys.errors import DivergenceError
+from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 
@@ -60,6 +62,9 @@ def rank_split(
         precision: precision of the forward pass.
         device: device of the model.
         processes: each takes every world_size-th batch, and all get all ranks.
+
+    Raises:
+        DivergenceError: the model computes NaN or infinity.
     """
     model.eval()
     start_s = time.perf_counter()
@@ -69,10 +74,15 @@ def rank_split(
     names = ["full", "full_with_seen", *negatives]
     ranks = {name: np.zeros(sequences.num_users, np.int64) for name in names}
     stride = batch_size * processes.world_size
+    nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
         users = order[begin : begin + batch_size]
         with precision.autocast():
             scorer = _scorer_for_users(model, sequences, split, users, causal=causal, device=device)
+        computed = {"the vector of a history": scorer.vectors}
+        if begin < stride:
+            computed |= {"the vector of an item": scorer.items, "the bias of an item": scorer.bias}
+        nonfinite = nonfinite or find_nonfinite(computed)
         true = torch.from_numpy(truth[users].astype(np.int64)).to(device)
         with_seen, full = scorer.ranks(true, *seen_pairs(sequences, split, users, device))
         ranks["full"][users] = full.cpu().numpy()
@@ -81,6 +91,11 @@ def rank_split(
             others = torch.from_numpy(items[users].astype(np.int64)).to(device)
             scores = scorer.scores_of(torch.cat([true.unsqueeze(1), others], dim=1))
             ranks[name][users] = rank_among(scores).cpu().numpy()
+    if processes.any(nonfinite is not None):
+        raise DivergenceError(
+            f"{nonfinite or 'a vector'} is NaN or infinite, so no item can be ranked: the "
+            f"parameters have diverged. {ADVICE}"
+        )
     ranks = {name: processes.sum_integers(of_rank) for name, of_rank in ranks.items()}
     return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s))
 

@@ -20,15 +20,14 @@ def popularity_ranks(sequences: Sequences, split: Split) -> Ranks:
         split: `validation` or `test`.
 
     Returns:
-        [U] int64 from 0, among the items the user has not seen; the smaller number wins ties.
+        [U] int64 from 0, among the items the user has not seen; ties count against the true item.
     """
     cpu = torch.device("cpu")
     users = np.arange(sequences.num_users)
     training, _ = pack(sequences, known_windows(sequences, "train", users, _EVERYTHING), cpu)
     counts = np.bincount(training.numpy(), minlength=sequences.num_items + 1)[1:]
-    rank_of_item = np.empty(sequences.num_items + 1, np.int64)
-    rank_of_item[np.argsort(-counts, kind="stable") + 1] = np.arange(sequences.num_items)
-    ranks: Ranks = rank_of_item[true_items(sequences, split)]
+    of_truth = counts[true_items(sequences, split) - 1]
+    as_popular = sequences.num_items - np.searchsorted(np.sort(counts), of_truth)
     row, item = (pairs.numpy() for pairs in seen_pairs(sequences, split, users, cpu))
-    ahead = rank_of_item[item] < ranks[row]
-    return ranks - np.bincount(row[ahead], minlength=sequences.num_users)
+    seen_ahead = np.bincount(row[counts[item - 1] >= of_truth[row]], minlength=len(users))
+    return as_popular - 1 - seen_ahead

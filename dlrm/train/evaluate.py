@@ -13,7 +13,7 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.errors import DivergenceError
-from recsys.train.divergence import ADVICE
+from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.timing import synchronize
@@ -52,6 +52,9 @@ def score_split(
         device: device of the model.
         metrics_device: device on which the metrics are computed.
         processes: ranks that evaluate together; all get the same metrics.
+
+    Raises:
+        DivergenceError: a prediction is NaN or infinite.
     """
     model.eval()
     logits, labels = [], []
@@ -63,6 +66,11 @@ def score_split(
     synchronize(device)
     elapsed = time.perf_counter() - started
     all_logits = processes.gather(torch.cat(logits))
+    if find_nonfinite({"logits": all_logits}) is not None:
+        raise DivergenceError(
+            "a prediction is NaN or infinite: the parameters have diverged, or the split holds "
+            f"such numbers. {ADVICE}; check the data with python -m dataspec.verify"
+        )
     all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
     metrics = click_metrics(all_logits.to(metrics_device), all_labels.to(metrics_device))
     return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits))
@@ -83,5 +91,6 @@ def check_auc(metrics: ClickMetrics) -> None:
     if math.isnan(auc) or (error < 0.003 and abs(auc - 0.5) < 0.01):
         raise DivergenceError(
             f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "
-            f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}"
+            f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}; "
+            "check the data with python -m dataspec.verify"
         )

@@ -28,6 +28,7 @@ from torch import Tensor
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.settings import checked
+from recsys.train.divergence import find_nonfinite
 from recsys.train.processes import ALONE, Processes
 
 FORMAT = "recsys-recipes checkpoint"
@@ -132,7 +133,8 @@ class Checkpoint:
         """Reads tensors of a group and checks their shapes.
 
         Raises:
-            CheckpointError: the group or a tensor is not there or damaged, or a shape differs.
+            CheckpointError: the group or a tensor is not there or damaged, a shape differs, or a
+                value is NaN or infinite.
         """
         stored = self.tensors(group)
         for name, shape in shapes.items():
@@ -147,7 +149,14 @@ class Checkpoint:
                     f"{list(stored[name].shape)}, the model {list(shape)}; the model flags or "
                     "the dataset differ from those of the checkpoint"
                 )
-        return {name: stored[name] for name in shapes}
+        tensors = {name: stored[name] for name in shapes}
+        bad = find_nonfinite(tensors)
+        if bad is not None:
+            raise CheckpointError(
+                f"{self.path}: {group}, {bad}: holds values that are NaN or infinite, as of a run "
+                "that diverged; use an earlier checkpoint"
+            )
+        return tensors
 
     @torch.no_grad()
     def copy_into(

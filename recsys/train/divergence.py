@@ -2,7 +2,10 @@
 """Detects runs that learn nothing, and suggests remedies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
 
 from recsys.errors import DivergenceError
 
@@ -10,11 +13,12 @@ CONSTANT_LOSS_STEPS = 100
 """So many steps with the very same loss cannot be chance."""
 
 ADVICE = (
-    "Try a lower `lr` (a rate tuned for 32,768-row batches of the Terabyte set is 10 to 100 times "
-    "too high for small data), a longer `warmup_steps`, or `amp` off; check the data with "
-    "python -m dataspec.verify"
+    "Try a lower `lr` (a rate tuned for large batches is 10 to 100 times too high for small ones), "
+    "a longer `warmup_steps`, or `amp` off"
 )
 """Remedies for a run that learns nothing."""
+
+_CHUNK = 1 << 22
 
 
 class LossMonitor:
@@ -45,3 +49,19 @@ class LossMonitor:
                     "all labels seen are equal, or the network's output no longer depends on its "
                     f"input (dead ReLUs). {ADVICE}"
                 )
+
+
+@torch.no_grad()
+def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Returns the name of a tensor with NaN or infinity, or None.
+
+    Args:
+        tensors: name -> tensor of any shape, dtype and device.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            for chunk in torch.split(tensor.flatten(), _CHUNK):
+                # One pass without a temporary tensor; the minimum of a NaN is NaN.
+                if not all(torch.isfinite(bound) for bound in torch.aminmax(chunk)):
+                    return name
+    return None

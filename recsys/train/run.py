@@ -13,12 +13,14 @@ from typing import Generic
 
 import torch
 
+from recsys.errors import DivergenceError
 from recsys.train.allocator import keep_freed_memory
 from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
 from recsys.train.optimizers.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes
-from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, Training
+from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, SavedState, Training
 from recsys.train.run_log import RunLog
 from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 
@@ -174,11 +176,16 @@ class Run(Generic[BatchT]):
     def save(
         self, folder: CheckpointFolder, training: Training[BatchT], state: LoopState, is_best: bool
     ) -> None:
-        """Saves a checkpoint to resume from; every process must call it."""
-        if training.layout is not None:
-            training.layout.save(folder.folder, state, is_best)
-            return
+        """Saves a checkpoint to resume from; every process must call it.
+
+        Raises:
+            DivergenceError: a value is NaN or infinite; nothing was saved.
+        """
         with training.saved() as saved:
+            self._require_finite(saved, state)
+            if training.layout is not None:
+                training.layout.save(folder.folder, state, is_best)
+                return
             folder.save(
                 state.step,
                 saved.groups,
@@ -187,6 +194,15 @@ class Run(Generic[BatchT]):
                 is_best,
                 shards=saved.shards,
                 processes=self.machine.processes,
+            )
+
+    def _require_finite(self, saved: SavedState, state: LoopState) -> None:
+        bad = [find_nonfinite(tensors) for tensors in saved.groups.values()]
+        name = next((f" ({name})" for name in bad if name is not None), "")
+        if self.machine.processes.any(name != ""):
+            raise DivergenceError(
+                f"a parameter{name} is NaN or infinite after step {state.step}: the parameters "
+                f"have diverged and are not saved. {ADVICE}"
             )
 
     def _saver(

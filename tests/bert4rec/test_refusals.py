@@ -10,6 +10,7 @@ import pytest
 from bert4rec.config import Bert4RecConfig
 from recsys.data.manifest import Manifest
 from recsys.train.checkpoint import write_checkpoint
+from tests import harness
 from tests.bert4rec.conftest import raw_id, write_other_dataset
 
 FLAGS = [
@@ -25,6 +26,11 @@ FLAGS = [
     (["--dupe_factor=0"], "--dupe_factor must be at least 1"),
     (["--min_user_count=2"], "--min_user_count must be at least 3, got 2"),
     (["--lr=-1"], "--lr must not be negative"),
+    (["--lr=nan"], "--lr must be a finite number, got nan"),
+    (["--weight_decay=inf"], "--weight_decay must be a finite number, got inf"),
+    (["--min_rating=nan"], "--min_rating must be a finite number, got nan"),
+    (["--clip_norm=-5"], "--clip_norm must be positive, got -5"),
+    (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--decay_step=0"], "--decay_step must be at least 1"),
     (["--num_epochs=0"], "--num_epochs must be at least 1"),
     (["--patience=0"], "--patience must be at least 1"),
@@ -144,6 +150,7 @@ CHECKPOINTS = [
     (flip_a_bit, [], "its checksum differs"),
     (no_weights, [], "model.safetensors: missing"),
     (shutil.rmtree, [], "no checkpoint here"),
+    (lambda folder: harness.put_nan(folder, "model"), [], "holds values that are NaN or infinite"),
     (of_another_model, [], "not a checkpoint of BERT4Rec"),
     (other_catalogue, [], "was trained on 41 items"),
     (lambda folder: None, ["--emb_dim=8"], "the checkpoint has shape"),
@@ -194,6 +201,15 @@ def test_a_checkpoint_without_fingerprint_is_taken_by_its_items(
 
 def fingerprint(root):
     return Manifest.load(root).fingerprint
+
+
+def test_a_diverged_model_is_neither_ranked_nor_saved(program, dataset, tmp_path, capsys):
+    output = tmp_path / "run"
+    for schedule in (["--test_freq=1"], ["--max_steps=1"]):
+        program(f"--dataset_path={dataset}", f"--export_root={output}", "--lr=1e38", *schedule)
+        assert program.exit_code == 4
+        assert "is NaN or infinite" in capsys.readouterr().err
+        assert not list(output.glob("step_*/manifest.json"))
 
 
 HISTORIES = [

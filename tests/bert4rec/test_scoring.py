@@ -44,11 +44,22 @@ def test_ranks_equal_sorting_whatever_the_blocks(max_scores, levels):
     everything, unseen = q.ranks(TRUTH, *SEEN, max_scores)
     scores = plain_scores(q)
     for row in range(4):
-        # Best first; equal scores by item number.
-        order = sorted(range(1, 12), key=lambda i, row=row: (-float(scores[row, i - 1]), i))
         seen = {int(i) for r, i in zip(*SEEN, strict=True) if r == row}
-        assert int(everything[row]) == order.index(int(TRUTH[row]))
-        assert int(unseen[row]) == [i for i in order if i not in seen].index(int(TRUTH[row]))
+        true = int(TRUTH[row])
+        ahead = {i for i in range(1, 12) if scores[row, i - 1] >= scores[row, true - 1]} - {true}
+        assert int(everything[row]) == len(ahead)
+        assert int(unseen[row]) == len(ahead - seen)
+
+
+@pytest.mark.parametrize("max_scores", [1, 1000])
+def test_a_score_that_is_nan_never_helps(max_scores):
+    q = scorer()
+    q.bias[4] = math.nan  # item 5, the truth of history 2
+    everything, _ = q.ranks(TRUTH, *SEEN, max_scores)
+    assert int(everything[2]) == 10
+    before, _ = scorer().ranks(TRUTH, *SEEN, max_scores)
+    assert (everything >= before).all()
+    assert rank_among(torch.tensor([[math.nan, 1.0, 2.0], [1.0, math.nan, 0.0]])).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("max_scores", [1, 12, 1000])

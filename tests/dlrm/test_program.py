@@ -233,3 +233,13 @@ def test_shuffled_labels_are_called_guessing(program, tmp_path, capsys):
     program(f"--dataset={tmp_path}")
     assert program.exit_code == 4
     assert "the model is guessing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("layout", ["native", "nvidia"])
+def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, capsys, layout):
+    folder = tmp_path / "run"
+    program(f"--dataset={dataset}", "--lr=1e38", "--max_steps=1", f"--checkpoint_format={layout}",
+            f"--save_checkpoint_path={folder}")  # fmt: skip
+    assert program.exit_code == 4
+    assert "is NaN or infinite" in capsys.readouterr().err
+    assert not [path for path in folder.rglob("*") if path.is_file()]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from absl import flags
 
+from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
 
 FLAGS = [
@@ -23,6 +24,9 @@ FLAGS = [
     (["--max_steps=0"], "--max_steps must be at least 1"),
     (["--print_freq=0"], "--print_freq must be at least 1"),
     (["--lr=-1"], "--lr must not be negative"),
+    (["--lr=nan"], "--lr must be a finite number, got nan"),
+    (["--embedding_lr=-1"], "--embedding_lr must not be negative, got -1"),
+    (["--loss_scale=inf"], "--loss_scale must be a finite number, got inf"),
     (["--warmup_factor=-1"], "--warmup_factor must not be negative"),
     (["--loss_scale=0"], "--loss_scale must be positive"),
     (["--dropout=1"], r"--dropout must lie in \[0, 1\)"),
@@ -155,6 +159,8 @@ def lose_state(folder):
 CHECKPOINTS = [
     (change_table, [], "embedding_1.safetensors: missing or cut short"),
     (other_format, [], "format version 7"),
+    (lambda f: harness.put_nan(f, "mlp"), [], "layers.0.bias: holds values that are NaN"),
+    (lambda f: harness.put_nan(f, "embedding_1"), [], "embedding_1, weight: holds values that are"),
     (lose_state, [], "mlp.safetensors: missing"),
     (shutil.rmtree, [], "no checkpoint here"),
     (lambda f: None, ["--embedding_dim=4", "--bottom_mlp_sizes=16,4"], "the model [4, 16]"),
