@@ -179,8 +179,8 @@ setup(
         ),
         Extension(
             "cuda_ext._kernels",
-            sources=sources(CSRC, "*.cpp", "cpu/*.cpp", "*.cu"),
-            depends=sources(CSRC, "*.h", "cpu/*.h", "cuda/*.cuh", "kernels/*.h"),
+            sources=sources(CSRC, "**/*.cpp", "**/*.cu"),
+            depends=sources(CSRC, "**/*.h", "**/*.cuh"),
             language="c++",
             optional=True,  # no compiler: plain PyTorch takes over and says so
         ),

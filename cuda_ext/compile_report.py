@@ -140,7 +140,7 @@ def main(architectures: Sequence[str]) -> int:
     """Compiles, prints the table, and returns the exit status."""
     usages = []
     try:
-        for source in sorted(CSRC.glob("*.cu")):
+        for source in sorted(CSRC.rglob("*.cu")):
             usages += parse_usage(compile_source(source, architectures))
     except (FileNotFoundError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row optimizers: the state, hyperparameters and formula of each.
 
-A row optimizer has its kernels in `csrc/update_rules.h`; everything else about it stands here.
+A row optimizer has its kernels in `csrc/update/rules.h`; everything else about it stands here.
 Letters: U distinct rows of a step, R rows of a table, D columns.
 """
 
@@ -55,7 +55,7 @@ class RowRule:
         apply: the formula, in plain PyTorch.
         row_state: names of the float32 tensors with one number per row.
         element_state: names of the float32 tensors with one number per element.
-        hyperparameters: names and values, in the order in which `csrc/update_rules.h` reads them.
+        hyperparameters: names and values, in the order in which `csrc/update/rules.h` reads them.
     """
 
     apply: Formula

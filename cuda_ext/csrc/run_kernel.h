@@ -3,7 +3,6 @@
 // the emulator of the CUDA kernels in its own build.
 #pragma once
 
-#include "backends.h"
 #include "tensor_arguments.h"
 
 #ifdef RECSYS_CUDA
@@ -69,52 +68,5 @@ inline bool runs_on_device([[maybe_unused]] const Tensor& tensor) {
 #define RECSYS_RUN(op, tensor, arguments) ::recsys::cpu::op(arguments)
 #define RECSYS_WORKSPACE_BYTES(query, tensor, arguments) ::recsys::cpu::query(arguments)
 #endif
-
-// Throws if a row lies outside the table. A device would have to be waited for: its kernels read
-// such rows as zeros and never write them.
-inline void check_rows([[maybe_unused]] const Tensor& rows, [[maybe_unused]] int64_t num_table_rows,
-                       [[maybe_unused]] const char* op) {
-#ifndef RECSYS_EMULATOR
-  if (rows.is_cuda()) {
-    return;
-  }
-  const int64_t bad =
-      cpu::find_bad_row(rows.data_ptr(), row_type_of(rows, op), rows.numel(), num_table_rows);
-  STD_TORCH_CHECK(bad < 0, op, ": the row at position ", bad, " is outside the table of ",
-                  num_table_rows, " rows");
-#endif
-}
-
-// The same for rows in ascending order: only the two ends can be outside.
-inline void check_sorted_rows([[maybe_unused]] const Tensor& rows,
-                              [[maybe_unused]] int64_t num_table_rows,
-                              [[maybe_unused]] const char* op) {
-#ifndef RECSYS_EMULATOR
-  if (rows.is_cuda() || rows.numel() == 0) {
-    return;
-  }
-  const IndexType type = row_type_of(rows, op);
-  STD_TORCH_CHECK(integer_at(rows.data_ptr(), type, 0) >= 0 &&
-                      integer_at(rows.data_ptr(), type, rows.numel() - 1) < num_table_rows,
-                  op, ": a row is outside the table of ", num_table_rows, " rows");
-#endif
-}
-
-// Checks bag offsets as far as that is possible without waiting for a device.
-inline const int64_t* bag_offsets_data(const Tensor& bag_offsets, const Tensor& beside,
-                                       int64_t count, const char* op) {
-  STD_TORCH_CHECK(bag_offsets.numel() >= 1, op, ": bag_offsets must hold one more than the bags");
-  const auto* offsets = optional_data<int64_t>(bag_offsets, beside, ScalarType::Long,
-                                               bag_offsets.numel(), op, "bag_offsets");
-  if (!bag_offsets.is_cuda()) {
-    const int64_t bags = bag_offsets.numel() - 1;
-    STD_TORCH_CHECK(offsets[0] == 0 && offsets[bags] == count, op,
-                    ": bag_offsets must run from 0 to the ", count, " lookups");
-    for (int64_t bag = 0; bag < bags; ++bag) {
-      STD_TORCH_CHECK(offsets[bag] <= offsets[bag + 1], op, ": bag_offsets fall after bag ", bag);
-    }
-  }
-  return offsets;
-}
 
 }  // namespace recsys

@@ -12,7 +12,7 @@
 #include <limits>
 #include <optional>
 
-#include "op_arguments.h"
+#include "dtypes.h"
 
 namespace recsys {
 

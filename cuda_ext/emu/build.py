@@ -32,7 +32,7 @@ def kernel_sources(package: Path = PACKAGE) -> list[Path]:
     Args:
         package: folder with `csrc` and `emu`, cuda_ext or a copy of it.
     """
-    return [*sorted((package / "emu").glob("*.cpp")), *sorted((package / "csrc").glob("*.cu"))]
+    return [*sorted((package / "emu").glob("*.cpp")), *sorted((package / "csrc").rglob("*.cu"))]
 
 
 def _digest(paths: Iterable[Path], flags: Sequence[str]) -> str:
@@ -117,7 +117,7 @@ def load() -> ctypes.CDLL:
         The library, for `set_seed` and `last_error`.
     """
     root = Path(torch.__file__).parent
-    ops = sorted((PACKAGE / "csrc").glob("*.cpp"))
+    ops = [PACKAGE / "csrc" / "registration.cpp", *sorted((PACKAGE / "csrc").glob("*/ops.cpp"))]
     flags = ("-DTORCH_TARGET_VERSION=0x020b000000000000", f"-isystem{root / 'include'}")
     library = link(
         [*compile_sources(ops, FOLDER, flags), *compile_sources(kernel_sources(), FOLDER)],

@@ -13,18 +13,20 @@ class Mutation(NamedTuple):
     text: str
     replacement: str
     launches: str
-    """The .cu file that compiles the kernel."""
+    """The .cu file that compiles the kernel, below cuda_ext/csrc."""
     driver: str
 
 
 def _interaction(name: str, file: str, text: str, replacement: str) -> Mutation:
-    path = f"kernels/interaction_{file}.h"
-    return Mutation(name, path, text, replacement, "launch_interaction", "interaction_driver")
+    path = f"interaction/cuda/{file}.cuh"
+    return Mutation(
+        name, path, text, replacement, "interaction/cuda/launch.cu", "interaction_driver"
+    )
 
 
 def _update(name: str, file: str, text: str, replacement: str) -> Mutation:
-    path = f"kernels/embedding_{file}.h"
-    return Mutation(name, path, text, replacement, "launch_update", "embedding_driver")
+    path = f"update/cuda/{file}.cuh"
+    return Mutation(name, path, text, replacement, "update/cuda/launch.cu", "embedding_driver")
 
 
 MUTATIONS = (
@@ -85,25 +87,25 @@ MUTATIONS = (
     ),
     _update(
         "overflow is not looked at",
-        "update",
+        "chunks",
         "arguments.overflow != nullptr && *arguments.overflow",
         "false",
     ),
     _update(
         "the sum of a crossing segment begins one chunk late",
-        "fix_up",
+        "crossing",
         "add_heads<Width>(chunk_sums.heads, segment.first_chunk + 1,",
         "add_heads<Width>(chunk_sums.heads, segment.first_chunk + 2,",
     ),
     _update(
         "chunk sums in the place of the next chunk",
-        "update",
+        "chunks",
         "chunk * dim + column, part",
         "(chunk + 1) * dim + column, part",
     ),
     _update(
         "no barrier before the slices of a long segment are added",
-        "fix_up",
+        "crossing",
         "arguments.dim, team);\n  __syncthreads();\n  target",
         "arguments.dim, team);\n  target",
     ),
@@ -115,16 +117,16 @@ MUTATIONS = (
     ),
     _update(
         "idle lanes store beyond the row",
-        "update",
+        "chunks",
         "has_columns = column < arguments.dim",
         "has_columns = true",
     ),
     Mutation(
         "a row beyond the table is read",
-        "kernels/embedding_lookup.h",
+        "lookup/cuda/gather.cuh",
         "!is_row(row, arguments.num_table_rows)",
         "row < 0",
-        "launch_lookup",
+        "lookup/cuda/launch.cu",
         "embedding_driver",
     ),
 )

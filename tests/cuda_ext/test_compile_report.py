@@ -46,7 +46,9 @@ def test_table_has_a_column_for_each_architecture():
 def test_lookup_kernels_compile_without_spills():
     if shutil.which("nvcc") is None or shutil.which("c++filt") is None:
         pytest.skip("no CUDA compiler")
-    text = compile_report.compile_source(compile_report.CSRC / "launch_lookup.cu", ["90"])
+    text = compile_report.compile_source(
+        compile_report.CSRC / "lookup" / "cuda" / "launch.cu", ["90"]
+    )
     usages = compile_report.parse_usage(text)
     assert any(usage.kernel.startswith("gather_rows<") for usage in usages)
     assert compile_report.violations(usages) == []

@@ -26,10 +26,10 @@ def _needs_compiler():
 
 def run_driver(driver: str, package: Path, mutated: str = "") -> subprocess.CompletedProcess[str]:
     """Runs a driver with the kernels of a package; those not of `mutated` are the project's own."""
-    own = [source for source in build.kernel_sources() if source.stem != mutated]
+    own = [s for s in build.kernel_sources() if not (mutated and s.match(mutated))]
     objects = build.compile_sources([DRIVERS / f"{driver}.cpp", *own], FOLDER, FLAGS)
     if mutated:
-        source = package / "csrc" / f"{mutated}.cu"
+        source = package / "csrc" / mutated
         objects += build.compile_sources([source], package / "objects", FLAGS, package=package)
     program = build.link(objects, (package / driver) if mutated else (FOLDER / driver), FLAGS)
     return subprocess.run([program], capture_output=True, text=True, check=False, timeout=600)

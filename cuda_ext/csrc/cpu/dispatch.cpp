@@ -3,7 +3,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "../backends.h"
 #include "kernel_table.h"
 
 namespace recsys::cpu {

@@ -2,23 +2,17 @@
 // The CPU kernels of one instruction set, behind function pointers, and the choice among them.
 #pragma once
 
-#include <cstdint>
-
-#include "../op_arguments.h"
-#include "embedding_kernels_table.h"
+#include "../interaction/cpu/table.h"
+#include "../lookup/cpu/table.h"
+#include "../update/cpu/table.h"
 
 namespace recsys::cpu {
-
-// Each works on the samples [begin, end), so that threads share a batch.
-struct InteractionKernels {
-  void (*forward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
-  void (*backward)(const InteractionArguments& arguments, int64_t begin, int64_t end);
-};
 
 struct KernelTable {
   const char* name;
   InteractionKernels interaction;
-  EmbeddingKernels embedding;
+  LookupKernels lookup;
+  UpdateKernels update;
 };
 
 // Built from kernels_<name>.cpp, each with the compiler flags of its instruction set.
@@ -31,5 +25,8 @@ extern const KernelTable avx512_kernels;
 // Returns the best kernels this CPU runs. RECSYS_CPU_KERNELS=portable|avx2|avx512 asks for others,
 // to test them or to bisect a problem; std::runtime_error where the CPU lacks what it names.
 const KernelTable& kernels();
+
+// Returns the instruction set that the kernels run with: "avx512", "avx2" or "portable".
+const char* instruction_set();
 
 }  // namespace recsys::cpu

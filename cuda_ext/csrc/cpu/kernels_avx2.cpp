@@ -7,15 +7,18 @@
 
 #define RECSYS_ISA avx2
 #define RECSYS_VECTOR_BYTES 32
-#include "embedding_kernels.h"
-#include "interaction_kernels.h"
+#include "../interaction/cpu/kernels.h"
+#include "../lookup/cpu/kernels.h"
+#include "../update/cpu/kernels.h"
+#include "kernel_table.h"
 
 namespace recsys::cpu {
 
 const KernelTable avx2_kernels = {
     "avx2",
     avx2::kInteractionKernels,
-    avx2::kEmbeddingKernels,
+    avx2::kLookupKernels,
+    avx2::kUpdateKernels,
 };
 
 }  // namespace recsys::cpu

@@ -7,15 +7,18 @@
 
 #define RECSYS_ISA avx512
 #define RECSYS_VECTOR_BYTES 64
-#include "embedding_kernels.h"
-#include "interaction_kernels.h"
+#include "../interaction/cpu/kernels.h"
+#include "../lookup/cpu/kernels.h"
+#include "../update/cpu/kernels.h"
+#include "kernel_table.h"
 
 namespace recsys::cpu {
 
 const KernelTable avx512_kernels = {
     "avx512",
     avx512::kInteractionKernels,
-    avx512::kEmbeddingKernels,
+    avx512::kLookupKernels,
+    avx512::kUpdateKernels,
 };
 
 }  // namespace recsys::cpu

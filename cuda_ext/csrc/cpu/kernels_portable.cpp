@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #define RECSYS_ISA portable
 #define RECSYS_VECTOR_BYTES 16
-#include "embedding_kernels.h"
-#include "interaction_kernels.h"
+#include "../interaction/cpu/kernels.h"
+#include "../lookup/cpu/kernels.h"
+#include "../update/cpu/kernels.h"
+#include "kernel_table.h"
 
 namespace recsys::cpu {
 
 const KernelTable portable_kernels = {
     "portable",
     portable::kInteractionKernels,
-    portable::kEmbeddingKernels,
+    portable::kLookupKernels,
+    portable::kUpdateKernels,
 };
 
 }  // namespace recsys::cpu

@@ -4,14 +4,21 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace recsys::cpu {
 
-// Calls body(begin, end) on pieces of [0, count), each of `grain` or more, on several threads.
+// Calls body(begin, end) on ranges of [0, count), each of `grain` or more, on several threads.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count > 0) torch::stable::parallel_for(0, count, grain, body);
+}
+
+// Returns the number of lookups, of rows of `dim` columns, that are worth a thread of their own.
+inline int64_t lookups_per_task(int64_t dim) {
+  constexpr int64_t kBytesPerTask = 64 << 10;
+  return kBytesPerTask / (4 * std::clamp<int64_t>(dim, 1, 4096));
 }
 
 inline int num_threads() { return static_cast<int>(torch::stable::get_num_threads()); }

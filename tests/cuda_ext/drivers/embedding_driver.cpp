@@ -11,7 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "backends.h"
+#include "lookup/kernels.h"
+#include "update/kernels.h"
 
 extern "C" void emulator_set_seed(unsigned long long seed);
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backends.h"
 #include "cuda/intrinsics.cuh"
+#include "interaction/kernels.h"
 
 namespace {
 

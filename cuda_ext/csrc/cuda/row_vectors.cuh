@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows as vectors. A team of 2^k lanes of one warp shares a row; each lane takes Width neighbouring
+// columns, so that a row of a few columns does not idle the other lanes of the warp.
+#pragma once
+
+#include <cstring>
+
+#include "../dtypes.h"
+#include "intrinsics.cuh"
+
+namespace recsys::kernels {
+
+constexpr int kWarpLanes = 32;
+constexpr int kBlockThreads = 256;
+
+// Width neighbouring elements of a row, moved by loads and stores of up to 16 bytes.
+template <typename T, int Width>
+struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) RowPart {
+  T values[Width];
+};
+
+template <int Width, typename T>
+__device__ __forceinline__ RowPart<T, Width> load_part(const T* row, int64_t column) {
+  using Part = RowPart<T, Width>;
+  if constexpr (sizeof(Part) < sizeof(Vector)) {
+    return *reinterpret_cast<const Part*>(row + column);
+  } else {
+    Part part;
+#pragma unroll
+    for (size_t i = 0; i < sizeof(Part); i += sizeof(Vector)) {
+      const Vector vector = load_vector(row + column + i / sizeof(T));
+      memcpy(part.values + i / sizeof(T), &vector, sizeof(Vector));
+    }
+    return part;
+  }
+}
+
+template <typename T, int Width>
+__device__ __forceinline__ void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
+  if constexpr (sizeof(part) < sizeof(Vector)) {
+    *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
+  } else {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(part); i += sizeof(Vector)) {
+      Vector vector;
+      memcpy(&vector, part.values + i / sizeof(T), sizeof(Vector));
+      store_vector(row + column + i / sizeof(T), vector);
+    }
+  }
+}
+
+// Row numbers of either width. The branch is the same for every thread of a launch.
+struct RowNumbers {
+  const void* data;
+  bool wide;
+
+  __device__ __forceinline__ int64_t operator[](int64_t position) const {
+    return wide ? static_cast<const int64_t*>(data)[position]
+                : static_cast<const int32_t*>(data)[position];
+  }
+};
+
+__device__ __forceinline__ RowNumbers row_numbers(const void* data, IndexType type) {
+  return {data, type == IndexType::kInt64};
+}
+
+__device__ __forceinline__ bool is_row(int64_t row, int64_t num_table_rows) {
+  return row >= 0 && row < num_table_rows;
+}
+
+// The number of a thread among the teams of a launch.
+struct Team {
+  int lanes;        // of a team: a power of two, at most a warp
+  int lane;         // of this thread in its team
+  int in_block;     // number of this team in its block
+  int block_teams;  // teams of a block
+  int block;        // of this thread
+
+  __device__ __forceinline__ explicit Team(int lanes_of_team)
+      : lanes(lanes_of_team),
+        lane(static_cast<int>(threadIdx.x) & (lanes_of_team - 1)),
+        in_block(static_cast<int>(threadIdx.x) / lanes_of_team),
+        block_teams(static_cast<int>(blockDim.x) / lanes_of_team),
+        block(static_cast<int>(blockIdx.x)) {}
+
+  // Number of this team in the launch.
+  __device__ __forceinline__ int64_t index() const {
+    return static_cast<int64_t>(block) * block_teams + in_block;
+  }
+
+  // Sum over the lanes of the team. All lanes of the warp must come here together.
+  template <typename T>
+  __device__ __forceinline__ T sum(T value) const {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      value += __shfl_xor_sync(kAllLanes, value, distance);
+    }
+    return value;
+  }
+};
+
+}  // namespace recsys::kernels

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dot interaction of one sample after the other, forward and backward.
+//
+// Both are products of small matrices. With X the N x D vectors of a sample, forward is the lower
+// triangle of X X^T: outer products of the columns of X, so that sums lie along the rows of the
+// result and any D will do. Backward is (L + L^T) X, with L the triangle of the gradient.
+#pragma once
+
+#include "../../cpu/vector.h"
+#include "rows.h"
+#include "table.h"
+#include "tiles.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+constexpr int kMaxOutput = kMaxDim + kMaxVectors * (kMaxVectors + 1) / 2;
+
+// Numbers of a sample that both directions need.
+struct SampleShape {
+  int num_vectors;
+  int dim;
+  int diagonal;  // 1 with self_interaction, else 0
+
+  explicit SampleShape(const InteractionArguments& arguments)
+      : num_vectors(arguments.num_vectors),
+        dim(arguments.dim),
+        diagonal(arguments.self_interaction ? 1 : 0) {}
+
+  // Products in row i of the triangle, and where it begins in the output.
+  int row_length(int i) const { return i + diagonal; }
+  int row_start(int i) const { return dim + i * (i - 1) / 2 + i * diagonal; }
+  int output_length() const { return row_start(num_vectors); }
+};
+
+// columns[d][i] = rows[i][d], with zeros from N up to `stride`; D is rounded up.
+template <typename T>
+void transpose_rows(const T* const* rows, int num_vectors, int dim, T* columns, int stride) {
+  for (int i = 0; i < num_vectors; i += kLanes<T>) {
+    for (int d = 0; d < dim; d += kLanes<T>) {
+      Vector<T> square[kLanes<T>];
+      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
+        square[k] = i + k < num_vectors ? load(rows[i + k] + d) : Vector<T>{};
+      }
+      transpose<T>(square);
+      RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k)
+          store(columns + (d + k) * stride + i, square[k]);
+    }
+  }
+}
+
+// matrix = L + L^T, [N rounded up][stride], where row i of L is row i of the triangle.
+template <typename T>
+void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, int stride) {
+  constexpr int kSide = kLanes<T>;
+  const Vector<T> lanes = lane_numbers<T>(LaneSequence<T>{});
+  for (int i = 0; i < shape.num_vectors; i += kSide) {
+    for (int j = 0; j <= i; j += kSide) {
+      Vector<T> lower[kSide];
+      Vector<T> upper[kSide];
+      RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
+        const int length = i + k < shape.num_vectors ? shape.row_length(i + k) - j : 0;
+        lower[k] = upper[k] = Vector<T>{};
+        if (length > 0) {
+          const Vector<T> row = load(gradient + shape.row_start(i + k) + j);
+          lower[k] = upper[k] = lanes < broadcast(static_cast<T>(length)) ? row : Vector<T>{};
+        }
+      }
+      transpose<T>(upper);
+      RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
+        if (i == j) {
+          store(matrix + (i + k) * stride + i, lower[k] + upper[k]);
+        } else {
+          store(matrix + (i + k) * stride + j, lower[k]);
+          store(matrix + (j + k) * stride + i, upper[k]);
+        }
+      }
+    }
+  }
+}
+
+template <typename Element, typename Stored>
+void interaction_forward(const InteractionArguments& arguments, int64_t begin, int64_t end) {
+  using T = Compute<Element>;
+  alignas(kCacheLine) T scratch[kMaxVectors * kMaxDim];
+  alignas(kCacheLine) T columns[kMaxDim * kMaxVectors];
+  alignas(kCacheLine) T products[kTileRows * kMaxVectors];
+  alignas(kCacheLine) T output[round_up(kMaxOutput, kLanes<T>) + kLanes<T>];
+  const T* rows[kMaxVectors];
+  PrefetchQueue queue;
+
+  const SampleShape shape(arguments);
+  const SampleReader<Element, Stored> reader(arguments);
+  const int stride = round_up(shape.num_vectors, kLanes<T>);
+  const StridedRows<const T> all_columns = {columns, stride};
+  const int first_row = 1 - shape.diagonal;
+  const int num_tiles = (shape.num_vectors - first_row + kTileRows - 1) / kTileRows;
+  const bool streaming =
+      streams<Element>(arguments.output, arguments.width, arguments.width, arguments.batch);
+
+  for (int64_t sample = begin; sample < end; ++sample) {
+    reader.read(sample, scratch, rows);
+    reader.add_to(queue, sample, end);
+    transpose_rows(rows, shape.num_vectors, shape.dim, columns, stride);
+    for (int d = 0; d < shape.dim; d += kLanes<T>) store(output + d, load(rows[0] + d));
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      // Tiles of full height: eight rows more need half a vector of columns more.
+      const int first = first_row + tile * kTileRows;
+      const int last =
+          first + kTileRows < shape.num_vectors ? first + kTileRows : shape.num_vectors;
+      multiply(
+          Product<T, StridedRows<const T>>{
+              {columns + first, stride}, all_columns, shape.dim, {products, kMaxVectors}, queue},
+          last - first, shape.row_length(last - 1));
+      for (int i = first; i < last; ++i) {
+        // Whole vectors: what is too much of one row is written over by the next.
+        T* const to = output + shape.row_start(i);
+        const T* const from = products + (i - first) * kMaxVectors;
+        for (int j = 0; j < shape.row_length(i); j += kLanes<T>) store(to + j, load(from + j));
+      }
+    }
+    queue.finish();
+    write_row(output, shape.output_length(), arguments.width, streaming,
+              static_cast<Element*>(arguments.output) + sample * arguments.width);
+  }
+  if (streaming) stream_fence();
+}
+
+template <typename Element, typename Stored>
+void interaction_backward(const InteractionArguments& arguments, int64_t begin, int64_t end) {
+  using T = Compute<Element>;
+  alignas(kCacheLine) T scratch[kMaxVectors * kMaxDim];
+  alignas(kCacheLine) T gradient[round_up(kMaxOutput, kLanes<T>) + kLanes<T>];
+  alignas(kCacheLine) T matrix[kMaxVectors * kMaxVectors];
+  alignas(kCacheLine) T result[kTileRows * kMaxDim];
+  const T* rows[kMaxVectors];
+  PrefetchQueue queue;
+
+  const SampleShape shape(arguments);
+  const SampleReader<Element, Stored> reader(arguments);
+  const int stride = round_up(shape.num_vectors, kLanes<T>);
+  const int num_tiles = (shape.num_vectors + kTileRows - 1) / kTileRows;
+  const int rest_columns = (shape.num_vectors - 1) * shape.dim;
+  const bool streaming = shape.dim % kLanes<T> == 0 &&
+                         streams<Element>(arguments.rest_gradient, arguments.rest_gradient_stride,
+                                          rest_columns, arguments.batch);
+
+  for (int64_t sample = begin; sample < end; ++sample) {
+    reader.read(sample, scratch, rows);
+    reader.add_to(queue, sample, end);
+    const Element* const from =
+        static_cast<const Element*>(arguments.gradient) + sample * arguments.width;
+    read_row(from, shape.output_length(), gradient);
+    if (sample + 1 < end) queue.add(from + arguments.width, arguments.width * sizeof(Element));
+    symmetric_matrix(gradient, shape, matrix, stride);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      const int first = shape.num_vectors * tile / num_tiles;  // tiles of about the same height
+      const int last = shape.num_vectors * (tile + 1) / num_tiles;
+      multiply(
+          Product<T, const T* [kMaxVectors]> {
+            {matrix + first, stride}, rows, shape.num_vectors, {result, kMaxDim}, queue
+          },
+          last - first, shape.dim);
+      if (first == 0) {
+        for (int d = 0; d < shape.dim; d += kLanes<T>) {
+          store(result + d, load(result + d) + load(gradient + d));
+        }
+      }
+      for (int i = first; i < last; ++i) {
+        Element* const to = i == 0 ? static_cast<Element*>(arguments.first_gradient) +
+                                         sample * arguments.first_gradient_stride
+                                   : static_cast<Element*>(arguments.rest_gradient) +
+                                         sample * arguments.rest_gradient_stride +
+                                         int64_t{i - 1} * shape.dim;
+        write_row(result + (i - first) * kMaxDim, shape.dim, shape.dim, streaming && i > 0, to);
+      }
+    }
+    queue.finish();
+  }
+  if (streaming) stream_fence();
+}
+
+// Calls visit(element, stored) with values of the types that the arguments name.
+template <typename Visit>
+void with_interaction_types(const InteractionArguments& arguments, const Visit& visit) {
+  const bool is_gathered = arguments.table != nullptr;
+  const Dtype stored = is_gathered ? arguments.table_dtype : arguments.dtype;
+  const auto visit_stored = [&](auto element) {
+    if (stored == arguments.dtype) {
+      visit(element, element);
+    } else if (stored == Dtype::kFloat32) {
+      visit(element, float{});
+    } else {
+      visit(element, BFloat16{});
+    }
+  };
+  switch (arguments.dtype) {
+    case Dtype::kFloat32:
+      return visit_stored(float{});
+    case Dtype::kFloat16:
+      return visit_stored(Half{});
+    case Dtype::kBFloat16:
+      return visit_stored(BFloat16{});
+    case Dtype::kFloat64:
+      return visit(double{}, double{});
+  }
+}
+
+inline void interaction_forward_range(const InteractionArguments& arguments, int64_t begin,
+                                      int64_t end) {
+  with_interaction_types(arguments, [&](auto element, auto stored) {
+    interaction_forward<decltype(element), decltype(stored)>(arguments, begin, end);
+  });
+}
+
+inline void interaction_backward_range(const InteractionArguments& arguments, int64_t begin,
+                                       int64_t end) {
+  with_interaction_types(arguments, [&](auto element, auto stored) {
+    interaction_backward<decltype(element), decltype(stored)>(arguments, begin, end);
+  });
+}
+
+constexpr InteractionKernels kInteractionKernels = {interaction_forward_range,
+                                                    interaction_backward_range};
+
+}  // namespace recsys::cpu::RECSYS_ISA

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../../cpu/kernel_table.h"
+#include "../../cpu/parallel.h"
+
+namespace recsys::cpu {
+namespace {
+
+// Samples that a thread takes at least: starting one costs some ten microseconds.
+int64_t grain(const InteractionArguments& arguments) {
+  constexpr int64_t kMultiplicationsPerThread = 1 << 20;
+  const int64_t of_sample = int64_t{arguments.num_vectors} * arguments.num_vectors * arguments.dim;
+  return 1 + kMultiplicationsPerThread / of_sample;
+}
+
+}  // namespace
+
+void dot_interaction(const InteractionArguments& arguments) {
+  const InteractionKernels& chosen = kernels().interaction;
+  parallel_for(arguments.batch, grain(arguments),
+               [&](int64_t begin, int64_t end) { chosen.forward(arguments, begin, end); });
+}
+
+void dot_interaction_backward(const InteractionArguments& arguments) {
+  const InteractionKernels& chosen = kernels().interaction;
+  parallel_for(arguments.batch, grain(arguments),
+               [&](int64_t begin, int64_t end) { chosen.backward(arguments, begin, end); });
+}
+
+}  // namespace recsys::cpu

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small matrix products with their sums in registers, and transposes in registers.
+#pragma once
+
+#include "../../cpu/prefetch_queue.h"
+#include "../../cpu/vector.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+// The sums of a tile, a row of operands and a broadcast must fit the registers: 32 with AVX-512,
+// else 16.
+constexpr int kTileRows = kVectorBytes == 64 ? 8 : 6;
+
+// Columns that fill half a vector of AVX-512 or less: half a vector costs half as much on CPUs
+// whose units are 256 bits wide, and as much on others.
+constexpr int kNarrowestBytes = kVectorBytes == 64 ? 32 : kVectorBytes;
+
+constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Rows at equal distances; an array of pointers serves where they are not.
+template <typename T>
+struct StridedRows {
+  T* first;
+  int stride;
+
+  T* operator[](int k) const { return first + static_cast<int64_t>(k) * stride; }
+};
+
+// A product to compute: result[r][c] = sum over k < depth of left[k][r] * right[k][c]. Right is
+// StridedRows<const T> or an array of pointers to rows.
+template <typename T, typename Right>
+struct Product {
+  StridedRows<const T> left;
+  const Right& right;
+  int depth;
+  StridedRows<T> result;
+  PrefetchQueue& queue;  // of what is to be prefetched meanwhile
+};
+
+// Sums of this many products are made before they are added up: a sum of 256 squares in one go errs
+// several times as much.
+constexpr int kSumBlock = 64;
+
+// Computes kRows rows and kColumns vectors of kBytes, from `column` on.
+template <int kRows, int kColumns, int kBytes, typename T, typename Right>
+void multiply_tile(const Product<T, Right>& product, int column) {
+  using Sums = typename VectorOfBytes<T, kBytes>::type;
+  constexpr int kWidth = kBytes / sizeof(T);
+  const StridedRows<const T> left = product.left;
+  for (int begin = 0; begin < product.depth; begin += kSumBlock) {
+    const int end = product.depth < begin + kSumBlock ? product.depth : begin + kSumBlock;
+    Sums sums[kRows][kColumns];
+    RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] = Sums{};
+    }
+    for (int k = begin; k < end; ++k) {
+      if (k % 2 == 0) product.queue.step();
+      Sums operands[kColumns];
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+        memcpy(&operands[c], product.right[k] + column + c * kWidth, kBytes);
+      }
+      RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+        const Sums factor = left[k][r] - Sums{};
+        RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) sums[r][c] += factor * operands[c];
+      }
+    }
+    RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+      RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
+        T* const result = product.result[r] + column + c * kWidth;
+        Sums before = {};
+        if (begin > 0) memcpy(&before, result, kBytes);
+        sums[r][c] += before;
+        memcpy(result, &sums[r][c], kBytes);
+      }
+    }
+  }
+}
+
+// Computes 1 <= num_rows <= kRows rows and num_columns, rounded up to what vectors hold.
+template <typename T, typename Right, int kRows = kTileRows>
+void multiply(const Product<T, Right>& product, int num_rows, int num_columns) {
+  if constexpr (kRows > 1) {
+    if (num_rows < kRows) return multiply<T, Right, kRows - 1>(product, num_rows, num_columns);
+  }
+  constexpr int kNarrowest = kNarrowestBytes / sizeof(T);
+  int column = 0;
+  for (; num_columns - column > 2 * kLanes<T> - kNarrowest; column += 2 * kLanes<T>) {
+    multiply_tile<kRows, 2, kVectorBytes>(product, column);
+  }
+  if (num_columns - column > kLanes<T> - kNarrowest) {
+    multiply_tile<kRows, 1, kVectorBytes>(product, column);
+    column += kLanes<T>;
+  }
+  if (kNarrowest < kLanes<T> && num_columns > column) {
+    multiply_tile<kRows, 1, kNarrowestBytes>(product, column);
+  }
+}
+
+// Lane l of the first result is a[l], or b[l - kDistance] where l has the bit kDistance; the second
+// result has the other half: 2x2 blocks of a and b change places.
+template <typename T, int kDistance, int... kLane>
+RECSYS_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
+  constexpr int kNumLanes = kLanes<T>;
+  const Vector<T> first =
+      __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane - kDistance : kLane)...);
+  b = __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane : kLane + kDistance)...);
+  a = first;
+}
+
+// Transposes a square of kLanes x kLanes in place.
+template <typename T, int kDistance = kLanes<T> / 2>
+RECSYS_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
+  if constexpr (kDistance > 0) {
+    RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
+      if ((k & kDistance) == 0) {
+        exchange<T, kDistance>(rows[k], rows[k + kDistance], LaneSequence<T>{});
+      }
+    }
+    transpose<T, kDistance / 2>(rows);
+  }
+}
+
+}  // namespace recsys::cpu::RECSYS_ISA

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient of the dot interaction on the tensor cores: (S + Sᵀ) X of a sample by one warp, where S
+// holds the gradients of the pairs. X goes from memory to registers alone.
+//
+// Which column of X stands in which column of a tile is free to choose. Lane 4 g + t loads 16
+// neighbouring bytes of the rows that the tensor core expects from it, in the g-th place of a group
+// of 8; its k-th number then is column g of tile k, and the results that end up in a lane are
+// neighbouring columns again, stored 16 bytes at a time.
+#pragma once
+
+#include "vectors.cuh"
+
+namespace recsys::kernels {
+
+// Gradient of the product of two vectors, twice that where they are the same one.
+template <typename Element>
+__device__ __forceinline__ float pair_gradient(SharedPointer<Element> gradient,
+                                               const InteractionArguments& arguments, int a,
+                                               int b) {
+  const int row = a > b ? a : b;
+  const int column = a > b ? b : a;
+  if (row >= arguments.num_vectors || (row == column && !arguments.self_interaction)) {
+    return 0;
+  }
+  const Element value =
+      gradient[arguments.dim + pair_index(row, column, arguments.self_interaction)];
+  return row == column ? 2 * convert<float>(value) : convert<float>(value);
+}
+
+// The vector that part `part` of a step's operand comes from.
+template <typename Element>
+__device__ __forceinline__ int vector_of(int step, int part, int lane) {
+  constexpr int kPer = kPerRegister<Element>;
+  return 8 * kPer * step + kPer * (lane % 4) + part % kPer + 4 * kPer * (part / kPer);
+}
+
+// One register of the left operand: gradients of the pairs of `row` and the vectors of a step.
+template <typename Element>
+__device__ __forceinline__ uint32_t pair_gradients(SharedPointer<Element> gradient,
+                                                   const InteractionArguments& arguments, int row,
+                                                   int step, int half, int lane) {
+  constexpr int kPer = kPerRegister<Element>;
+  const int vector = vector_of<Element>(step, half * kPer, lane);
+  const float low = pair_gradient(gradient, arguments, row, vector);
+  if constexpr (kPer == 1) {
+    return round_to_tf32(low);
+  } else {
+    return pack_pair<Element>(low, pair_gradient(gradient, arguments, row, vector + 1));
+  }
+}
+
+// Number `i` of the rows of a step as the right operand.
+template <typename Element>
+__device__ __forceinline__ uint32_t operand_of_rows(const Vector (&rows)[2 * kPerRegister<Element>],
+                                                    int half, int i) {
+  if constexpr (kPerRegister<Element> == 1) {
+    return to_operand<Element>(rows[half].words[i]);
+  } else {
+    const uint32_t low = rows[2 * half].words[i / 2];
+    const uint32_t high = rows[2 * half + 1].words[i / 2];
+    return i % 2 == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
+  }
+}
+
+// Where row `vector` of the result goes.
+template <typename Element>
+__device__ __forceinline__ Element* result_row(const InteractionArguments& arguments,
+                                               int64_t sample, int vector) {
+  return vector == 0 ? static_cast<Element*>(arguments.first_gradient) +
+                           sample * arguments.first_gradient_stride
+                     : static_cast<Element*>(arguments.rest_gradient) +
+                           sample * arguments.rest_gradient_stride + (vector - 1) * arguments.dim;
+}
+
+template <typename Element>
+__device__ __forceinline__ Vector pack_vector(const float (&values)[kPerVector<Element>]) {
+  Vector vector;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kPerRegister<Element> == 1) {
+      vector.words[i] = __float_as_uint(values[i]);
+    } else {
+      vector.words[i] = pack_pair<Element>(values[2 * i], values[2 * i + 1]);
+    }
+  }
+  return vector;
+}
+
+// Stores 16 rows of the result from column `base` on. The first vector was copied to the output
+// too, and its gradient gets what came through the copy.
+template <typename Element>
+__device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Element>][4],
+                                            SharedPointer<Element> gradient,
+                                            const InteractionArguments& arguments, int64_t sample,
+                                            int block, int base, int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int vector = 16 * block + lane / 4 + 8 * (i / 2);
+    const int column = base + kPerVector<Element> * (lane % 4 * 2 + i % 2);
+    if (vector < arguments.num_vectors && column < arguments.dim) {
+      float values[kPerVector<Element>];
+#pragma unroll
+      for (int k = 0; k < kPerVector<Element>; ++k) {
+        values[k] = sums[k][i];
+        if (vector == 0) {
+          const Element copied = gradient[column + k];
+          values[k] += convert<float>(copied);
+        }
+      }
+      store_vector(result_row<Element>(arguments, sample, vector) + column,
+                   pack_vector<Element>(values));
+    }
+  }
+}
+
+// Sizes of the loops, for vectors in blocks of 16.
+template <typename Element, int kBlocks>
+struct BackwardShape {
+  static constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
+  static constexpr int kParts = 2 * kPerRegister<Element>;
+  static constexpr int kColumns = 8 * kPerVector<Element>;
+  // The result is made in strips: the weights of more blocks would not find room in registers.
+  static constexpr int kStripBlocks = kBlocks <= 2 ? 2 : 1;
+};
+
+template <typename Element, int kStripBlocks, int kSteps>
+__device__ __forceinline__ void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                             SharedPointer<Element> gradient,
+                                             const InteractionArguments& arguments, int strip,
+                                             int lane) {
+#pragma unroll
+  for (int i = 0; i < kStripBlocks * kSteps * 4; ++i) {
+    const int block = i / (kSteps * 4);
+    const int row = 16 * (strip + block) + lane / 4 + 8 * (i % 2);
+    weights[block][i / 4 % kSteps][i % 4] =
+        pair_gradients(gradient, arguments, row, i / 4 % kSteps, i % 4 / 2, lane);
+  }
+}
+
+// Makes a strip's columns [base, base + kColumns) from what a lane has of them.
+template <typename Element, int kStripBlocks, int kSteps, int kParts>
+__device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kParts],
+                                             const uint32_t (&weights)[kStripBlocks][kSteps][4],
+                                             SharedPointer<Element> gradient,
+                                             const InteractionArguments& arguments, int64_t sample,
+                                             int strip, int base, int lane) {
+#pragma unroll
+  for (int block = 0; block < kStripBlocks; ++block) {
+    float sums[kPerVector<Element>][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kPerVector<Element>; ++i) {
+        const uint32_t right[2] = {operand_of_rows<Element>(rows[step], 0, i),
+                                   operand_of_rows<Element>(rows[step], 1, i)};
+        multiply_add<Element>(sums[i], weights[block][step], right);
+      }
+    }
+    store_block<Element>(sums, gradient, arguments, sample, strip + block, base, lane);
+  }
+}
+
+template <typename Element, typename Table, int kBlocks>
+__global__ void interact_vectors_backward(InteractionArguments arguments) {
+  using Shape = BackwardShape<Element, kBlocks>;
+  constexpr int kSteps = Shape::kSteps;
+  constexpr int kParts = Shape::kParts;
+  constexpr int kStripBlocks = Shape::kStripBlocks;
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const SharedPointer<Element> gradient = dynamic_shared<Element>() + warp * arguments.width;
+  for (int64_t sample = static_cast<int64_t>(blockIdx.x) * kBlockWarps + warp;
+       sample < arguments.batch; sample += static_cast<int64_t>(gridDim.x) * kBlockWarps) {
+    const Element* given =
+        static_cast<const Element*>(arguments.gradient) + sample * arguments.width;
+    for (int column = lane * kPerVector<Element>; column < arguments.width;
+         column += kWarpSize * kPerVector<Element>) {
+      store_vector(gradient + column, load_vector(given + column));
+    }
+    VectorSource sources[kSteps][kParts];
+#pragma unroll
+    for (int i = 0; i < kSteps * kParts; ++i) {
+      const int vector = vector_of<Element>(i / kParts, i % kParts, lane);
+      sources[i / kParts][i % kParts] =
+          find_vector<Element, Table>(arguments, sample, vector, i == 0);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
+      uint32_t weights[kStripBlocks][kSteps][4];
+      find_weights<Element, kStripBlocks>(weights, gradient, arguments, strip, lane);
+#pragma unroll 1
+      for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
+        const int column = base + lane / 4 * kPerVector<Element>;
+        Vector rows[kSteps][kParts];
+#pragma unroll
+        for (int i = 0; i < kSteps * kParts; ++i) {
+          const VectorSource& source = sources[i / kParts][i % kParts];
+          rows[i / kParts][i % kParts] = to_elements(
+              load_stored_part<Element, Table>(source, column, arguments.dim), source.is_first);
+          if constexpr (sizeof(Table) > sizeof(Element) && kBlocks > 2) {
+            if (i % 8 == 7) {
+              __syncwarp();  // no more loads are under way than registers hold
+            }
+          }
+        }
+        make_columns<Element, kStripBlocks>(rows, weights, gradient, arguments, sample, strip, base,
+                                            lane);
+      }
+    }
+    __syncwarp();  // the next sample overwrites the gradients
+  }
+}
+
+}  // namespace recsys::kernels

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the vectors of a sample lie, and how a lane reads 16 bytes of one for the tensor cores.
+//
+// Element is the type that is multiplied, Table the type in which vectors 1..N-1 are stored. A warp
+// takes a sample. Lane 4 g + t, in the naming of the PTX manual: g is its row, t its place in it.
+#pragma once
+
+#include "../../cuda/intrinsics.cuh"
+#include "../kernels.h"
+
+namespace recsys::kernels {
+
+constexpr int kWarpSize = 32;
+constexpr int kBlockWarps = 4;  // samples that a block has under way
+
+// Elements in 16 bytes, and in a register of the tensor cores.
+template <typename Element>
+constexpr int kPerVector = static_cast<int>(16 / sizeof(Element));
+template <typename Element>
+constexpr int kPerRegister = static_cast<int>(4 / sizeof(Element));
+
+// Place of pair (row, column), column <= row, in the output after the first vector.
+__device__ __forceinline__ int pair_index(int row, int column, bool self_interaction) {
+  return row * (row + (self_interaction ? 1 : -1)) / 2 + column;
+}
+
+__device__ __forceinline__ int pair_count(int num_vectors, bool self_interaction) {
+  return num_vectors * (num_vectors + (self_interaction ? 1 : -1)) / 2;
+}
+
+// Row of the table that a vector is read from, or -1 where there is none.
+__device__ __forceinline__ int64_t table_row(const InteractionArguments& arguments, int64_t sample,
+                                             int vector) {
+  const int64_t position = sample * (arguments.num_vectors - 1) + vector - 1;
+  const int64_t row = arguments.row_type == IndexType::kInt64
+                          ? static_cast<const int64_t*>(arguments.rows)[position]
+                          : static_cast<const int32_t*>(arguments.rows)[position];
+  return row >= 0 && row < arguments.num_table_rows ? row : -1;
+}
+
+// A vector that a lane reads; null reads as zeros.
+struct VectorSource {
+  const char* data;
+  bool is_first;
+};
+
+// `may_be_first` is known when compiling: the other places of a lane need no code for vector 0.
+template <typename Element, typename Table>
+__device__ __forceinline__ VectorSource find_vector(const InteractionArguments& arguments,
+                                                    int64_t sample, int vector, bool may_be_first) {
+  if (may_be_first && vector == 0) {
+    const auto* first = static_cast<const Element*>(arguments.first);
+    return {reinterpret_cast<const char*>(first + sample * arguments.first_stride), true};
+  }
+  const Table* vectors = nullptr;
+  if (vector < arguments.num_vectors) {
+    if (arguments.rows == nullptr) {
+      vectors = static_cast<const Table*>(arguments.rest) + sample * arguments.rest_stride +
+                (vector - 1) * arguments.dim;
+    } else {
+      const int64_t row = table_row(arguments, sample, vector);
+      vectors =
+          row < 0 ? nullptr : static_cast<const Table*>(arguments.table) + row * arguments.dim;
+    }
+  }
+  return {reinterpret_cast<const char*>(vectors), false};
+}
+
+// kPerVector<Element> columns of a vector as they are stored: 16 bytes, or 32 of a wider table.
+template <typename Element, typename Table>
+struct StoredPart {
+  static constexpr int kVectors = static_cast<int>(sizeof(Table) / sizeof(Element));
+  Vector vectors[kVectors];
+};
+
+// Loads only: several of these are under way before the first is converted.
+template <typename Element, typename Table>
+__device__ __forceinline__ StoredPart<Element, Table> load_stored_part(const VectorSource& source,
+                                                                       int column, int dim) {
+  StoredPart<Element, Table> part = {};
+  if (source.data != nullptr && column < dim) {
+    const int size = static_cast<int>(source.is_first ? sizeof(Element) : sizeof(Table));
+    const char* address = source.data + column * size;
+    part.vectors[0] = load_vector(address);
+    if constexpr (StoredPart<Element, Table>::kVectors == 2) {
+      if (!source.is_first) {
+        part.vectors[1] = load_vector(address + sizeof(Vector));
+      }
+    }
+  }
+  return part;
+}
+
+// The part as Elements, gathered rows rounded to nearest even.
+template <typename Element, typename Table>
+__device__ __forceinline__ Vector to_elements(const StoredPart<Element, Table>& part,
+                                              bool is_first) {
+  if constexpr (StoredPart<Element, Table>::kVectors == 1) {
+    return part.vectors[0];
+  } else {
+    Vector elements;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Vector& half = part.vectors[i / 2];
+      const uint32_t packed = pack_pair<Element>(__uint_as_float(half.words[i % 2 * 2]),
+                                                 __uint_as_float(half.words[i % 2 * 2 + 1]));
+      elements.words[i] = is_first ? part.vectors[0].words[i] : packed;
+    }
+    return elements;
+  }
+}
+
+// A word of Elements as an operand of the tensor cores.
+template <typename Element>
+__device__ __forceinline__ uint32_t to_operand(uint32_t word) {
+  if constexpr (std::is_same_v<Element, float>) {
+    return round_to_tf32(__uint_as_float(word));
+  } else {
+    return word;
+  }
+}
+
+}  // namespace recsys::kernels

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of the dot interaction: their arguments, for CPU and CUDA.
+//
+// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
+// Tensors are contiguous except for the batch strides named here, which count elements. Both
+// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
+// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
+// On a device, a row outside the table reads as zeros and is never written.
+//
+// B samples of N vectors of D columns; a table of R rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../dtypes.h"
+
+namespace recsys {
+
+// dot_interaction and gather_dot_interaction, forward and backward.
+//
+// Vector 0 of a sample is `first`; vectors 1..N-1 are `rest`, or the table rows that `rows` names,
+// rounded to `dtype` before they are multiplied. Output row: first | strictly lower triangle,
+// row-major (with the diagonal where self_interaction) | zeros up to `width`.
+struct InteractionArguments {
+  Dtype dtype;  // of first, rest, output and all gradients; sums are float32 (float64 for float64)
+  int64_t batch;
+  int32_t num_vectors;  // N, 1..64
+  int32_t dim;          // D, 1..256
+  int32_t width;        // columns of output and gradient
+  bool self_interaction;
+  bool allow_tf32;  // float32 may be multiplied as tf32 on tensor cores
+
+  const void* first;  // [B, D]
+  int64_t first_stride;
+  const void* rest;  // [B, N - 1, D], null where rows are gathered
+  int64_t rest_stride;
+  const void* table;  // [R, D], null where nothing is gathered
+  Dtype table_dtype;
+  int64_t num_table_rows;
+  const void* rows;    // [B, N - 1]
+  IndexType row_type;  // kInt32 or kInt64
+
+  void* output;          // [B, width], forward
+  const void* gradient;  // [B, width], backward
+  void* first_gradient;  // [B, D], backward: includes the gradient of the copied columns
+  int64_t first_gradient_stride;
+  void* rest_gradient;  // [B, N - 1, D], backward
+  int64_t rest_gradient_stride;
+};
+
+}  // namespace recsys
+
+namespace recsys::cpu {
+
+void dot_interaction(const InteractionArguments& arguments);
+void dot_interaction_backward(const InteractionArguments& arguments);
+
+}  // namespace recsys::cpu
+
+namespace recsys::device {
+
+int dot_interaction(const InteractionArguments& arguments, void* stream);
+int dot_interaction_backward(const InteractionArguments& arguments, void* stream);
+
+}  // namespace recsys::device

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads rows of the joint table: gather, sums over bags, and the gradient of a bag's scales. A row
+// outside the table reads as zeros.
+#pragma once
+
+#include "../../cuda/row_vectors.cuh"
+#include "../kernels.h"
+
+namespace recsys::kernels {
+
+// Sums run in float32, of float64 tables in float64.
+template <typename Table>
+struct SumOf {
+  using type = float;
+};
+template <>
+struct SumOf<double> {
+  using type = double;
+};
+
+// Elements of a table that a lane reads at once: 16 bytes.
+template <typename Table>
+constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(Table));
+
+// Rows that a team has under way at once, so that a multiprocessor keeps more bytes in flight than
+// memory needs to cover its latency.
+constexpr int kRowsInFlight = 4;
+
+template <int Width, typename Table>
+__device__ __forceinline__ RowPart<Table, Width> load_row_part(const GatherArguments& arguments,
+                                                               int64_t row, int64_t column) {
+  if (!is_row(row, arguments.num_table_rows)) {
+    return {};
+  }
+  return load_part<Width>(static_cast<const Table*>(arguments.table) + row * arguments.dim, column);
+}
+
+// output[l] = table[rows[l]]; a block takes block_teams * kRowsInFlight consecutive lookups.
+template <typename Table, typename Output, int Width>
+__global__ void gather_rows(GatherArguments arguments, int lanes) {
+  const Team team(lanes);
+  const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
+  const int64_t first =
+      static_cast<int64_t>(team.block) * team.block_teams * kRowsInFlight + team.in_block;
+  int64_t row[kRowsInFlight];
+#pragma unroll
+  for (int i = 0; i < kRowsInFlight; ++i) {
+    const int64_t lookup = first + i * team.block_teams;
+    row[i] = lookup < arguments.count ? rows[lookup] : -1;
+  }
+  for (int64_t column = team.lane * Width; column < arguments.dim; column += team.lanes * Width) {
+    RowPart<Table, Width> parts[kRowsInFlight];
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      parts[i] = load_row_part<Width, Table>(arguments, row[i], column);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      const int64_t lookup = first + i * team.block_teams;
+      if (lookup < arguments.count) {
+        RowPart<Output, Width> converted;
+#pragma unroll
+        for (int j = 0; j < Width; ++j) {
+          converted.values[j] = convert<Output>(parts[i].values[j]);
+        }
+        store_part(static_cast<Output*>(arguments.output) + lookup * arguments.dim, column,
+                   converted);
+      }
+    }
+  }
+}
+
+// Bag offsets come unchecked from the device: a bag is cut to the lookups there are.
+__device__ __forceinline__ int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
+  const int64_t offset = arguments.bag_offsets[bag];
+  const int64_t count = arguments.lookup.count;
+  return offset < 0 ? 0 : (offset < count ? offset : count);
+}
+
+// output[g] = sum over the bag of scale * row, in order; one team per bag.
+template <typename Table, typename Output, int Width>
+__global__ void sum_bags(BagArguments arguments, int lanes) {
+  using Sum = typename SumOf<Table>::type;
+  const Team team(lanes);
+  const int64_t bag = team.index();
+  if (bag >= arguments.num_bags) {
+    return;
+  }
+  const GatherArguments& lookup = arguments.lookup;
+  const RowNumbers rows = row_numbers(lookup.rows, lookup.row_type);
+  const int64_t begin = bag_limit(arguments, bag);
+  const int64_t end = bag_limit(arguments, bag + 1);
+  for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
+    Sum sums[Width] = {};
+    for (int64_t base = begin; base < end; base += kRowsInFlight) {
+      RowPart<Table, Width> parts[kRowsInFlight];
+      Sum scales[kRowsInFlight];
+#pragma unroll
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        const bool inside = base + i < end;
+        parts[i] = load_row_part<Width, Table>(lookup, inside ? rows[base + i] : -1, column);
+        scales[i] = inside && arguments.scale != nullptr ? arguments.scale[base + i] : 1.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kRowsInFlight; ++i) {
+#pragma unroll
+        for (int j = 0; j < Width; ++j) {
+          sums[j] += scales[i] * convert<Sum>(parts[i].values[j]);
+        }
+      }
+    }
+    RowPart<Output, Width> output;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) {
+      output.values[j] = convert<Output>(sums[j]);
+    }
+    store_part(static_cast<Output*>(lookup.output) + bag * lookup.dim, column, output);
+  }
+}
+
+// output[l] = dot(gradient[source[l]], table[rows[l]]); one team per lookup. No thread leaves
+// early: the sum over a team takes whole warps.
+template <typename Table, typename Gradient, int Width>
+__global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
+  using Sum = typename SumOf<Table>::type;
+  const Team team(lanes);
+  const GatherArguments& lookup = arguments.lookup;
+  const int64_t position = team.index();
+  const bool inside = position < lookup.count;
+  const RowNumbers rows = row_numbers(lookup.rows, lookup.row_type);
+  const int64_t row = inside ? rows[position] : -1;
+  Sum product = 0;
+  if (is_row(row, lookup.num_table_rows)) {
+    const Gradient* gradient = static_cast<const Gradient*>(arguments.gradient) +
+                               static_cast<int64_t>(arguments.source[position]) * lookup.dim;
+    for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
+      const auto weights = load_row_part<Width, Table>(lookup, row, column);
+      const auto factors = load_part<Width>(gradient, column);
+#pragma unroll
+      for (int j = 0; j < Width; ++j) {
+        product += convert<Sum>(weights.values[j]) * convert<Sum>(factors.values[j]);
+      }
+    }
+  }
+  product = team.sum(product);
+  if (inside && team.lane == 0) {
+    static_cast<float*>(lookup.output)[position] = static_cast<float>(product);
+  }
+}
+
+}  // namespace recsys::kernels

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of the embedding lookup: their arguments, for CPU and CUDA.
+//
+// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
+// Tensors are contiguous except for the batch strides named here, which count elements. Both
+// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
+// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
+// On a device, a row outside the table reads as zeros and is never written.
+//
+// A table of R rows of D columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../dtypes.h"
+
+namespace recsys {
+
+// joint_rows: ids of each feature -> row numbers of the joint table.
+struct JointRowsArguments {
+  const void* ids;  // [count], sample-major: id k belongs to feature (bag of k) % num_features
+  IndexType id_type;
+  int64_t count;
+  int64_t num_features;
+  const int64_t* offsets;      // [num_features + 1], offsets[f] is the first row of feature f
+  const int64_t* bag_offsets;  // [num_bags + 1], or null where id k is bag k
+  int64_t num_bags;
+  bool hash_indices;   // id modulo the table size (result in [0, size)) instead of an error
+  void* rows;          // [count]
+  IndexType row_type;  // kInt32 or kInt64
+  int64_t* bad;  // [1], in the backend's memory: smallest bad position; the caller sets INT64_MAX
+};
+
+// embedding_gather: output[l] = table[rows[l]], converted.
+struct GatherArguments {
+  const void* table;  // [R, D]
+  Dtype table_dtype;
+  int64_t num_table_rows;
+  int32_t dim;
+  const void* rows;  // [count]
+  IndexType row_type;
+  int64_t count;
+  void* output;  // [count, D]
+  Dtype output_dtype;
+};
+
+// embedding_bag: output[g] = sum over bag g of scale[l] * table[rows[l]], summed in float32
+// (float64 for a float64 table) in the order of l.
+struct BagArguments {
+  GatherArguments lookup;      // output is [num_bags, D]
+  const int64_t* bag_offsets;  // [num_bags + 1]
+  int64_t num_bags;
+  const float* scale;  // [count] or null
+};
+
+// embedding_bag_scale_backward: output[l] = dot(gradient[source[l]], table[rows[l]]).
+struct BagScaleGradientArguments {
+  GatherArguments lookup;  // output: float32 [count]
+  const void* gradient;    // [num_bags, D]
+  Dtype gradient_dtype;
+  const int32_t* source;  // [count]
+};
+
+}  // namespace recsys
+
+namespace recsys::cpu {
+
+void joint_rows(const JointRowsArguments& arguments);
+void embedding_gather(const GatherArguments& arguments);
+void embedding_bag(const BagArguments& arguments);
+void embedding_bag_scale_backward(const BagScaleGradientArguments& arguments);
+
+// Returns the position of the first row outside [0, num_table_rows), or -1.
+int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t num_table_rows);
+
+}  // namespace recsys::cpu
+
+namespace recsys::device {
+
+int joint_rows(const JointRowsArguments& arguments, void* stream);
+int embedding_gather(const GatherArguments& arguments, void* stream);
+int embedding_bag(const BagArguments& arguments, void* stream);
+int embedding_bag_scale_backward(const BagScaleGradientArguments& arguments, void* stream);
+
+}  // namespace recsys::device

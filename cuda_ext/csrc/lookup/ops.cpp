@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch ops of the embedding lookup: shapes are checked and outputs made here, on every backend.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "../registration.h"
+#include "../row_checks.h"
+#include "../run_kernel.h"
+#include "kernels.h"
+
+namespace recsys {
+namespace {
+
+using torch::headeronly::DeviceType;
+using torch::stable::new_empty;
+
+Tensor on_cpu(const Tensor& tensor) {
+  return torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU));
+}
+
+// Returns an int64 [1] where the tensor lies, saying that no id was bad so far.
+Tensor none_bad_beside(const Tensor& tensor) {
+  Tensor none = new_empty(tensor, {1}, ScalarType::Long, std::nullopt,
+                          torch::stable::Device(DeviceType::CPU));
+  *static_cast<int64_t*>(none.data_ptr()) = std::numeric_limits<int64_t>::max();
+  return tensor.is_cuda() ? torch::stable::to(none, tensor.device()) : none;
+}
+
+// Throws if an id lay outside its table, naming feature, position and value.
+void check_ids(const JointRowsArguments& arguments, const Tensor& ids, const Tensor& offsets,
+               const std::optional<Tensor>& bag_offsets, int64_t bad) {
+  if (bad == std::numeric_limits<int64_t>::max()) {
+    return;
+  }
+  const Tensor host_ids = on_cpu(ids);
+  const Tensor host_offsets = on_cpu(offsets);
+  const auto* starts = static_cast<const int64_t*>(host_offsets.data_ptr());
+  int64_t bag = bad;
+  if (bag_offsets.has_value()) {
+    const Tensor host_bags = on_cpu(*bag_offsets);
+    const auto* bags = static_cast<const int64_t*>(host_bags.data_ptr());
+    bag = std::upper_bound(bags, bags + arguments.num_bags + 1, bad) - bags - 1;
+  }
+  const int64_t feature = bag % arguments.num_features;
+  const int64_t size = starts[feature + 1] - starts[feature];
+  STD_TORCH_CHECK(false, "joint_rows: feature ", feature, ", sample ", bag / arguments.num_features,
+                  ": id ", integer_at(host_ids.data_ptr(), arguments.id_type, bad),
+                  " is outside [0, ", size,
+                  "), the rows of its table; hash_indices takes ids modulo the table size");
+}
+
+GatherArguments lookup_arguments(const Tensor& table, const Tensor& rows, ScalarType dtype,
+                                 const char* op) {
+  STD_TORCH_CHECK(table.dim() == 2, op, ": table must be [R, D]");
+  check_contiguous(table, op, "table");
+  check_contiguous(rows, op, "rows");
+  check_same_device(rows, table, op, "rows");
+  GatherArguments arguments{};
+  arguments.table = table.data_ptr();
+  arguments.table_dtype = dtype_of(table, op, "table");
+  arguments.output_dtype = dtype_of(dtype, op, "the result");
+  STD_TORCH_CHECK(arguments.table_dtype != Dtype::kFloat16, op,
+                  ": a table is float32, bfloat16 or float64");
+  STD_TORCH_CHECK(
+      (arguments.table_dtype == Dtype::kFloat64) == (arguments.output_dtype == Dtype::kFloat64), op,
+      ": a float64 table goes with a float64 result");
+  arguments.num_table_rows = table.size(0);
+  arguments.dim = static_cast<int32_t>(table.size(1));
+  arguments.rows = rows.data_ptr();
+  arguments.row_type = row_type_of(rows, op);
+  arguments.count = rows.numel();
+  check_rows(rows, table.size(0), op);
+  return arguments;
+}
+
+JointRowsArguments run_joint_rows(const Tensor& ids, const Tensor& offsets,
+                                  const std::optional<Tensor>& bag_offsets, const Tensor& bad,
+                                  bool hash_indices, ScalarType dtype, Tensor& rows) {
+  const char* op = "joint_rows";
+  check_contiguous(ids, op, "ids");
+  check_contiguous(offsets, op, "offsets");
+  check_same_device(offsets, ids, op, "offsets");
+  STD_TORCH_CHECK(offsets.scalar_type() == ScalarType::Long && offsets.numel() >= 2, op,
+                  ": offsets must be int64, one more than there are features");
+  JointRowsArguments arguments{};
+  arguments.ids = ids.data_ptr();
+  arguments.id_type = index_type_of(ids.scalar_type(), op, "ids");
+  arguments.count = ids.numel();
+  arguments.num_features = offsets.numel() - 1;
+  arguments.offsets = static_cast<const int64_t*>(offsets.data_ptr());
+  arguments.num_bags = arguments.count;
+  if (bag_offsets.has_value()) {
+    arguments.num_bags = bag_offsets->numel() - 1;
+    arguments.bag_offsets = bag_offsets_data(*bag_offsets, ids, arguments.count, op);
+  }
+  STD_TORCH_CHECK(arguments.num_bags % arguments.num_features == 0, op, ": ", arguments.num_bags,
+                  " bags cannot be samples of ", arguments.num_features, " features");
+  arguments.hash_indices = hash_indices;
+  arguments.bad = optional_data<int64_t>(bad, ids, ScalarType::Long, 1, op, "bad");
+  rows = new_empty(ids, ids.sizes(), dtype);
+  arguments.row_type = row_type_of(rows, op);
+  arguments.rows = rows.data_ptr();
+  if (arguments.count > 0) {
+    RECSYS_RUN(joint_rows, ids, arguments);
+  }
+  return arguments;
+}
+
+}  // namespace
+
+// Throws at a bad id, for which it waits for a device.
+Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
+                  const std::optional<Tensor>& bag_offsets, bool hash_indices, ScalarType dtype) {
+  const Tensor bad = none_bad_beside(ids);
+  Tensor rows;
+  const JointRowsArguments arguments =
+      run_joint_rows(ids, offsets, bag_offsets, bad, hash_indices, dtype, rows);
+  const Tensor host = on_cpu(bad);
+  check_ids(arguments, ids, offsets, bag_offsets, *static_cast<const int64_t*>(host.data_ptr()));
+  return rows;
+}
+
+// Lowers `bad` (int64 [1]) to the position of the first bad id and waits for nothing.
+Tensor joint_rows_reporting(const Tensor& ids, const Tensor& offsets,
+                            const std::optional<Tensor>& bag_offsets, const Tensor& bad,
+                            bool hash_indices, ScalarType dtype) {
+  Tensor rows;
+  run_joint_rows(ids, offsets, bag_offsets, bad, hash_indices, dtype, rows);
+  return rows;
+}
+
+Tensor embedding_gather(const Tensor& table, const Tensor& rows,
+                        const std::optional<Tensor>& /*anchor*/, ScalarType dtype) {
+  GatherArguments arguments = lookup_arguments(table, rows, dtype, "embedding_gather");
+  std::vector<int64_t> sizes(rows.sizes().begin(), rows.sizes().end());
+  sizes.push_back(arguments.dim);
+  Tensor output = new_empty(table, sizes, dtype);
+  arguments.output = output.data_ptr();
+  if (output.numel() > 0) {
+    RECSYS_RUN(embedding_gather, table, arguments);
+  }
+  return output;
+}
+
+Tensor embedding_bag(const Tensor& table, const Tensor& rows, const Tensor& bag_offsets,
+                     const std::optional<Tensor>& scale, const std::optional<Tensor>& /*anchor*/,
+                     ScalarType dtype) {
+  const char* op = "embedding_bag";
+  BagArguments arguments{};
+  arguments.lookup = lookup_arguments(table, rows, dtype, op);
+  arguments.num_bags = bag_offsets.numel() - 1;
+  arguments.bag_offsets = bag_offsets_data(bag_offsets, rows, arguments.lookup.count, op);
+  arguments.scale =
+      optional_data<float>(scale, table, ScalarType::Float, arguments.lookup.count, op, "scale");
+  Tensor output = new_empty(table, {arguments.num_bags, table.size(1)}, dtype);
+  arguments.lookup.output = output.data_ptr();
+  if (output.numel() > 0) {
+    RECSYS_RUN(embedding_bag, table, arguments);
+  }
+  return output;
+}
+
+Tensor embedding_bag_scale_backward(const Tensor& gradient, const Tensor& table, const Tensor& rows,
+                                    const Tensor& source) {
+  const char* op = "embedding_bag_scale_backward";
+  BagScaleGradientArguments arguments{};
+  arguments.lookup = lookup_arguments(table, rows, table.scalar_type(), op);
+  STD_TORCH_CHECK(gradient.dim() == 2 && gradient.size(1) == table.size(1), op,
+                  ": gradient must be [G, ", table.size(1), "]");
+  check_same_device(gradient, table, op, "gradient");
+  check_contiguous(gradient, op, "gradient");
+  arguments.gradient = gradient.data_ptr();
+  arguments.gradient_dtype = dtype_of(gradient, op, "gradient");
+  arguments.source =
+      optional_data<int32_t>(source, table, ScalarType::Int, arguments.lookup.count, op, "source");
+  Tensor output = new_empty(table, {arguments.lookup.count}, ScalarType::Float);
+  arguments.lookup.output = output.data_ptr();
+  if (arguments.lookup.count > 0) {
+    RECSYS_RUN(embedding_bag_scale_backward, table, arguments);
+  }
+  return output;
+}
+
+}  // namespace recsys
+
+RECSYS_SCHEMAS(library) {
+  library.def(
+      "joint_rows(Tensor ids, Tensor offsets, Tensor? bag_offsets, bool hash_indices,"
+      " ScalarType dtype) -> Tensor");
+  library.def(
+      "joint_rows_reporting(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!) bad,"
+      " bool hash_indices, ScalarType dtype) -> Tensor");
+  library.def(
+      "embedding_gather(Tensor table, Tensor rows, Tensor? anchor, ScalarType dtype) -> Tensor");
+  library.def(
+      "embedding_bag(Tensor table, Tensor rows, Tensor bag_offsets, Tensor? scale, Tensor? anchor,"
+      " ScalarType dtype) -> Tensor");
+  library.def(
+      "embedding_bag_scale_backward(Tensor gradient, Tensor table, Tensor rows, Tensor source)"
+      " -> Tensor");
+}
+
+static void register_kernels(torch::stable::detail::StableLibrary& library) {
+  library.impl("joint_rows", TORCH_BOX(&recsys::joint_rows));
+  library.impl("joint_rows_reporting", TORCH_BOX(&recsys::joint_rows_reporting));
+  library.impl("embedding_gather", TORCH_BOX(&recsys::embedding_gather));
+  library.impl("embedding_bag", TORCH_BOX(&recsys::embedding_bag));
+  library.impl("embedding_bag_scale_backward", TORCH_BOX(&recsys::embedding_bag_scale_backward));
+}
+
+RECSYS_REGISTER(register_kernels)

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// First kernel of the sorted update, for rows that fit one part per lane: sums the segments of each
+// chunk and applies those that lie inside it.
+#pragma once
+
+#include "segments.cuh"
+
+namespace recsys::kernels {
+
+// Lookups that a team has under way at once: their gradients, and the rows that end among them.
+template <typename Rule>
+constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : 4;
+
+// Writes the sum of a segment that crosses a boundary of its chunk.
+template <int Width>
+__device__ __forceinline__ void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk,
+                                                bool began_before, int64_t dim, int64_t column,
+                                                const float (&sums)[Width]) {
+  RowPart<float, Width> part;
+#pragma unroll
+  for (int i = 0; i < Width; ++i) {
+    part.values[i] = sums[i];
+  }
+  store_part(began_before ? chunk_sums.heads : chunk_sums.tails, chunk * dim + column, part);
+}
+
+// No thread leaves early: ballots and sums take whole warps.
+template <typename Rule, typename Format, typename Gradient, int Width>
+__global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
+  if (arguments.overflow != nullptr && *arguments.overflow) {
+    return;
+  }
+  constexpr int kInFlight = kLookupsInFlight<Rule>;
+  const Team team(lanes);
+  StepScalars scalars(arguments);
+  Rule::prepare(scalars);
+  const RowNumbers rows = row_numbers(arguments.rows, arguments.row_type);
+  const ChunkSegments chunk = find_segments(rows, arguments.count, team);
+  const int64_t column = team.lane * Width;
+  const bool has_columns = column < arguments.dim;
+  const auto* gradients = static_cast<const Gradient*>(arguments.gradients);
+  float sums[Width] = {};
+  for (int base = 0; base < kChunk; base += kInFlight) {
+    int64_t row[kInFlight];
+    float scale[kInFlight];
+    float row_state[kInFlight];
+    bool applies[kInFlight];
+    RowPart<Gradient, Width> gradient[kInFlight];
+    LoadedPart<Rule, Format, Width> loaded[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = base + i;
+      row[i] = at < chunk.size ? rows[chunk.begin + at] : -1;
+      const bool valid = is_row(row[i], arguments.num_table_rows);
+      applies[i] = valid && chunk.ends_at(at) && !chunk.began_before(at);
+      scale[i] = 0;
+      row_state[i] = 0;
+      gradient[i] = {};
+      loaded[i] = {};
+      if constexpr (Rule::kRowStates > 0) {
+        row_state[i] = applies[i] ? arguments.state[0][row[i]] : 0.0f;
+      }
+      if (valid && has_columns) {
+        const LookupGradient lookup = lookup_gradient(arguments, chunk.begin + at);
+        scale[i] = lookup.scale;
+        gradient[i] = load_part<Width>(gradients, lookup.row * arguments.dim + column);
+        if (applies[i]) {
+          loaded[i] = load_row_and_state<Rule, Format, Width>(arguments, row[i], column);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = base + i;
+#pragma unroll
+      for (int j = 0; j < Width; ++j) {
+        sums[j] += scale[i] * convert<float>(gradient[i].values[j]);
+      }
+      float rate = scalars.lr;
+      if constexpr (Rule::kRowStates > 0) {
+        if (__ballot_sync(kAllLanes, applies[i]) != 0) {
+          const float terms = team.sum(sum_row_terms(scalars, loaded[i], sums));
+          if (applies[i]) {
+            rate = move_row<Rule>(arguments, scalars, team, row[i], row_state[i], terms);
+          }
+        }
+      }
+      if (applies[i]) {
+        if (has_columns) {
+          apply_part(arguments, scalars, row[i], column, loaded[i], sums, rate);
+        }
+      } else if (has_columns && is_row(row[i], arguments.num_table_rows) &&
+                 (chunk.ends_at(at) || chunk.goes_on_after(at))) {
+        store_chunk_sum(chunk_sums, team.index(), chunk.began_before(at), arguments.dim, column,
+                        sums);
+      }
+      if (chunk.ends_at(at)) {
+#pragma unroll
+        for (int j = 0; j < Width; ++j) {
+          sums[j] = 0;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace recsys::kernels

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sorted update in chunks. A segment is a run of equal sorted rows: the lookups of one table
+// row. Teams take chunks of 32 sorted positions whatever the segments, so that the work is even for
+// a row that occurs once and for one that occurs ten thousand times, and the launch does not depend
+// on the number of distinct rows. A segment inside a chunk is applied at once. One that crosses a
+// chunk boundary leaves a sum per chunk, which a second kernel adds up.
+#pragma once
+
+#include "row_update.cuh"
+
+namespace recsys::kernels {
+
+constexpr int kChunk = 32;  // as many positions as a ballot has bits
+
+__host__ __device__ __forceinline__ int64_t chunks_of(int64_t count) {
+  return (count + kChunk - 1) / kChunk;
+}
+
+// The sums that chunks leave: float32 [chunks, D] each.
+struct ChunkSums {
+  float* heads;    // of a segment that began in an earlier chunk
+  float* tails;    // of one that began in this chunk and goes on in the next
+  float* scratch;  // of one that lies inside this chunk; null where such sums stay in registers
+};
+
+// What a chunk's positions look like, as bits: bit i stands for position begin + i.
+struct ChunkSegments {
+  int64_t begin;
+  int size;            // positions in the chunk: 32, fewer in the last, 0 beyond it
+  uint32_t ends;       // last positions of their segments
+  bool starts_inside;  // the first segment began in an earlier chunk
+  __device__ __forceinline__ bool ends_at(int i) const { return ((ends >> i) & 1) != 0; }
+  // Whether the segment of position i began in an earlier chunk.
+  __device__ __forceinline__ bool began_before(int i) const {
+    return starts_inside && (ends & ((1u << i) - 1)) == 0;
+  }
+  __device__ __forceinline__ bool goes_on_after(int i) const {
+    return i == size - 1 && !ends_at(i);
+  }
+};
+
+// Reads the segments of the chunk of each team. The lanes of the warp read the chunks of its teams
+// one after the other, so all of them must come here together.
+__device__ __forceinline__ ChunkSegments find_segments(const RowNumbers& rows, int64_t count,
+                                                       const Team& team) {
+  const int warp_teams = kWarpLanes / team.lanes;
+  const int in_warp = team.in_block & (warp_teams - 1);
+  const int warp_lane = static_cast<int>(threadIdx.x) & (kWarpLanes - 1);
+  const int64_t warp_begin = (team.index() - in_warp) * kChunk;
+  ChunkSegments chunk{};
+  chunk.begin = team.index() * kChunk;
+  for (int i = 0; i < warp_teams; ++i) {
+    const int64_t position = warp_begin + i * kChunk + warp_lane;
+    const bool ends =
+        position < count && (position + 1 == count || rows[position] != rows[position + 1]);
+    const uint32_t mask = __ballot_sync(kAllLanes, ends);
+    chunk.ends = i == in_warp ? mask : chunk.ends;
+  }
+  const int64_t left = count - chunk.begin;
+  chunk.size = static_cast<int>(left < 0 ? 0 : (left < kChunk ? left : kChunk));
+  chunk.starts_inside =
+      chunk.size > 0 && chunk.begin > 0 && rows[chunk.begin - 1] == rows[chunk.begin];
+  return chunk;
+}
+
+// The gradient row of a sorted position, and what it is multiplied by.
+struct LookupGradient {
+  int64_t row;
+  float scale;
+};
+
+__device__ __forceinline__ LookupGradient lookup_gradient(const UpdateArguments& arguments,
+                                                          int64_t position) {
+  const int32_t lookup = arguments.positions[position];
+  return {arguments.source == nullptr ? lookup : arguments.source[lookup],
+          arguments.scale == nullptr ? 1.0f : arguments.scale[lookup]};
+}
+
+}  // namespace recsys::kernels

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of the row update and its sort: their arguments, for CPU and CUDA.
+//
+// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
+// Tensors are contiguous except for the batch strides named here, which count elements. Both
+// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
+// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
+// On a device, a row outside the table reads as zeros and is never written.
+//
+// A table of R rows of D columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../dtypes.h"
+
+namespace recsys {
+
+// sort_rows: stable sort of rows, with the position that each came from.
+struct SortArguments {
+  const void* rows;  // [count]
+  IndexType row_type;
+  int64_t count;
+  int64_t num_table_rows;
+  void* sorted_rows;   // [count], same type as rows
+  int32_t* positions;  // [count]
+  void* workspace;     // as many bytes as the backend's sort_workspace_bytes asks for
+};
+
+// Room for the row optimizers of rules.h.
+constexpr int kMaxRuleStates = 4;
+constexpr int kMaxHyperparameters = 4;
+
+// update_rows: applies row gradients to a table, in place.
+//
+// The gradient of a row is the sum over its lookups, in the order of their positions, of
+// scale[l] * gradients[source[l]], in float32, times inverse_scale. rules.h has the rules.
+struct UpdateArguments {
+  int32_t rule;  // its position in UpdateRules
+  void* table;   // [R, D] float32 or bfloat16
+  Dtype table_dtype;
+  int16_t* table_low;  // [R, D] low halves of a planar-split table (then table is bfloat16) or null
+  int64_t num_table_rows;
+  int32_t dim;
+  float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]
+  const void* rows;              // [count], in ascending order for update_rows
+  IndexType row_type;
+  const int32_t* positions;  // [count]: lookup of each row; null where rows are not sorted
+  int64_t count;
+  const void* gradients;  // [count or source range, D]
+  Dtype gradient_dtype;   // float32, float16 or bfloat16
+  const int32_t* source;  // [count]: gradient row of each lookup; null: the lookup's own position
+  const float* scale;     // [count] or null
+  const float* lr;        // scalars in the backend's memory
+  const float* step;
+  const float* inverse_scale;  // or null for 1
+  const bool* overflow;        // or null; true: nothing is written
+  float weight_decay;
+  float hyperparameters[kMaxHyperparameters];  // in the rule's order
+  // 1 - each, rounded from float64: 1 - 0.999f is off by 1e-5 of itself.
+  float one_minus_hyperparameters[kMaxHyperparameters];
+  uint32_t rounding_seed;  // of the stochastic rounding of bfloat16 tables
+  void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
+};
+
+// sgd_rows_unsorted: table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one
+// lookup after the other, without a sort. On the CPU in the order of the lookups, on a device in
+// any order. float32 tables, no weight decay.
+struct UnsortedSgdArguments {
+  UpdateArguments update;
+};
+
+}  // namespace recsys
+
+namespace recsys::cpu {
+
+size_t sort_workspace_bytes(const SortArguments& arguments);
+void sort_rows(const SortArguments& arguments);
+size_t update_workspace_bytes(const UpdateArguments& arguments);
+void update_rows(const UpdateArguments& arguments);
+void sgd_rows_unsorted(const UnsortedSgdArguments& arguments);
+
+}  // namespace recsys::cpu
+
+namespace recsys::device {
+
+size_t sort_workspace_bytes(const SortArguments& arguments);
+int sort_rows(const SortArguments& arguments, void* stream);
+size_t update_workspace_bytes(const UpdateArguments& arguments);
+int update_rows(const UpdateArguments& arguments, void* stream);
+int sgd_rows_unsorted(const UnsortedSgdArguments& arguments, void* stream);
+
+}  // namespace recsys::device
