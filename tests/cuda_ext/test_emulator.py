@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulator itself: barriers, exchanges, races, the layout of the tensor cores, conversions."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 from cuda_ext.emu import build
+from tests import harness
 
 from . import device_words
 
@@ -38,8 +38,7 @@ def compiler() -> str:
 def verdicts(compiler) -> dict[str, str]:
     sources = [DRIVERS / "faulty_kernels.cpp", build.PACKAGE / "emu" / "block_scheduler.cpp"]
     program = build.link(build.compile_sources(sources, build.FOLDER), build.FOLDER / "faulty")
-    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=600)
-    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    return dict(line.split(": ", 1) for line in harness.run(program).stdout.splitlines())
 
 
 @pytest.mark.parametrize("kernel", FAULTS)

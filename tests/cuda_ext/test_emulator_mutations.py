@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_ext.emu import build
+from tests import harness
 
 from .mutations import MUTATIONS, Mutation
 
@@ -32,7 +33,7 @@ def run_driver(driver: str, package: Path, mutated: str = "") -> subprocess.Comp
         source = package / "csrc" / mutated
         objects += build.compile_sources([source], package / "objects", FLAGS, package=package)
     program = build.link(objects, (package / driver) if mutated else (FOLDER / driver), FLAGS)
-    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=600)
+    return harness.run(program, status=None)
 
 
 @pytest.mark.parametrize("driver", ["interaction_driver", "embedding_driver"])
