@@ -9,7 +9,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
-from cuda_ext.row_rules import ROW_RULES
+from cuda_ext.row_rules import ROW_RULES, StatefulRowOptimizer
 from recsys.errors import UserError
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
@@ -260,17 +260,20 @@ def _collection(tables: dict[str, nn.Parameter], has_candidates: bool, device: t
 def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
-    if rule == "adam" and device.type == "cpu":
-        raise UserError(
-            "`item_rule` adam: FBGEMM has no fused Adam on a CPU; use `item_rule` rowwise_adagrad "
-            "or adagrad, or `parallelism` ddp"
-        )
-    return {
-        "adam": EmbOptimType.ADAM,
-        "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    rules = {
         "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        "adagrad": EmbOptimType.EXACT_ADAGRAD,
         "sgd": EmbOptimType.EXACT_SGD,
-    }[rule]
+    }
+    if device.type != "cpu":  # FBGEMM has no fused Adam there
+        rules["adam"] = EmbOptimType.ADAM
+    if rule not in rules:
+        choices = [name for name in rules if name in get_args(StatefulRowOptimizer)]
+        raise UserError(
+            f"`item_rule` {rule}: FBGEMM has no such optimizer on this device ({device.type}); use "
+            f"`item_rule` {' or '.join(choices)}, or `parallelism` ddp"
+        )
+    return rules[rule]
 
 
 def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any]) -> Any:

@@ -7,6 +7,8 @@ Runs in the environment of `make peers`. On a CPU FBGEMM's rows move by row-wise
 import pytest
 import torch
 
+from bert4rec.model.torchrec import _fbgemm_rule
+from recsys.errors import UserError
 from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.multiprocess]
@@ -46,3 +48,12 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
     assert any(name.startswith("item_optimizer/") for name in expected)
     for name, tensor in weights(parts).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("rule", "device", "choices"),
+    [("adam", "cpu", "rowwise_adagrad or adagrad,"), ("new", "cuda", "or adagrad or adam, ")],
+)
+def test_a_row_optimizer_that_fbgemm_lacks_is_refused(rule, device, choices):
+    with pytest.raises(UserError, match=f"`item_rule` {rule}: FBGEMM has no .*{choices}"):
+        _fbgemm_rule(rule, torch.device(device))
