@@ -208,6 +208,11 @@ class DataConfig:
         """Whether the data is generated, with random labels (AUC near 0.5)."""
         return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether each column of the dataset is a file (split binary)."""
+        return self.dataset_type in ("split", "memmap", "synthetic_disk")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:

@@ -10,7 +10,7 @@ from dlrm.config import DlrmConfig
 from dlrm.data.batch import BatchSource
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
-from dlrm.data.sources import dataset_root, open_rows
+from dlrm.data.sources import RowSource, dataset_root, open_rows
 from dlrm.data.synthetic import SyntheticBatches
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader
@@ -60,24 +60,32 @@ def open_split(
             seed=config.run.seed + int(not wanted.train),
         )
     check_ids = not config.model.hash_indices
-    subset = data.dataset_subset if wanted.train else None
     if data.loader == "merlin":
         return MerlinLoader(
             reader=ParquetReader(dataset_root(data), wanted.split, spec),
             batch_size=wanted.batch_size,
             device=device,
             drop_last=wanted.drop_last,
-            subset=subset,
+            subset=data.dataset_subset if wanted.train else None,
             read_ahead=data.read_ahead,
             check_ids=check_ids,
         )
+    source = open_rows(data, wanted.split, spec, check_ids=check_ids)
+    return load_rows(config, source, wanted, device)
+
+
+def load_rows(
+    config: DlrmConfig, rows: RowSource, wanted: SplitPass, device: torch.device
+) -> BatchLoader:
+    """Builds the loader of an opened split; see `open_split`."""
+    data = config.data
     return BatchLoader(
-        source=open_rows(data, wanted.split, spec, check_ids=check_ids),
+        source=rows,
         batch_size=wanted.batch_size,
         device=device,
         drop_last=wanted.drop_last,
         shuffle=wanted.train and data.shuffle_batch_order,
         seed=config.run.seed,
-        subset=subset,
+        subset=data.dataset_subset if wanted.train else None,
         read_ahead=data.read_ahead,
     )

@@ -161,8 +161,15 @@ def open_rows(
         return ParquetRows(ParquetReader(root, split, spec), check_ids)
     if config.dataset_type == "binary":
         return BinaryRecordsReader(root, split, spec, check_ids=check_ids)
+    return open_columns(config, split, spec, check_ids=check_ids)
+
+
+def open_columns(
+    config: DataConfig, split: str, spec: FeatureSpec, *, check_ids: bool = True
+) -> SplitBinaryReader:
+    """Opens a split stored as a file per column, see `open_rows`."""
     access: Access = "memmap" if config.dataset_type == "memmap" else "pread"
-    reader = SplitBinaryReader(root, split, spec, access, check_ids=check_ids)
+    reader = SplitBinaryReader(dataset_root(config), split, spec, access, check_ids=check_ids)
     reader.advise_sequential()
     return reader
 

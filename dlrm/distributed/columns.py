@@ -17,7 +17,8 @@ from torch import Tensor
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import READER_THREADS, BatchLoader, call_ahead
-from dlrm.data.open_split import SplitPass, open_split
+from dlrm.data.open_split import SplitPass, load_rows, open_split
+from dlrm.data.sources import open_columns
 from dlrm.distributed.exchange import IntArray, rank_bounds, sharded_features
 from dlrm.distributed.placement import Placement
 from recsys.data.feature_spec import FeatureSpec
@@ -167,10 +168,11 @@ def open_rank_split(
         DatasetError: the split is missing or damaged.
     """
     host, features = torch.device("cpu"), None
+    if config.data.has_columns:
+        check_ids = not config.model.hash_indices
+        rows = open_columns(config.data, wanted.split, spec, check_ids=check_ids)
+        return ColumnLoader(rows, load_rows(config, rows, wanted, host), columns)
     if config.data.dataset_type == "parquet":
         features = columns.features
         spec = spec.with_features(features)
-    loader = open_split(config, spec, wanted, host)
-    if isinstance(loader, BatchLoader) and isinstance(loader.source, SplitBinaryReader):
-        return ColumnLoader(loader.source, loader, columns)
-    return CutBatches(loader, columns, features)
+    return CutBatches(open_split(config, spec, wanted, host), columns, features)
