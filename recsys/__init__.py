@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library both models share: settings, programs, datasets, training, serving."""
+"""The library of both models: settings, programs, datasets, training, serving."""

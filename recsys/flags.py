@@ -26,13 +26,13 @@ def define_flags(
     """Defines a flag for every declared setting; `--help` groups them by section.
 
     Args:
-        flag_values: where to define them.
-        sections: of the program's config.
-        defaults: defaults that differ from those of the config.
-        short_names: flag name -> its short form.
-        help_texts: help that differs from that of the config.
-        omit: names of settings that are no flags of this program.
-        check_choices: whether the flag refuses what is none of its choices; else the section does.
+        flag_values: receives the definitions.
+        sections: sections of the program's config.
+        defaults: name -> default that replaces the config's.
+        short_names: name -> short name of the flag.
+        help_texts: name -> help that replaces the config's.
+        omit: names of settings without a flag in this program.
+        check_choices: let the flag refuse other values than its choices; else the section does.
     """
     for section, name in sections.items():
         hints = typing.get_type_hints(section)
@@ -99,10 +99,10 @@ def _define(
 def values_from_flags(
     flag_values: flags.FlagValues, sections: Sections
 ) -> tuple[dict[str, Any], set[str]]:
-    """Returns what parsed flags say.
+    """Reads the settings from parsed flags.
 
     Returns:
-        (every setting that is a flag under its name, names of those that the user gave).
+        (name -> value of every setting with a flag, names of those that the user gave).
 
     Raises:
         UserError: a text cannot be read as the type of its setting, or one without default is

@@ -56,7 +56,7 @@ class PresetFolder:
     Attributes:
         folder: holds a file NAME.yaml for each.
         sections: whose settings they may hold.
-        flag: that names one.
+        flag: flag that names a preset.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class PresetFolder:
         """Reads a preset.
 
         Args:
-            name: of a file, or, without a suffix, of one in the folder.
+            name: path of a file or, without a suffix, name of a preset in the folder.
 
         Raises:
             UserError: it is missing or no mapping, a key is no setting, or a value is of another

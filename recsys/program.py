@@ -38,7 +38,7 @@ def start(run: Callable[[flags.FlagValues], None]) -> None:
     Exits 2 on refused input, 4 when training diverges, 130 when interrupted.
 
     Args:
-        run: does what the flags say.
+        run: runs the program with parsed flags.
     """
 
     def main(argv: list[str]) -> None:
@@ -107,11 +107,11 @@ def run_command(
     """Parses flags and runs a command; returns the exit status.
 
     Args:
-        run: does what the flags say; may return an exit status.
+        run: runs the program with parsed flags; may return an exit status.
         flag_values: the flags, to which --help is added.
         argv: the program and its arguments.
         description: text above the flags of --help.
-        interrupted: what a user reads after Ctrl-C.
+        interrupted: message after Ctrl-C.
         describe: completes the help of the flags, before --help shows it.
         arguments: receives arguments that are no flags, before `run`; None refuses them.
     """
@@ -152,15 +152,15 @@ def print_how_to_continue(
     folder_flag: str = "--save_checkpoint_path",
     resumable: bool = True,
 ) -> None:
-    """Tells how to continue a run that a signal stopped.
+    """Prints the command that continues a run after a signal.
 
     Args:
         reason: why the training ended.
         step: steps that it has done.
-        checkpoint_folder: where the run saves; None exits 130.
-        module: of the program, as python -m names it.
+        checkpoint_folder: folder of the checkpoints; None exits 130.
+        module: module of the program, as in `python -m`.
         folder_flag: flag that names the folder.
-        resumable: whether the checkpoints hold more than weights.
+        resumable: the checkpoints have optimizer states, not only weights.
     """
     if not reason.startswith("SIG"):
         return

@@ -39,13 +39,13 @@ def setting(
     """Declares a setting: its field, flag and resume rule.
 
     Args:
-        default: the value where nobody gives one; `REQUIRED` has none.
-        help_text: what the flag's help says.
-        resumable: whether a resumed run may have another value, because it changes what is
-            watched or where, not the parameters that the run arrives at.
-        unit: of a number that flags spell with its unit; "bytes" reads 4GiB and 512M.
-        parse: makes the value of a flag that may be repeated from all its texts.
-        default_text: name of a default that depends on the machine.
+        default: default value; `REQUIRED` for none.
+        help_text: text of the flag's help.
+        resumable: a resumed run may have another value, since the trained parameters do not
+            depend on it.
+        unit: unit of the number in flags; "bytes" reads 4GiB and 512M.
+        parse: converts all texts of a flag that may be repeated to the value.
+        default_text: text for a default that depends on the machine.
     """
     metadata = {
         "help": help_text,
@@ -74,9 +74,9 @@ def checked(what: str, hint: Any, value: Any) -> Any:
     """Returns a value of YAML or JSON as its setting's type.
 
     Args:
-        what: begins the message.
+        what: beginning of the message.
         hint: type of the setting.
-        value: as the file has it.
+        value: value as read from the file.
 
     Raises:
         UserError: the value is of another type.
@@ -157,9 +157,9 @@ def require_choices(
     """Refuses values that are not among the choices of a setting.
 
     Args:
-        section: a section whose fields are checked.
-        names: choices of settings whose type does not say them.
-        separator: of the choices in the message.
+        section: section to check.
+        names: name of a setting -> its choices, for settings whose type is no Literal.
+        separator: separator of the choices in the message.
 
     Raises:
         UserError: names the flag, its choices and the value.
@@ -182,11 +182,11 @@ def default_threads() -> int:
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """Returns bytes for `4GiB`, `512M`, `1.5GB`, `100000`.
+    """Parses a number of bytes: `4GiB`, `512M`, `1.5GB`, `100000`.
 
     Args:
-        name: of the setting.
-        text: its value.
+        name: name of the setting for the message.
+        text: value as the user spelled it.
 
     Raises:
         UserError: the spelling is none of these.
@@ -208,7 +208,7 @@ def spell_bytes(count: int) -> str:
 
 
 def joined(values: Iterable[object]) -> str:
-    """Returns a list as a flag spells it."""
+    """Joins values with commas, as in a flag."""
     return ",".join(map(str, values))
 
 
@@ -239,7 +239,7 @@ def sections_from_dict(values: Mapping[str, Any], sections: Sections) -> dict[st
 
     Args:
         values: settings; those that are missing keep their defaults.
-        sections: of the config.
+        sections: sections of the config.
 
     Returns:
         The built sections under the names of the config's attributes.

@@ -134,7 +134,7 @@ class ItemScorer:
             seen_row: [P] int64 history of each seen item.
             seen_item: [P] int64 item to leave out of that history's list; 0 leaves none out.
             max_scores: scores in memory at a time.
-            block_rows: items scored at a time, whatever B is; for exported graphs.
+            block_rows: items scored at a time for any B, in place of `max_scores`.
 
         Returns:
             ([B, K] int64 item numbers, best first, [B, K] float32 scores).

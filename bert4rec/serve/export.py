@@ -109,7 +109,7 @@ class Bert4RecExport(CheckpointExport):
         """Returns every parameter.
 
         Raises:
-            UserError: 8 bits were asked for.
+            UserError: `quantize` is not `none`.
         """
         if quantize != "none":
             raise UserError(

@@ -103,7 +103,7 @@ class _Sums:
     def add(self, rows: slice, labels: Tensor) -> None:
         """Adds the targets of a slice."""
         hidden, labels = self._hidden[rows], labels[rows].unsqueeze(1)
-        # The softmax is kept to float32 at least, whatever the products are computed in.
+        # The softmax is computed in float32 at least, even if the products are in half precision.
         logits = (hidden @ self._weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))
         if self._bias is not None:
             logits += self._bias
