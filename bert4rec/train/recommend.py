@@ -125,18 +125,17 @@ def recommend(
         write: called with each line of output, without its end.
 
     Raises:
-        UserError: a setting, the dataset or the checkpoint is refused, a line is not UTF-8, or
-            no line has a known item.
+        UserError: a setting, the dataset or the checkpoint is refused, or no line has a known item.
     """
     recommender = Recommender.start(config)
     succeeded = total = 0
     numbered = _read(lines, where, recommender.numbers)
     while batch := list(itertools.islice(numbered, config.data.test_batch_size)):
-        known = [(number, history) for number, history in batch if history]
+        known = [(number, history) for number, history in batch if isinstance(history, list)]
         results = dict.fromkeys((number for number, _ in batch), "")
         for number, history in batch:
-            if not history:
-                results[number] = json.dumps({"line": number, "error": _NOTHING_KNOWN})
+            if isinstance(history, str):
+                results[number] = json.dumps({"line": number, "error": history})
         if known:
             best, scores = recommender.top([history for _, history in known], config.run.top_k)
             for (number, _), items, values in zip(known, best, scores, strict=True):
@@ -155,19 +154,21 @@ def recommend(
 
 def _read(
     lines: Iterable[bytes], where: str, numbers: dict[str, int]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields (line number, numbers of its known items); logs unknown ids."""
+) -> Iterator[tuple[int, list[int] | str]]:
+    """Yields (line number, its known items or an error); logs unknown ids."""
     for number, line in enumerate(lines, 1):
         try:
             words = line.decode().split()
         except UnicodeDecodeError as error:
-            raise UserError(f"{where}:{number}: not UTF-8 text: {error}") from error
+            logger.warning("%s:%d: not UTF-8 text: %s", where, number, error)
+            yield number, f"not UTF-8 text: {error}"
+            continue
         unknown = [word for word in words if word not in numbers]
         if unknown:
             shown = ", ".join(repr(word) for word in unknown[:_MOST_SHOWN])
             more = f" and {len(unknown) - _MOST_SHOWN} more" if len(unknown) > _MOST_SHOWN else ""
             logger.warning("%s:%d: left out unknown item ids: %s%s", where, number, shown, more)
-        yield number, [numbers[word] for word in words if word in numbers]
+        yield number, [numbers[word] for word in words if word in numbers] or _NOTHING_KNOWN
 
 
 def _to_json(

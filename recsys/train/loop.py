@@ -256,7 +256,9 @@ class Loop(Generic[BatchT]):
         )
         if config.test_freq is None:
             return is_epoch_end or last
-        return state.batch % config.test_freq == 0 or last
+        # More often than once per epoch: its end as well, which may be the best model.
+        at_epoch_end = is_epoch_end and config.test_freq < self.source.num_batches
+        return state.step % config.test_freq == 0 or at_epoch_end or last
 
     def _run_evaluation(self, is_epoch_end: bool) -> str:
         """Evaluates; returns `go on`, or the reason to end."""

@@ -212,20 +212,26 @@ def test_a_diverged_model_is_neither_ranked_nor_saved(program, dataset, tmp_path
         assert not list(output.glob("step_*/manifest.json"))
 
 
-HISTORIES = [
-    (b"\xff\xfe 5\n", r"histories\.txt:1: not UTF-8 text"),
-    (b"1\n2\n\n", "not one of 3 lines holds an item of the dataset"),
-]
-
-
-@pytest.mark.parametrize(("content", "message"), HISTORIES)
-def test_histories(program, dataset, trained, tmp_path, capsys, content, message):
+@pytest.mark.parametrize(("content", "lines"), [(b"\xff\xfe 5\n", 1), (b"1\n2\n\n", 3)])
+def test_histories(program, dataset, trained, tmp_path, capsys, content, lines):
     file = tmp_path / "histories.txt"
     file.write_bytes(content)
     program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
             f"--recommend_input={file}", model=())  # fmt: skip
     assert program.exit_code == 2
-    assert re.search(message, capsys.readouterr().err)
+    error = capsys.readouterr().err
+    assert f"histories.txt: not one of {lines} lines holds an item of the dataset" in error
+
+
+def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, dataset, trained, capsys):
+    lines = [raw_id(1).encode(), b"\xff\xfe", raw_id(2).encode()]
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            model=(), stdin=b"\n".join(lines))  # fmt: skip
+    assert program.exit_code == 0
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(first["items"]) == len(third["items"]) == 10
+    assert second["line"] == 2
+    assert second["error"].startswith("not UTF-8 text: ")
 
 
 def test_histories_that_are_not_there(program, dataset, trained, tmp_path, capsys):

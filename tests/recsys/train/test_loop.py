@@ -90,7 +90,16 @@ def test_max_steps_is_exact(max_steps):
 def test_evaluates_every_test_freq_steps_after_test_after():
     run = Run(epochs=2, test_freq=2, test_after=1.0)
     run.fit()
-    assert [step for step, _ in run.evaluations] == [7, 9, 10]
+    assert [step for step, _ in run.evaluations] == [5, 6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("test_freq", "steps"), [(3, [3, 5, 6, 9, 10]), (5, [5, 10]), (7, [7, 10]), (9, [9, 10])]
+)
+def test_steps_between_evaluations_are_those_of_the_run(test_freq, steps):
+    run = Run(epochs=2, test_freq=test_freq)
+    run.fit()
+    assert [step for step, _ in run.evaluations] == steps
 
 
 def progress(run):
