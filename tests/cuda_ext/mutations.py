@@ -100,8 +100,8 @@ MUTATIONS = (
     _update(
         "chunk sums in the place of the next chunk",
         "chunks",
-        "chunk * dim + column, part",
-        "(chunk + 1) * dim + column, part",
+        "chunk * dim + column, columns",
+        "(chunk + 1) * dim + column, columns",
     ),
     _update(
         "no barrier before the slices of a long segment are added",

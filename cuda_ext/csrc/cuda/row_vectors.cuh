@@ -15,35 +15,36 @@ constexpr int kBlockThreads = 256;
 
 // Width neighbouring elements of a row, moved by loads and stores of up to 16 bytes.
 template <typename T, int Width>
-struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) RowPart {
+struct alignas(sizeof(T) * Width < 16 ? sizeof(T) * Width : 16) Columns {
   T values[Width];
 };
 
 template <int Width, typename T>
-__device__ __forceinline__ RowPart<T, Width> load_part(const T* row, int64_t column) {
-  using Part = RowPart<T, Width>;
-  if constexpr (sizeof(Part) < sizeof(Vector)) {
-    return *reinterpret_cast<const Part*>(row + column);
+__device__ __forceinline__ Columns<T, Width> load_columns(const T* row, int64_t column) {
+  using Result = Columns<T, Width>;
+  if constexpr (sizeof(Result) < sizeof(Vector)) {
+    return *reinterpret_cast<const Result*>(row + column);
   } else {
-    Part part;
+    Result columns;
 #pragma unroll
-    for (size_t i = 0; i < sizeof(Part); i += sizeof(Vector)) {
+    for (size_t i = 0; i < sizeof(Result); i += sizeof(Vector)) {
       const Vector vector = load_vector(row + column + i / sizeof(T));
-      memcpy(part.values + i / sizeof(T), &vector, sizeof(Vector));
+      memcpy(columns.values + i / sizeof(T), &vector, sizeof(Vector));
     }
-    return part;
+    return columns;
   }
 }
 
 template <typename T, int Width>
-__device__ __forceinline__ void store_part(T* row, int64_t column, const RowPart<T, Width>& part) {
-  if constexpr (sizeof(part) < sizeof(Vector)) {
-    *reinterpret_cast<RowPart<T, Width>*>(row + column) = part;
+__device__ __forceinline__ void store_columns(T* row, int64_t column,
+                                              const Columns<T, Width>& columns) {
+  if constexpr (sizeof(columns) < sizeof(Vector)) {
+    *reinterpret_cast<Columns<T, Width>*>(row + column) = columns;
   } else {
 #pragma unroll
-    for (size_t i = 0; i < sizeof(part); i += sizeof(Vector)) {
+    for (size_t i = 0; i < sizeof(columns); i += sizeof(Vector)) {
       Vector vector;
-      memcpy(&vector, part.values + i / sizeof(T), sizeof(Vector));
+      memcpy(&vector, columns.values + i / sizeof(T), sizeof(Vector));
       store_vector(row + column + i / sizeof(T), vector);
     }
   }

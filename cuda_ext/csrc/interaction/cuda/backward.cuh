@@ -27,11 +27,11 @@ __device__ __forceinline__ float pair_gradient(SharedPointer<Element> gradient,
   return row == column ? 2 * convert<float>(value) : convert<float>(value);
 }
 
-// The vector that part `part` of a step's operand comes from.
+// Number of the vector that a lane loads as its `i`-th of a step's operand.
 template <typename Element>
-__device__ __forceinline__ int vector_of(int step, int part, int lane) {
+__device__ __forceinline__ int vector_of(int step, int i, int lane) {
   constexpr int kPer = kPerRegister<Element>;
-  return 8 * kPer * step + kPer * (lane % 4) + part % kPer + 4 * kPer * (part / kPer);
+  return 8 * kPer * step + kPer * (lane % 4) + i % kPer + 4 * kPer * (i / kPer);
 }
 
 // One register of the left operand: gradients of the pairs of `row` and the vectors of a step.
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Eleme
 template <typename Element, int kBlocks>
 struct BackwardShape {
   static constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
-  static constexpr int kParts = 2 * kPerRegister<Element>;
+  static constexpr int kLaneVectors = 2 * kPerRegister<Element>;
   static constexpr int kColumns = 8 * kPerVector<Element>;
   // The result is made in strips: the weights of more blocks would not find room in registers.
   static constexpr int kStripBlocks = kBlocks <= 2 ? 2 : 1;
@@ -138,8 +138,8 @@ __device__ __forceinline__ void find_weights(uint32_t (&weights)[kStripBlocks][k
 }
 
 // Makes a strip's columns [base, base + kColumns) from what a lane has of them.
-template <typename Element, int kStripBlocks, int kSteps, int kParts>
-__device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kParts],
+template <typename Element, int kStripBlocks, int kSteps, int kLaneVectors>
+__device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kLaneVectors],
                                              const uint32_t (&weights)[kStripBlocks][kSteps][4],
                                              SharedPointer<Element> gradient,
                                              const InteractionArguments& arguments, int64_t sample,
@@ -164,7 +164,7 @@ template <typename Element, typename Table, int kBlocks>
 __global__ void interact_vectors_backward(InteractionArguments arguments) {
   using Shape = BackwardShape<Element, kBlocks>;
   constexpr int kSteps = Shape::kSteps;
-  constexpr int kParts = Shape::kParts;
+  constexpr int kLaneVectors = Shape::kLaneVectors;
   constexpr int kStripBlocks = Shape::kStripBlocks;
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
@@ -177,11 +177,11 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
          column += kWarpSize * kPerVector<Element>) {
       store_vector(gradient + column, load_vector(given + column));
     }
-    VectorSource sources[kSteps][kParts];
+    VectorSource sources[kSteps][kLaneVectors];
 #pragma unroll
-    for (int i = 0; i < kSteps * kParts; ++i) {
-      const int vector = vector_of<Element>(i / kParts, i % kParts, lane);
-      sources[i / kParts][i % kParts] =
+    for (int i = 0; i < kSteps * kLaneVectors; ++i) {
+      const int vector = vector_of<Element>(i / kLaneVectors, i % kLaneVectors, lane);
+      sources[i / kLaneVectors][i % kLaneVectors] =
           find_vector<Element, Table>(arguments, sample, vector, i == 0);
     }
     __syncwarp();
@@ -192,12 +192,12 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
 #pragma unroll 1
       for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
         const int column = base + lane / 4 * kPerVector<Element>;
-        Vector rows[kSteps][kParts];
+        Vector rows[kSteps][kLaneVectors];
 #pragma unroll
-        for (int i = 0; i < kSteps * kParts; ++i) {
-          const VectorSource& source = sources[i / kParts][i % kParts];
-          rows[i / kParts][i % kParts] = to_elements(
-              load_stored_part<Element, Table>(source, column, arguments.dim), source.is_first);
+        for (int i = 0; i < kSteps * kLaneVectors; ++i) {
+          const VectorSource& source = sources[i / kLaneVectors][i % kLaneVectors];
+          rows[i / kLaneVectors][i % kLaneVectors] = to_elements(
+              load_stored_columns<Element, Table>(source, column, arguments.dim), source.is_first);
           if constexpr (sizeof(Table) > sizeof(Element) && kBlocks > 2) {
             if (i % 8 == 7) {
               __syncwarp();  // no more loads are under way than registers hold

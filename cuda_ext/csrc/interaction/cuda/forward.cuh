@@ -68,9 +68,9 @@ __device__ __forceinline__ void write_products(const float (&products)[kTriangle
 
 template <typename Element, typename Table, int kBlocks>
 __global__ void interact_vectors(InteractionArguments arguments) {
-  using Part = StoredPart<Element, Table>;
-  constexpr int kColumns = 4 * kPerVector<Element>;                   // 64 bytes of a row
-  constexpr int kInFlight = 64 / (kBlocks * 2 * Part::kVectors * 4);  // 64 registers of loads
+  using Stored = StoredColumns<Element, Table>;
+  constexpr int kColumns = 4 * kPerVector<Element>;                     // 64 bytes of a row
+  constexpr int kInFlight = 64 / (kBlocks * 2 * Stored::kVectors * 4);  // 64 registers of loads
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int dim = arguments.dim;
@@ -86,13 +86,13 @@ __global__ void interact_vectors(InteractionArguments arguments) {
     float products[kTriangleTiles<kBlocks>][4] = {};
 #pragma unroll 1
     for (int base = 0; base < dim; base += kInFlight * kColumns) {
-      Part parts[kInFlight][kBlocks][2];
+      Stored stored[kInFlight][kBlocks][2];
 #pragma unroll
       for (int i = 0; i < kInFlight * kBlocks * 2; ++i) {
         const int chunk = i / (kBlocks * 2);
         const int column = base + chunk * kColumns + lane % 4 * kPerVector<Element>;
-        parts[chunk][i / 2 % kBlocks][i % 2] =
-            load_stored_part<Element, Table>(sources[i / 2 % kBlocks][i % 2], column, dim);
+        stored[chunk][i / 2 % kBlocks][i % 2] =
+            load_stored_columns<Element, Table>(sources[i / 2 % kBlocks][i % 2], column, dim);
       }
 #pragma unroll
       for (int chunk = 0; chunk < kInFlight; ++chunk) {
@@ -102,7 +102,7 @@ __global__ void interact_vectors(InteractionArguments arguments) {
 #pragma unroll
           for (int i = 0; i < kBlocks * 2; ++i) {
             words[i / 2][i % 2] =
-                to_elements(parts[chunk][i / 2][i % 2], sources[i / 2][i % 2].is_first);
+                to_elements(stored[chunk][i / 2][i % 2], sources[i / 2][i % 2].is_first);
           }
           const int own = column + lane % 4 * kPerVector<Element>;
           if (lane / 4 == 0 && own < dim) {

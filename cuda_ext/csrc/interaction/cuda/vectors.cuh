@@ -68,43 +68,43 @@ __device__ __forceinline__ VectorSource find_vector(const InteractionArguments& 
 
 // kPerVector<Element> columns of a vector as they are stored: 16 bytes, or 32 of a wider table.
 template <typename Element, typename Table>
-struct StoredPart {
+struct StoredColumns {
   static constexpr int kVectors = static_cast<int>(sizeof(Table) / sizeof(Element));
   Vector vectors[kVectors];
 };
 
 // Loads only: several of these are under way before the first is converted.
 template <typename Element, typename Table>
-__device__ __forceinline__ StoredPart<Element, Table> load_stored_part(const VectorSource& source,
-                                                                       int column, int dim) {
-  StoredPart<Element, Table> part = {};
+__device__ __forceinline__ StoredColumns<Element, Table> load_stored_columns(
+    const VectorSource& source, int column, int dim) {
+  StoredColumns<Element, Table> stored = {};
   if (source.data != nullptr && column < dim) {
     const int size = static_cast<int>(source.is_first ? sizeof(Element) : sizeof(Table));
     const char* address = source.data + column * size;
-    part.vectors[0] = load_vector(address);
-    if constexpr (StoredPart<Element, Table>::kVectors == 2) {
+    stored.vectors[0] = load_vector(address);
+    if constexpr (StoredColumns<Element, Table>::kVectors == 2) {
       if (!source.is_first) {
-        part.vectors[1] = load_vector(address + sizeof(Vector));
+        stored.vectors[1] = load_vector(address + sizeof(Vector));
       }
     }
   }
-  return part;
+  return stored;
 }
 
-// The part as Elements, gathered rows rounded to nearest even.
+// The columns as Elements, gathered rows rounded to nearest even.
 template <typename Element, typename Table>
-__device__ __forceinline__ Vector to_elements(const StoredPart<Element, Table>& part,
+__device__ __forceinline__ Vector to_elements(const StoredColumns<Element, Table>& stored,
                                               bool is_first) {
-  if constexpr (StoredPart<Element, Table>::kVectors == 1) {
-    return part.vectors[0];
+  if constexpr (StoredColumns<Element, Table>::kVectors == 1) {
+    return stored.vectors[0];
   } else {
     Vector elements;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const Vector& half = part.vectors[i / 2];
+      const Vector& half = stored.vectors[i / 2];
       const uint32_t packed = pack_pair<Element>(__uint_as_float(half.words[i % 2 * 2]),
                                                  __uint_as_float(half.words[i % 2 * 2 + 1]));
-      elements.words[i] = is_first ? part.vectors[0].words[i] : packed;
+      elements.words[i] = is_first ? stored.vectors[0].words[i] : packed;
     }
     return elements;
   }

@@ -27,12 +27,13 @@ constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(Table));
 constexpr int kRowsInFlight = 4;
 
 template <int Width, typename Table>
-__device__ __forceinline__ RowPart<Table, Width> load_row_part(const GatherArguments& arguments,
-                                                               int64_t row, int64_t column) {
+__device__ __forceinline__ Columns<Table, Width> load_row_columns(const GatherArguments& arguments,
+                                                                  int64_t row, int64_t column) {
   if (!is_row(row, arguments.num_table_rows)) {
     return {};
   }
-  return load_part<Width>(static_cast<const Table*>(arguments.table) + row * arguments.dim, column);
+  return load_columns<Width>(static_cast<const Table*>(arguments.table) + row * arguments.dim,
+                             column);
 }
 
 // output[l] = table[rows[l]]; a block takes block_teams * kRowsInFlight consecutive lookups.
@@ -49,22 +50,22 @@ __global__ void gather_rows(GatherArguments arguments, int lanes) {
     row[i] = lookup < arguments.count ? rows[lookup] : -1;
   }
   for (int64_t column = team.lane * Width; column < arguments.dim; column += team.lanes * Width) {
-    RowPart<Table, Width> parts[kRowsInFlight];
+    Columns<Table, Width> columns[kRowsInFlight];
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
-      parts[i] = load_row_part<Width, Table>(arguments, row[i], column);
+      columns[i] = load_row_columns<Width, Table>(arguments, row[i], column);
     }
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
       const int64_t lookup = first + i * team.block_teams;
       if (lookup < arguments.count) {
-        RowPart<Output, Width> converted;
+        Columns<Output, Width> converted;
 #pragma unroll
         for (int j = 0; j < Width; ++j) {
-          converted.values[j] = convert<Output>(parts[i].values[j]);
+          converted.values[j] = convert<Output>(columns[i].values[j]);
         }
-        store_part(static_cast<Output*>(arguments.output) + lookup * arguments.dim, column,
-                   converted);
+        store_columns(static_cast<Output*>(arguments.output) + lookup * arguments.dim, column,
+                      converted);
       }
     }
   }
@@ -93,28 +94,28 @@ __global__ void sum_bags(BagArguments arguments, int lanes) {
   for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
     Sum sums[Width] = {};
     for (int64_t base = begin; base < end; base += kRowsInFlight) {
-      RowPart<Table, Width> parts[kRowsInFlight];
+      Columns<Table, Width> columns[kRowsInFlight];
       Sum scales[kRowsInFlight];
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
         const bool inside = base + i < end;
-        parts[i] = load_row_part<Width, Table>(lookup, inside ? rows[base + i] : -1, column);
+        columns[i] = load_row_columns<Width, Table>(lookup, inside ? rows[base + i] : -1, column);
         scales[i] = inside && arguments.scale != nullptr ? arguments.scale[base + i] : 1.0f;
       }
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
 #pragma unroll
         for (int j = 0; j < Width; ++j) {
-          sums[j] += scales[i] * convert<Sum>(parts[i].values[j]);
+          sums[j] += scales[i] * convert<Sum>(columns[i].values[j]);
         }
       }
     }
-    RowPart<Output, Width> output;
+    Columns<Output, Width> output;
 #pragma unroll
     for (int j = 0; j < Width; ++j) {
       output.values[j] = convert<Output>(sums[j]);
     }
-    store_part(static_cast<Output*>(lookup.output) + bag * lookup.dim, column, output);
+    store_columns(static_cast<Output*>(lookup.output) + bag * lookup.dim, column, output);
   }
 }
 
@@ -134,8 +135,8 @@ __global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
     const Gradient* gradient = static_cast<const Gradient*>(arguments.gradient) +
                                static_cast<int64_t>(arguments.source[position]) * lookup.dim;
     for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
-      const auto weights = load_row_part<Width, Table>(lookup, row, column);
-      const auto factors = load_part<Width>(gradient, column);
+      const auto weights = load_row_columns<Width, Table>(lookup, row, column);
+      const auto factors = load_columns<Width>(gradient, column);
 #pragma unroll
       for (int j = 0; j < Width; ++j) {
         product += convert<Sum>(weights.values[j]) * convert<Sum>(factors.values[j]);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sorted update of rows of any length: a segment's sum goes through memory, so a row may be
-// many parts per lane. Rule, format and gradient type are chosen at run time, since these kernels
-// wait for memory, not for branches.
+// longer than a warp reads at once. Rule, format and gradient type are chosen at run time, since
+// these kernels wait for memory, not for branches.
 #pragma once
 
 #include "segments.cuh"
 
 namespace recsys::kernels {
 
-// Applies the sum at `sums` to a row; row -1 applies nothing, yet takes part. All lanes of the warp
+// Applies the sum at `sums` to a row; row -1 applies nothing, yet joins in. All lanes of the warp
 // must come here together. Each lane reads the sums that it wrote itself.
 template <typename Rule, typename Format, int Width>
 __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
@@ -21,7 +21,7 @@ __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
     for (int64_t column = team.lane * Width; row >= 0 && column < arguments.dim;
          column += team.lanes * Width) {
       const auto loaded = load_row_and_state<Rule, Format, Width>(arguments, row, column);
-      terms += sum_row_terms(scalars, loaded, load_part<Width>(sums, column).values);
+      terms += sum_row_terms(scalars, loaded, load_columns<Width>(sums, column).values);
     }
     terms = team.sum(terms);
     if (row >= 0) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
   for (int64_t column = team.lane * Width; row >= 0 && column < arguments.dim;
        column += team.lanes * Width) {
     auto loaded = load_row_and_state<Rule, Format, Width>(arguments, row, column);
-    apply_part(arguments, scalars, row, column, loaded, load_part<Width>(sums, column).values,
-               rate);
+    apply_columns(arguments, scalars, row, column, loaded, load_columns<Width>(sums, column).values,
+                  rate);
   }
 }
 
@@ -58,16 +58,16 @@ __device__ __forceinline__ void apply_row(const UpdateArguments& arguments,
   }
 }
 
-// A part of a gradient row of any type, as float32.
+// Columns of a gradient row of any type, as float32.
 template <int Width>
-__device__ __forceinline__ RowPart<float, Width> load_gradient(const UpdateArguments& arguments,
+__device__ __forceinline__ Columns<float, Width> load_gradient(const UpdateArguments& arguments,
                                                                int64_t element) {
-  RowPart<float, Width> part;
+  Columns<float, Width> columns;
   const auto convert_from = [&](const auto* gradients) {
-    const auto raw = load_part<Width>(gradients, element);
+    const auto raw = load_columns<Width>(gradients, element);
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
-      part.values[i] = convert<float>(raw.values[i]);
+      columns.values[i] = convert<float>(raw.values[i]);
     }
   };
   if (arguments.gradient_dtype == Dtype::kFloat32) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ RowPart<float, Width> load_gradient(const UpdateArgum
   } else {
     convert_from(static_cast<const bfloat16*>(arguments.gradients));
   }
-  return part;
+  return columns;
 }
 
 // Sums the gradients of sorted positions [begin, end), in order, to `target`.
@@ -86,29 +86,29 @@ __device__ __forceinline__ void sum_lookups(const UpdateArguments& arguments, co
                                             int64_t begin, int64_t end, float* target) {
   constexpr int kInFlight = 4;
   for (int64_t column = team.lane * Width; column < arguments.dim; column += team.lanes * Width) {
-    RowPart<float, Width> sum = {};
+    Columns<float, Width> sum = {};
     for (int64_t base = begin; base < end; base += kInFlight) {
-      RowPart<float, Width> parts[kInFlight];
+      Columns<float, Width> columns[kInFlight];
       float scales[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        parts[i] = {};
+        columns[i] = {};
         scales[i] = 0;
         if (base + i < end) {
           const LookupGradient lookup = lookup_gradient(arguments, base + i);
           scales[i] = lookup.scale;
-          parts[i] = load_gradient<Width>(arguments, lookup.row * arguments.dim + column);
+          columns[i] = load_gradient<Width>(arguments, lookup.row * arguments.dim + column);
         }
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
 #pragma unroll
         for (int j = 0; j < Width; ++j) {
-          sum.values[j] += scales[i] * parts[i].values[j];
+          sum.values[j] += scales[i] * columns[i].values[j];
         }
       }
     }
-    store_part(target, column, sum);
+    store_columns(target, column, sum);
   }
 }
 

@@ -31,11 +31,11 @@ __global__ void add_sgd_rows(UpdateArguments arguments, int lanes) {
       static_cast<const Gradient*>(arguments.gradients) + gradient_row * arguments.dim;
   float* weights = static_cast<float*>(arguments.table) + row * arguments.dim;
   for (int64_t column = team.lane * Width; column < arguments.dim; column += team.lanes * Width) {
-    const auto part = load_part<Width>(gradient, column);
+    const auto columns = load_columns<Width>(gradient, column);
     float change[Width];
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
-      change[i] = -rate * convert<float>(part.values[i]);
+      change[i] = -rate * convert<float>(columns.values[i]);
     }
     if constexpr (Width == 4) {
       atomic_add_vector(weights + column, change);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// First kernel of the sorted update, for rows that fit one part per lane: sums the segments of each
+// First kernel of the sorted update, for rows that a team reads at once: sums the segments of each
 // chunk and applies those that lie inside it.
 #pragma once
 
@@ -16,12 +16,12 @@ template <int Width>
 __device__ __forceinline__ void store_chunk_sum(const ChunkSums& chunk_sums, int64_t chunk,
                                                 bool began_before, int64_t dim, int64_t column,
                                                 const float (&sums)[Width]) {
-  RowPart<float, Width> part;
+  Columns<float, Width> columns;
 #pragma unroll
   for (int i = 0; i < Width; ++i) {
-    part.values[i] = sums[i];
+    columns.values[i] = sums[i];
   }
-  store_part(began_before ? chunk_sums.heads : chunk_sums.tails, chunk * dim + column, part);
+  store_columns(began_before ? chunk_sums.heads : chunk_sums.tails, chunk * dim + column, columns);
 }
 
 // No thread leaves early: ballots and sums take whole warps.
@@ -45,8 +45,8 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
     float scale[kInFlight];
     float row_state[kInFlight];
     bool applies[kInFlight];
-    RowPart<Gradient, Width> gradient[kInFlight];
-    LoadedPart<Rule, Format, Width> loaded[kInFlight];
+    Columns<Gradient, Width> gradient[kInFlight];
+    LoadedColumns<Rule, Format, Width> loaded[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int at = base + i;
@@ -63,7 +63,7 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
       if (valid && has_columns) {
         const LookupGradient lookup = lookup_gradient(arguments, chunk.begin + at);
         scale[i] = lookup.scale;
-        gradient[i] = load_part<Width>(gradients, lookup.row * arguments.dim + column);
+        gradient[i] = load_columns<Width>(gradients, lookup.row * arguments.dim + column);
         if (applies[i]) {
           loaded[i] = load_row_and_state<Rule, Format, Width>(arguments, row[i], column);
         }
@@ -87,7 +87,7 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
       }
       if (applies[i]) {
         if (has_columns) {
-          apply_part(arguments, scalars, row[i], column, loaded[i], sums, rate);
+          apply_columns(arguments, scalars, row[i], column, loaded[i], sums, rate);
         }
       } else if (has_columns && is_row(row[i], arguments.num_table_rows) &&
                  (chunk.ends_at(at) || chunk.goes_on_after(at))) {

@@ -14,7 +14,7 @@ namespace recsys::kernels {
 // A segment that begins in a chunk and goes on in the next ones.
 struct CrossingSegment {
   int64_t first_chunk;
-  int64_t following;  // chunks after the first that hold a part of it; 0: there is no such segment
+  int64_t following;  // chunks after the first that hold lookups of it; 0: there is no such segment
   int64_t row;
 };
 
@@ -64,25 +64,25 @@ __device__ __forceinline__ void add_heads(const float* heads, int64_t begin, int
                                           int32_t dim, const Team& team, float* target) {
   constexpr int kInFlight = 8;
   for (int64_t column = team.lane * Width; column < dim; column += team.lanes * Width) {
-    RowPart<float, Width> sum = load_part<Width>(target, column);
+    Columns<float, Width> sum = load_columns<Width>(target, column);
     for (int64_t base = begin; base < end; base += kInFlight) {
-      RowPart<float, Width> parts[kInFlight];
+      Columns<float, Width> columns[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        parts[i] = {};
+        columns[i] = {};
         if (base + i < end) {
-          parts[i] = load_part<Width>(heads + (base + i) * dim, column);
+          columns[i] = load_columns<Width>(heads + (base + i) * dim, column);
         }
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
 #pragma unroll
         for (int j = 0; j < Width; ++j) {
-          sum.values[j] += parts[i].values[j];
+          sum.values[j] += columns[i].values[j];
         }
       }
     }
-    store_part(target, column, sum);
+    store_columns(target, column, sum);
   }
 }
 
@@ -109,15 +109,15 @@ template <int Width>
 __device__ __forceinline__ void add_slice_sums(const ChunkSums& chunk_sums, const Slices& slices,
                                                int32_t dim, const Team& team, float* target) {
   for (int64_t column = team.lane * Width; column < dim; column += team.lanes * Width) {
-    RowPart<float, Width> sum = load_part<Width>(target, column);
+    Columns<float, Width> sum = load_columns<Width>(target, column);
     for (int64_t head = slices.begin; head < slices.end; head += slices.length) {
-      const auto part = load_part<Width>(chunk_sums.heads + head * dim, column);
+      const auto columns = load_columns<Width>(chunk_sums.heads + head * dim, column);
 #pragma unroll
       for (int j = 0; j < Width; ++j) {
-        sum.values[j] += part.values[j];
+        sum.values[j] += columns.values[j];
       }
     }
-    store_part(target, column, sum);
+    store_columns(target, column, sum);
   }
 }
 

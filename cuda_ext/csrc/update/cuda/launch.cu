@@ -23,7 +23,7 @@ bool takes_vectors(const UpdateArguments& arguments) {
   return fits;
 }
 
-// Whether a row fits the lanes of one team, one part each: the sums of segments stay in registers.
+// Whether a team reads a row at once: the sums of segments stay in registers.
 bool fits_registers(const UpdateArguments& arguments) {
   return takes_vectors(arguments) && arguments.dim <= kWarpLanes * kVectorColumns;
 }

@@ -31,121 +31,122 @@ __device__ __forceinline__ StepScalars step_scalars(const UpdateArguments& argum
   return scalars;
 }
 
-// The formats: each loads raw parts of a row, so that many loads can be under way before the first
-// is joined to float32, and splits them again.
+// The formats: each loads the stored bits of columns, so that many loads can be under way before
+// the first is joined to float32, and splits them again.
 struct Float32Format {
   template <int Width>
-  using Part = RowPart<float, Width>;
+  using Raw = Columns<float, Width>;
 
   template <int Width>
-  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
-                                                     int64_t element) {
-    return load_part<Width>(static_cast<const float*>(arguments.table), element);
+  __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
+                                                    int64_t element) {
+    return load_columns<Width>(static_cast<const float*>(arguments.table), element);
   }
   template <int Width>
-  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
-    return part.values[i];
+  __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
+    return columns.values[i];
   }
   template <int Width>
   __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
                                                int64_t row, int64_t column,
-                                               const RowPart<float, Width>& weights) {
-    store_part(static_cast<float*>(arguments.table), row * arguments.dim + column, weights);
+                                               const Columns<float, Width>& weights) {
+    store_columns(static_cast<float*>(arguments.table), row * arguments.dim + column, weights);
   }
 };
 
 struct BFloat16Format {
   template <int Width>
-  using Part = RowPart<uint16_t, Width>;
+  using Raw = Columns<uint16_t, Width>;
 
   template <int Width>
-  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
-                                                     int64_t element) {
-    return load_part<Width>(static_cast<const uint16_t*>(arguments.table), element);
+  __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
+                                                    int64_t element) {
+    return load_columns<Width>(static_cast<const uint16_t*>(arguments.table), element);
   }
   template <int Width>
-  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
-    return __uint_as_float(static_cast<uint32_t>(part.values[i]) << 16);
+  __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
+    return __uint_as_float(static_cast<uint32_t>(columns.values[i]) << 16);
   }
   template <int Width>
   __device__ __forceinline__ static void store(const UpdateArguments& arguments,
                                                const StepScalars& scalars, int64_t row,
                                                int64_t column,
-                                               const RowPart<float, Width>& weights) {
+                                               const Columns<float, Width>& weights) {
     const uint32_t key =
         rounding_key(arguments.rounding_seed, static_cast<uint32_t>(scalars.step), row);
-    Part<Width> rounded;
+    Raw<Width> rounded;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
       rounded.values[i] = round_stochastically(__float_as_uint(weights.values[i]),
                                                column_bits(key, static_cast<uint32_t>(column) + i));
     }
-    store_part(static_cast<uint16_t*>(arguments.table), row * arguments.dim + column, rounded);
+    store_columns(static_cast<uint16_t*>(arguments.table), row * arguments.dim + column, rounded);
   }
 };
 
 // float32 in two planes, joined and split without loss: bits = (high << 16) + low.
 struct SplitFormat {
   template <int Width>
-  struct Part {
-    RowPart<uint16_t, Width> high;
-    RowPart<int16_t, Width> low;
+  struct Raw {
+    Columns<uint16_t, Width> high;
+    Columns<int16_t, Width> low;
   };
 
   template <int Width>
-  __device__ __forceinline__ static Part<Width> load(const UpdateArguments& arguments,
-                                                     int64_t element) {
-    return {load_part<Width>(static_cast<const uint16_t*>(arguments.table), element),
-            load_part<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
+  __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
+                                                    int64_t element) {
+    return {load_columns<Width>(static_cast<const uint16_t*>(arguments.table), element),
+            load_columns<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
   }
   template <int Width>
-  __device__ __forceinline__ static float join(const Part<Width>& part, int i) {
-    return __uint_as_float((static_cast<uint32_t>(part.high.values[i]) << 16) +
-                           static_cast<uint32_t>(static_cast<int32_t>(part.low.values[i])));
+  __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
+    return __uint_as_float((static_cast<uint32_t>(columns.high.values[i]) << 16) +
+                           static_cast<uint32_t>(static_cast<int32_t>(columns.low.values[i])));
   }
   template <int Width>
   __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
                                                int64_t row, int64_t column,
-                                               const RowPart<float, Width>& weights) {
-    Part<Width> part;
+                                               const Columns<float, Width>& weights) {
+    Raw<Width> columns;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
       const uint32_t bits = __float_as_uint(weights.values[i]);
       const uint32_t high = (bits + 0x8000u) >> 16;
-      part.high.values[i] = static_cast<uint16_t>(high);
-      part.low.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
+      columns.high.values[i] = static_cast<uint16_t>(high);
+      columns.low.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
     }
     const int64_t element = row * arguments.dim + column;
-    store_part(static_cast<uint16_t*>(arguments.table), element, part.high);
-    store_part(arguments.table_low, element, part.low);
+    store_columns(static_cast<uint16_t*>(arguments.table), element, columns.high);
+    store_columns(arguments.table_low, element, columns.low);
   }
 };
 
-// A part of a row and of its state, as loaded.
+// Columns of a row and of its state, as loaded.
 template <typename Rule, typename Format, int Width>
-struct LoadedPart {
+struct LoadedColumns {
   static constexpr int kStates = Rule::kElementStates;
-  typename Format::template Part<Width> weights;
-  RowPart<float, Width> state[kStates > 0 ? kStates : 1];
+  typename Format::template Raw<Width> weights;
+  Columns<float, Width> state[kStates > 0 ? kStates : 1];
 };
 
 template <typename Rule, typename Format, int Width>
-__device__ __forceinline__ LoadedPart<Rule, Format, Width> load_row_and_state(
+__device__ __forceinline__ LoadedColumns<Rule, Format, Width> load_row_and_state(
     const UpdateArguments& arguments, int64_t row, int64_t column) {
   const int64_t element = row * arguments.dim + column;
-  LoadedPart<Rule, Format, Width> loaded;
+  LoadedColumns<Rule, Format, Width> loaded;
   loaded.weights = Format::template load<Width>(arguments, element);
 #pragma unroll
   for (int i = 0; i < Rule::kElementStates; ++i) {
-    loaded.state[i] = load_part<Width>(arguments.state[Rule::kRowStates + i], element);
+    loaded.state[i] = load_columns<Width>(arguments.state[Rule::kRowStates + i], element);
   }
   return loaded;
 }
 
-// Sum of the row terms of a part, which rules with a state per row need of the whole row first.
+// Sum of the row terms of some columns, which rules with a state per row need of the whole row
+// first.
 template <typename Rule, typename Format, int Width>
 __device__ __forceinline__ float sum_row_terms(const StepScalars& scalars,
-                                               const LoadedPart<Rule, Format, Width>& loaded,
+                                               const LoadedColumns<Rule, Format, Width>& loaded,
                                                const float (&sums)[Width]) {
   float total = 0;
 #pragma unroll
@@ -169,14 +170,15 @@ __device__ __forceinline__ float move_row(const UpdateArguments& arguments,
   return rate;
 }
 
-// Applies the summed gradient of a part of a row, at the row's rate.
+// Applies the summed gradient of some columns of a row, at the row's rate.
 template <typename Rule, typename Format, int Width>
-__device__ __forceinline__ void apply_part(const UpdateArguments& arguments,
-                                           const StepScalars& scalars, int64_t row, int64_t column,
-                                           LoadedPart<Rule, Format, Width>& loaded,
-                                           const float (&sums)[Width], float rate) {
+__device__ __forceinline__ void apply_columns(const UpdateArguments& arguments,
+                                              const StepScalars& scalars, int64_t row,
+                                              int64_t column,
+                                              LoadedColumns<Rule, Format, Width>& loaded,
+                                              const float (&sums)[Width], float rate) {
   constexpr int kStates = Rule::kElementStates;
-  RowPart<float, Width> weights;
+  Columns<float, Width> weights;
 #pragma unroll
   for (int i = 0; i < Width; ++i) {
     float state[kStates > 0 ? kStates : 1];
@@ -194,8 +196,8 @@ __device__ __forceinline__ void apply_part(const UpdateArguments& arguments,
   Format::store(arguments, scalars, row, column, weights);
 #pragma unroll
   for (int s = 0; s < kStates; ++s) {
-    store_part(arguments.state[Rule::kRowStates + s], row * arguments.dim + column,
-               loaded.state[s]);
+    store_columns(arguments.state[Rule::kRowStates + s], row * arguments.dim + column,
+                  loaded.state[s]);
   }
 }
 
