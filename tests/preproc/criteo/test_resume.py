@@ -189,7 +189,7 @@ def test_killed_at_any_moment(tmp_path):
     expected = Manifest.load(tmp_path / "expected")
     rng = random.Random(20)
     kills = 0
-    while kills < 8:
+    while kills < 6:
         output = tmp_path / f"made_{kills}"
         while not ends(output, rng.uniform(0.3, 1.0) * duration):
             kills += 1

@@ -289,7 +289,7 @@ def test_killed_at_any_moment(tmp_path):
     duration = time.monotonic() - started
     rng = random.Random(5)
     kills = 0
-    while kills < 6:
+    while kills < 4:
         if not ends(tmp_path / "made", rng.uniform(0.2, 1.0) * duration):
             kills += 1
         else:

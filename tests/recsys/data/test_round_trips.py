@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.click_columns import ClickColumns
@@ -70,6 +70,7 @@ def test_feature_spec(spec):
         assert sorted(p.name for p in root.iterdir()) == ["model_size.json"]
 
 
+@settings(max_examples=30)
 @given(st.lists(names, min_size=2, max_size=5, unique=True))
 def test_any_feature_name_survives_the_yaml(words):
     categorical = tuple(CategoricalFeature(n, 7) for n in words[1:])

@@ -20,7 +20,7 @@ def test_no_error_on_edge_cases_and_random_damage(tmp_path):
     for variant in ((), ("-DCRITEO_PORTABLE",)):
         program = tmp_path / f"kernel_driver{len(variant)}"
         sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-        options = ["-std=c++17", "-O1", "-g", *sanitizers, *variant, "-o", str(program)]
+        options = ["-std=c++17", "-O0", "-g1", *sanitizers, *variant, "-o", str(program)]
         harness.run(COMPILER, *options, FOLDER / "kernel_driver.cpp")
         done = harness.run(program, "15", *days, folder=tmp_path)
         assert done.stderr == ""
