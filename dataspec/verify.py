@@ -15,7 +15,7 @@ from absl import flags
 
 from recsys import program
 from recsys.data.verify.run import verify
-from recsys.errors import UserError
+from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.settings import section_from_dict, setting
@@ -60,7 +60,7 @@ def run(flag_values: flags.FlagValues, folders: Sequence[str]) -> int:
         raise UserError(f"{folder} is not a folder")
     findings, report = verify(folder, quick=options.quick, num_numerical=options.num_numerical)
     program.print_with_flags(report)
-    return 1 if findings.problems else 0
+    return FAILED if findings.problems else 0
 
 
 def main(argv: Sequence[str]) -> int:

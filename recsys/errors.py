@@ -9,8 +9,8 @@ import re
 
 _SETTING = re.compile(r"`([A-Za-z]\w*)`")
 
-INPUT_REFUSED, DIVERGED, INTERRUPTED = 2, 4, 130
-"""Exit statuses of the programs, besides 0 and those that an error class gives itself."""
+FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
+"""Exit statuses of the programs besides 0; 1 is a check, a server or a process that failed."""
 
 
 class UserError(ValueError):

@@ -34,7 +34,7 @@ from dlrm.model.weights import describe_model
 from dlrm.serve.score import read_requests, score_served_split
 from recsys import program
 from recsys.data.sequences import read_item_map
-from recsys.errors import UserError
+from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import fail, print_line
@@ -49,7 +49,6 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
 
-MISMATCH = 1
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
 
@@ -268,7 +267,7 @@ def mismatch(options: ClientOptions, metric_tolerance: str) -> int:
         f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
         f"--{metric_tolerance} {getattr(options, metric_tolerance):g})"
     )
-    return MISMATCH
+    return FAILED
 
 
 def dataset_requests(

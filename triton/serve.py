@@ -19,6 +19,7 @@ from absl import flags
 
 import _triton_shadow  # noqa: F401  (before torch: keeps this folder from posing as the compiler)
 from recsys import program
+from recsys.errors import FAILED
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.serve.server.install import ServerError
@@ -86,7 +87,7 @@ def serve(server: TritonServer, stop: StopRequest, ready_timeout_s: float) -> in
             raise ServerError(f"the server ended by itself; its log is {server.log_file}")
         time.sleep(_WATCH_S)
     print(f"{stop.signal_name}: stopping (a client that keeps its connection open may delay it)")
-    return 0 if server.stop() == 0 else 1
+    return 0 if server.stop() == 0 else FAILED
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a preprocessing run."""
 
-from recsys.errors import UserError
+from recsys.errors import TOO_MANY_BAD_ROWS, UserError
 
 
 class PreprocError(UserError):
@@ -11,7 +11,7 @@ class PreprocError(UserError):
 class TooManyRejectedRowsError(PreprocError):
     """More rows are rejected than --max_bad_fraction allows."""
 
-    exit_code = 3
+    exit_code = TOO_MANY_BAD_ROWS
 
 
 class KernelError(RuntimeError):

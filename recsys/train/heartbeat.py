@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from recsys.errors import as_flags
+from recsys.errors import FAILED, as_flags
 
 _BEATS_PER_LIMIT = 10
 _LEFT = "left"
@@ -60,7 +60,7 @@ def end_process(message: str) -> None:
             raise ProcessLostError(message)
         except ProcessLostError as error:
             get_error_handler().record_exception(error)
-    os._exit(1)
+    os._exit(FAILED)
 
 
 class Heartbeat:

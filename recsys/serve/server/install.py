@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from recsys.errors import UserError
+from recsys.errors import FAILED, UserError
 
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
@@ -24,7 +24,7 @@ _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 class ServerError(UserError):
     """A Triton server is missing, fails to start, or refuses."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
