@@ -165,6 +165,12 @@ class OptimizerConfig:
     decay_step: int = setting(25, "Epochs between falls of the rate under --lr_schedule step")
     gamma: float = setting(1.0, "Factor of each fall under --lr_schedule step")
     warmup_steps: int = setting(0, "Steps in which the rate rises from zero")
+    extend_schedule: bool = setting(
+        False,
+        "Let a resumed run of another length continue on the cosine or line of that length, which "
+        "changes its rate at once",
+        resumable=True,
+    )
     weight_decay: float = setting(0.0, "Weight decay (decoupled)")
     clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
     item_update: Literal["auto", "dense", "rows"] = setting(

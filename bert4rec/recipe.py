@@ -286,12 +286,31 @@ class Bert4RecTraining:
         return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores weights and optimizer states from a checkpoint."""
+        """Restores weights and optimizer states from a checkpoint.
+
+        Raises:
+            UserError: the rate would jump, because the run has another length now.
+        """
+        self._check_same_length(checkpoint)
         with self.step.whole_tables():
             groups = self._groups()
             for group, tensors in groups.items():
                 checkpoint.copy_into(group, tensors)
             self.step.load_item_state(groups.get(_ITEM_OPTIMIZER, {}))
+
+    def _check_same_length(self, checkpoint: Checkpoint) -> None:
+        optimizer = self.recipe.config.optimizer
+        if optimizer.lr_schedule == "step" or optimizer.extend_schedule:
+            return
+        now = total_steps(self.recipe.config, self.source.num_batches)
+        earlier = Bert4RecConfig.from_dict(checkpoint.config)
+        then = total_steps(earlier, self.source.num_batches)
+        if now != then:
+            raise UserError(
+                f"{checkpoint.path}: its `lr_schedule` {optimizer.lr_schedule} ends at step "
+                f"{then}, that of this run at step {now}, so the rate would jump: repeat "
+                "`num_epochs` and `max_steps`, or add `extend_schedule`"
+            )
 
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
@@ -334,10 +353,15 @@ def _draw_all_negatives(
         return {}
 
 
+def total_steps(config: Bert4RecConfig, steps_per_epoch: int) -> int:
+    """Returns the steps of a whole run."""
+    by_epochs = config.run.num_epochs * steps_per_epoch
+    return by_epochs if config.run.max_steps is None else min(by_epochs, config.run.max_steps)
+
+
 def build_schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
     """Builds the schedule of the learning rate."""
-    optimizer, max_steps = config.optimizer, config.run.max_steps
-    total = config.run.num_epochs * steps_per_epoch if max_steps is None else max_steps
+    optimizer, total = config.optimizer, total_steps(config, steps_per_epoch)
     if optimizer.lr_schedule == "cosine":
         return WarmupCosine(
             base_lr=optimizer.lr, warmup_steps=optimizer.warmup_steps, total_steps=total

@@ -77,6 +77,25 @@ def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, objecti
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
+    program, dataset, tmp_path, capsys, schedule
+):
+    flags = settings(dataset, f"--lr_schedule={schedule}", "--print_freq=1", "--num_epochs=1")
+    folder = f"--export_root={tmp_path / 'run'}"
+    records = program(*flags, folder, "--max_steps=1000")
+    _, *rates = [record["data"]["lr"] for record in records if "lr" in record["data"]]
+    assert len(rates) == STEPS_PER_EPOCH
+    assert rates[-1] < 0.05 * max(rates)
+    program(*flags, folder, "--num_epochs=2", "--resume")
+    assert program.exit_code == 2
+    message = f"`lr_schedule` {schedule} ends at step {STEPS_PER_EPOCH}, that of this run at step"
+    assert message.replace("`lr_schedule`", "--lr_schedule") in capsys.readouterr().err
+    program(*flags, folder, "--num_epochs=2", "--resume", "--extend_schedule")
+    assert program.exit_code == 0
+    assert latest(tmp_path / "run").state["step"] == 2 * STEPS_PER_EPOCH
+
+
 def test_a_signal_saves_and_the_printed_command_continues(
     program, dataset, tmp_path, capsys, monkeypatch
 ):
