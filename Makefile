@@ -1,4 +1,6 @@
 # The two commands are `make demo` and `make test`; `make help` lists the rest.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,6 +9,9 @@ STAMP := $(VENV)/.installed
 
 # small shapes that reach every CUDA kernel, for the tools that slow them down
 SMALL := nvidia_kernels_fail or gathered_rows or unsorted_sgd or embedding_bag or sort
+
+# Python compiles what it imports, later; compiling all of torch takes as long as unpacking it.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 # every file of tests in one of two processes: their tests use one thread each
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -24,7 +29,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
+.PHONY: main-group other-groups test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
 .PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
@@ -33,8 +38,8 @@ help:  ## list the targets
 
 $(STAMP): requirements.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python $(PIP_INSTALL) -r requirements.txt
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 setup: $(STAMP) build  ## environment in .venv, native code built
@@ -48,8 +53,20 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-test: lint  ## the whole suite, as CI runs it: every group below, one after the other
-	$(MAKE) --no-print-directory --jobs=1 test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
+# Environments are installed and servers started while the long group runs. Each line of output
+# begins with its group's name.
+BESIDE_MAIN := lint test-torchrec test-spark test-nvtabular test-merlin test-triton
+as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
+
+test: setup  ## linters and the whole suite, as CI runs it: test-main beside the other groups
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 main-group other-groups
+
+main-group:
+	+@$(call as_group,test-main)
+
+other-groups:
+	+@failed=; $(foreach group,$(BESIDE_MAIN),$(call as_group,$(group)) || failed+=" $(group)";) \
+		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 test-main: setup  ## tests that need no environment but .venv
 	$(BIN)/pytest -q $(SLOWEST) $(PARALLEL)
@@ -105,9 +122,9 @@ bench: setup  ## measure everything, fill the tables of docs (about ten minutes,
 # torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
 $(PEERS_STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv-peers
-	$(PEERS)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+	$(PEERS)/python $(PIP_INSTALL) -r requirements.txt \
 		$$($(PEERS)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'])")
-	$(PEERS)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
+	$(PEERS)/python $(PIP_INSTALL) --no-deps torchrec==1.8.0
 	@touch $@
 
 peers: setup $(PEERS_STAMP)  ## environment with TorchRec and FBGEMM, for benchmarks beside them
@@ -126,7 +143,7 @@ bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (ab
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
 $(RECBOLE_STAMP): requirements.txt
 	$(PYTHON) -m venv .venv-recbole
-	.venv-recbole/bin/python -m pip install --quiet --disable-pip-version-check \
+	.venv-recbole/bin/python $(PIP_INSTALL) \
 		"$$(grep '^torch==' requirements.txt)" "setuptools<81" "numpy==1.26.4" "pandas==2.3.3" \
 		"scipy==1.17.1" "recbole==1.2.1"
 	@touch $@
@@ -145,7 +162,7 @@ $(NVTABULAR_STAMP): requirements-nvtabular.txt
 	@test -n "$$($(FIND_PYTHON_311))" || \
 		{ echo "NVTabular 23.8 needs Python 3.11: make nvtabular PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_311)) -m venv .venv-nvtabular
-	.venv-nvtabular/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	.venv-nvtabular/bin/python $(PIP_INSTALL) --no-deps \
 		-r requirements-nvtabular.txt
 	@touch $@
 
@@ -153,7 +170,7 @@ nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine
 
 $(SPARK_STAMP): requirements.txt
 	$(PYTHON) -m venv .venv-spark
-	$(SPARK)/python -m pip install --quiet --disable-pip-version-check \
+	$(SPARK)/python $(PIP_INSTALL) \
 		$$(grep -E '^(absl-py|hypothesis|numpy|pyarrow|PyYAML|pytest|pytest-randomly|pytest-timeout|tqdm|xxhash)==' requirements.txt) \
 		pyspark==4.2.1
 	@touch $@
@@ -165,9 +182,9 @@ $(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
 	@test -n "$$($(FIND_PYTHON_311))" || \
 		{ echo "merlin-dataloader 23.8 needs Python 3.11: make merlin PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_311)) -m venv .venv-merlin
-	$(MERLIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	$(MERLIN)/python $(PIP_INSTALL) --no-deps \
 		-r requirements-nvtabular.txt
-	$(MERLIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(MERLIN)/python $(PIP_INSTALL) \
 		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)
 	@touch $@
 
@@ -184,7 +201,7 @@ $(TRITON_STAMP): requirements.txt
 	@test -n "$$($(FIND_PYTHON_TRITON))" || { echo "Triton's server: $(TRITON_NEEDS);" \
 		"make triton-env PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
-	$(TRITON)/python -m pip install --quiet --disable-pip-version-check \
+	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
 		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	echo "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
