@@ -338,10 +338,13 @@ def test_a_signal_ends_a_real_run_cleanly(tmp_path):
             process.stderr.readline()  # the settings: work has begun
             process.send_signal(signal.SIGINT)
             _, error = process.communicate(timeout=harness.PATIENCE_S)
-        if process.returncode != 0:
+        if not made.exists():
             break
         shutil.rmtree(made)  # on a busy machine the run can end before the signal is sent
-    assert (process.returncode, "interrupted; nothing was written" in error) == (130, True), error
+    assert "interrupted; nothing was written" in error
+    # PyArrow sends a signal that it noticed once more, perhaps to an ending Python, which it kills:
+    # to a shell both are 130.
+    assert process.returncode in (130, -signal.SIGINT), error
     assert [p.name for p in tmp_path.iterdir()] == ["ratings.csv"]
 
 
