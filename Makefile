@@ -29,7 +29,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: main-group other-groups test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
+.PHONY: test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
 .PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
@@ -53,19 +53,19 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-# Environments are installed and servers started while the long group runs. Each line of output
-# begins with its group's name.
-BESIDE_MAIN := lint test-torchrec test-spark test-nvtabular test-merlin test-triton
+# Three lanes of groups: environments are installed and servers started while others compute. Each
+# line of output begins with its group's name.
+LANES := main models engines
+GROUPS_main := test-main
+GROUPS_models := lint test-torchrec test-triton
+GROUPS_engines := test-spark test-nvtabular test-merlin
 as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
-test: setup  ## linters and the whole suite, as CI runs it: test-main beside the other groups
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 main-group other-groups
+test: setup  ## linters and the whole suite, as CI runs it
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(LANES:%=lane-%)
 
-main-group:
-	+@$(call as_group,test-main)
-
-other-groups:
-	+@failed=; $(foreach group,$(BESIDE_MAIN),$(call as_group,$(group)) || failed+=" $(group)";) \
+lane-%:
+	+@failed=; $(foreach group,$(GROUPS_$*),$(call as_group,$(group)) || failed+=" $(group)";) \
 		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 test-main: setup  ## tests that need no environment but .venv

@@ -16,6 +16,7 @@ from dlrm.serve.export import DlrmExport
 from recsys.data.manifest import file_checksum
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.repository import ModelRepository
+from recsys.serve.server.install import ServerError
 from recsys.serve.server.memory import instance_memory
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
@@ -113,7 +114,7 @@ def test_no_request_fails_while_versions_and_models_change(checkpoints, tmp_path
             server.unload("other")
             flow.wait_for_more()
             write_version(repository, "failing", 1, 2.0, "raise ValueError('no')")
-            with pytest.raises(RuntimeError, match="ValueError: no"):
+            with pytest.raises(ServerError, match="ValueError: no"):
                 server.load("failing")
             flow.wait_for_more()
         assert flow.failures == []

@@ -63,7 +63,7 @@ def test_preset_alone_gives_its_semantics(preset):
         ("--format=", "--format must be"),
         ("--format=split,split", "--format must be"),
         ("--max_bad_fraction=1.5", "--max_bad_fraction must lie in"),
-        ("--max_bad_fraction=nan", "--max_bad_fraction must lie in"),
+        ("--max_bad_fraction=nan", "--max_bad_fraction must be a finite number, got nan"),
         ("--shuffle_seed=-1", "--shuffle_seed must"),
         (f"--shuffle_seed={2**64}", "--shuffle_seed must"),
         ("--shuffle_seed=one", "--shuffle_seed must"),

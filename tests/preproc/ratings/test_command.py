@@ -133,7 +133,7 @@ def test_unusable_files_end_with_status_2(tmp_path, capsys, case):
     [
         ("--min_user_count=2", "--min_user_count must be at least 3"),
         ("--min_item_count=-1", "--min_item_count must not be negative"),
-        ("--min_rating=nan", "--min_rating must be a number"),
+        ("--min_rating=nan", "--min_rating must be a finite number, got nan"),
         ("--min_rating=6", "no interaction is left of 24 after --min_rating 6"),
         ("--kcore=twice", "--kcore must be one of iterated | once"),
         ("--bad_rows=skip", "--bad_rows must be one of refuse | quarantine"),
