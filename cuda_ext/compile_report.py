@@ -7,6 +7,7 @@ Prints a Markdown table of registers and shared memory per kernel. Exit status 1
 registers to memory, or needs more of them than `REGISTER_LIMITS` allows; 2: it does not compile.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -152,4 +153,6 @@ def main(architectures: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ARCHITECTURES))
+    _parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    _parser.add_argument("architectures", nargs="*", default=ARCHITECTURES, help="such as 90")
+    sys.exit(main(_parser.parse_args().architectures))

@@ -46,8 +46,7 @@ class ModelConfig:
     )
     interaction_op: InteractionOp = setting(
         "cuda_dot",
-        "Type of interaction operation to perform: dot products through the extension, in plain "
-        "PyTorch, plain concatenation, or low-rank crosses (DCNv2)",
+        "Type of interaction operation to perform; cuda_dot takes the extension, dot plain PyTorch",
     )
     dcn_num_layers: int = setting(3, "Cross layers of --interaction_op dcnv2")
     dcn_low_rank_dim: int = setting(512, "Rank of each cross layer of --interaction_op dcnv2")

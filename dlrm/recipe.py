@@ -215,7 +215,7 @@ class DlrmTraining(Generic[LookupsT]):
         recipe = self.recipe
         scores = recipe.score()
         metrics = scores.metrics
-        recipe.machine.print_line(f"test loss: {metrics.log_loss:.8f}")
+        recipe.machine.print_line(f"{recipe.config.data.eval_split} loss: {metrics.log_loss:.8f}")
         recipe.devices.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)

@@ -107,7 +107,8 @@ class PresetFolder:
             root = yaml.compose(text)
         except FileNotFoundError as error:
             raise UserError(
-                f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}"
+                f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}, "
+                "and any path of a YAML file will do"
             ) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{self.flag} {path}: not readable as YAML: {error}") from error

@@ -26,7 +26,21 @@ def _concatenated(bottom: Tensor, vectors: Tensor | None) -> Tensor:
     return bottom if vectors is None else torch.cat([bottom, vectors.flatten(1)], dim=1)
 
 
-class DotInteraction(nn.Module):
+class Interaction(nn.Module):
+    """Combines the bottom MLP's output with the looked-up vectors.
+
+    `forward` takes both, None in place of the vectors without tables.
+
+    Attributes:
+        out_features: columns of the result.
+        num_padding: columns at its end that are always zero.
+    """
+
+    out_features: int
+    num_padding: int = 0
+
+
+class DotInteraction(Interaction):
     """Pairwise dot products of the vectors, beside the bottom MLP's output.
 
     Args:
@@ -50,15 +64,13 @@ class DotInteraction(nn.Module):
         return self._op(vectors, bottom)
 
 
-class CatInteraction(nn.Module):
+class CatInteraction(Interaction):
     """Plain concatenation of the vectors.
 
     Args:
         num_vectors: F + 1, with the bottom MLP's output.
         embedding_dim: D.
     """
-
-    num_padding = 0
 
     def __init__(self, num_vectors: int, embedding_dim: int) -> None:
         super().__init__()
@@ -69,7 +81,7 @@ class CatInteraction(nn.Module):
         return _concatenated(bottom, vectors)
 
 
-class LowRankCross(nn.Module):
+class LowRankCross(Interaction):
     """Low-rank cross layers: x <- x0*(W(Vx) + b) + x.
 
     Args:
@@ -80,8 +92,6 @@ class LowRankCross(nn.Module):
 
     Source: Wang et al. 2021, DCN V2 (arXiv:2008.13535), section 3.3 (one expert).
     """
-
-    num_padding = 0
 
     def __init__(self, num_vectors: int, embedding_dim: int, num_layers: int, rank: int) -> None:
         super().__init__()
@@ -103,9 +113,6 @@ class LowRankCross(nn.Module):
         for down, up in zip(self.down, self.up, strict=True):
             x = torch.addcmul(x, x0, up(down(x)).to(x.dtype))
         return x
-
-
-Interaction = DotInteraction | CatInteraction | LowRankCross
 
 
 def build_interaction(

@@ -103,9 +103,6 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
         UserError: a flag has a value that is not allowed.
     """
     given, _ = values_from_flags(values, _FROM_FLAGS)
-    names = PRESETS.names()
-    if values.preset not in names and not Path(values.preset).suffix:
-        raise PreprocError(f"--preset must be one of {', '.join(names)}; got {values.preset!r}")
     texts = {field: values[field.name].value for field in declared(CriteoSemantics)}
     overrides: dict[str, Any] = {
         field.name: _parse_setting(field, text) for field, text in texts.items() if text is not None

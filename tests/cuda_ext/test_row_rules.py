@@ -8,6 +8,7 @@ import torch
 
 from bert4rec.config import OptimizerConfig as ItemOptimizerConfig
 from cuda_ext.row_rules import ROW_RULES, RowOptimizer
+from recsys.errors import UserError
 from recsys.train.optimizers.dense import dense_rule_beside
 
 NAMES = set(ROW_RULES)
@@ -29,9 +30,14 @@ def test_state_takes_the_bytes_that_are_planned_for(name):
     assert sum(t.nbytes for t in state.values()) == 7 * ROW_RULES[name].state_bytes_per_row(5)
 
 
-def test_dense_parameters_have_an_optimizer_of_the_same_kind():
-    beside = {name: dense_rule_beside(name) for name in ROW_RULES}
-    same = {name: name for name in ("sgd", "adagrad", "adam")}
-    assert beside == {**same, "rowwise_adagrad": "adagrad"}
-    with pytest.raises(ValueError, match="name `mlp_optimizer` too"):
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [("sgd", "sgd"), ("adagrad", "adagrad"), ("adam", "adam"), ("rowwise_adagrad", "adagrad")],
+)
+def test_dense_parameters_have_an_optimizer_of_the_same_kind(name, beside):
+    assert dense_rule_beside(name) == beside
+
+
+def test_an_optimizer_of_embeddings_alone_needs_another_for_the_mlps():
+    with pytest.raises(UserError, match="`optimizer` momentum is for embeddings only: name `mlp_"):
         dense_rule_beside("momentum")

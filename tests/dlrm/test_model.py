@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
@@ -86,7 +87,7 @@ def test_dcnv2_equals_its_formula():
     )
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ROW_RULES)
 def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
     found = {}
     for embedding_type in EMBEDDING_TYPES:
@@ -102,7 +103,7 @@ def test_every_embedding_type_trains_to_the_same_parameters(optimizer):
         torch.testing.assert_close(other_tables, tables, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ROW_RULES)
 def test_a_planar_table_keeps_float32_precision(optimizer):
     """The forward pass reads bfloat16, the update all of float32."""
     found = {}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CONTRIBUTING's recipes: each adds a toy in a copy of the repository, and the programs run it.
 
-Kernels are not compiled anew, so the copy has none of `cuda_ext`, and plain PyTorch runs.
+The tests that a recipe names are not run. Kernels are not compiled anew, so the copy has none of
+`cuda_ext`, and plain PyTorch runs.
 """
 
 import dataclasses
@@ -68,11 +69,9 @@ EDITS = [
     Edit(
         "Add an interaction",
         "dlrm/nn/interaction.py",
-        "Interaction = DotInteraction |",
-        '''class SumInteraction(nn.Module):
+        "def build_interaction(\n",
+        '''class ToyInteraction(Interaction):
     """The sum of all vectors."""
-
-    num_padding = 0
 
     def __init__(self, embedding_dim: int) -> None:
         super().__init__()
@@ -83,41 +82,42 @@ EDITS = [
         return bottom if vectors is None else bottom + vectors.sum(1)
 
 
-Interaction = SumInteraction | DotInteraction |''',
+def build_interaction(
+''',
     ),
     Edit(
         "Add an interaction",
         "dlrm/nn/interaction.py",
         '    if interaction_op == "cat":\n',
-        '    if interaction_op == "sum":\n        return SumInteraction(embedding_dim)\n'
+        '    if interaction_op == "toy_sum":\n        return ToyInteraction(embedding_dim)\n'
         '    if interaction_op == "cat":\n',
     ),
     Edit(
         "Add an interaction",
         "dlrm/config.py",
         'InteractionOp = Literal["cuda_dot",',
-        'InteractionOp = Literal["sum", "cuda_dot",',
+        'InteractionOp = Literal["toy_sum", "cuda_dot",',
     ),
     Edit(
         "Add an optimizer",
         "cuda_ext/row_rules.py",
         'RowOptimizer = Literal["sgd",',
-        'RowOptimizer = Literal["sgd", "sign_sgd",',
+        'RowOptimizer = Literal["sgd", "toy_sign",',
     ),
     Edit(
         "Add an optimizer",
         "cuda_ext/row_rules.py",
         '        "sgd": RowRule(_sgd),\n',
         '        "sgd": RowRule(_sgd),\n'
-        '        "sign_sgd": RowRule(\n'
+        '        "toy_sign": RowRule(\n'
         "            lambda old, gradient, state, step: (old - step.lr * gradient.sign(), state)\n"
         "        ),\n",
     ),
     Edit(
         "Add an optimizer",
         "recsys/train/optimizers/dense.py",
-        '    name = "adagrad" if rule == "rowwise_adagrad" else rule\n',
-        '    name = {"rowwise_adagrad": "adagrad", "sign_sgd": "sgd"}.get(rule, rule)\n',
+        "_BESIDE: Mapping[RowOptimizer, DenseRule] = {\n",
+        '_BESIDE: Mapping[RowOptimizer, DenseRule] = {\n    "toy_sign": "sgd",\n',
     ),
     Edit(
         "Add a dataset type",
@@ -357,7 +357,7 @@ def trained(run_there, npz):
     folder = npz.parent / "run"
     run_there(
         *("-m", "dlrm.scripts.main", "--mode", "train", "--preset", "toy"),
-        *("--interaction_op", "sum", "--optimizer", "sign_sgd"),
+        *("--interaction_op", "toy_sum", "--optimizer", "toy_sign"),
         *("--dataset", npz, "--dataset_type", "npz", "--max_steps", 3, "--base_device", "cpu"),
         *("--save_checkpoint_path", folder, "--log_path", npz.parent / "log.json"),
     )
@@ -385,7 +385,7 @@ def test_a_flag_and_a_preset_reach_the_run(records):
 
 def test_an_interaction_an_optimizer_and_a_metric_are_used(records):
     (settings,) = [r["data"] for r in records if "top_bias" in r["data"]]
-    assert (settings["interaction_op"], settings["optimizer"]) == ("sum", "sign_sgd")
+    assert (settings["interaction_op"], settings["optimizer"]) == ("toy_sum", "toy_sign")
     (final,) = [r["data"] for r in records if "brier" in r["data"]]
     assert 0.3 < final["brier"] < 0.9, "logits begin at 3, a quarter of the rows are clicks"
 

@@ -49,7 +49,8 @@ void set_rule(UpdateArguments& arguments, const std::string& name, const std::ve
       arguments.rule = static_cast<int32_t>(&shape - shapes.data());
     }
   }
-  STD_TORCH_CHECK(rule != nullptr, op, ": there is no rule '", name, "', only ", names);
+  STD_TORCH_CHECK(rule != nullptr, op, ": there is no rule '", name, "', only ", names,
+                  "; if row_rules.py has it, build the kernels again: make build");
   const int states = rule->row_states + rule->element_states;
   STD_TORCH_CHECK(static_cast<int>(state.size()) == states, op, ": the state does not fit the ",
                   "rule '", name, "', which has ", states, " tensors, not ", state.size());

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of dense parameters, with rate and overflow flag on the device."""
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,24 @@ from recsys.errors import UserError
 DenseRule = Literal["sgd", "adagrad", "adam"]
 
 
+_BESIDE: Mapping[RowOptimizer, DenseRule] = {
+    "sgd": "sgd",
+    "rowwise_adagrad": "adagrad",
+    "adagrad": "adagrad",
+    "adam": "adam",
+}
+"""The dense optimizer that goes with each row optimizer."""
+
+
 def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     """Returns the dense optimizer that belongs to a row optimizer.
 
     Raises:
         UserError: there is none.
     """
-    name = "adagrad" if rule == "rowwise_adagrad" else rule
-    for dense_rule in get_args(DenseRule):
-        if dense_rule == name:
-            return cast("DenseRule", dense_rule)
-    raise UserError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
+    if rule not in _BESIDE:
+        raise UserError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
+    return _BESIDE[rule]
 
 
 class DenseOptimizer(Protocol):

@@ -56,7 +56,7 @@ def test_preset_alone_gives_its_semantics(preset):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--preset=dlrm2", "--preset must be one of dlrm, kaggle"),
+        ("--preset=dlrm2", "--preset dlrm2: no such file; built in are dlrm, kaggle"),
         ("--engine=hadoop", "--engine must be one of native, reference, spark"),
         ("--layout=wide", "--layout must be one of nvidia, torchrec; got 'wide'"),
         ("--format=csv", "--format must be a comma-separated list of split, parquet; got"),

@@ -11,7 +11,7 @@
 
 #include "../../cpu/weighted_sum.h"
 #include "../../lookup/cpu/joint_rows.h"
-#include "rules.h"
+#include "apply_rule.h"
 #include "table.h"
 
 namespace recsys::cpu::RECSYS_ISA {
