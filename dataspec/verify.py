@@ -18,7 +18,7 @@ from recsys.data.verify.run import verify
 from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
-from recsys.settings import section_from_dict, setting
+from recsys.settings import require_not_negative, section_from_dict, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +34,7 @@ class VerifyOptions:
 
     def __post_init__(self) -> None:
         """Refuses a negative number of features."""
-        if self.num_numerical < 0:
-            raise UserError(f"`num_numerical` must not be negative, got {self.num_numerical}")
+        require_not_negative(self, "num_numerical")
 
 
 SECTIONS: dict[type, str] = {VerifyOptions: "check"}

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.errors import UserError
-from recsys.settings import setting
+from recsys.settings import require_not_negative, setting
 
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
@@ -133,8 +133,7 @@ class CriteoSemantics:
                 f"numerical_min + numerical_offset must be at least 1 to take the logarithm, got "
                 f"{self.numerical_min} + {self.numerical_offset}"
             )
-        if self.frequency_limit < 0:
-            raise UserError(f"`frequency_limit` must not be negative, got {self.frequency_limit}")
+        require_not_negative(self, "frequency_limit")
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
                 f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}"

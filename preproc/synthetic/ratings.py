@@ -43,7 +43,7 @@ from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
-from recsys.settings import REQUIRED, require_choices, setting
+from recsys.settings import REQUIRED, require_choices, require_not_negative, setting
 
 FORMATS: dict[str, RatingsFormat] = {
     "movielens_csv": MOVIELENS_CSV,
@@ -87,8 +87,7 @@ class RatingsConfig:
             )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
             raise UserError("`continuation` must lie in [0, 1] and `popularity` in [0, 10]")
-        if self.seed < 0:
-            raise UserError(f"`seed` must not be negative, got {self.seed}")
+        require_not_negative(self, "seed")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

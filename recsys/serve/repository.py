@@ -18,7 +18,6 @@ import py_compile
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from py_compile import PycInvalidationMode
 
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
@@ -165,7 +164,9 @@ class StagedVersion:
             # Python would write its cache beside the file when a server loads it; a polling server
             # would then see a change and load the version again.
             py_compile.compile(
-                str(source), doraise=True, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+                str(source),
+                doraise=True,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
         installed = self._model / str(self.version)
         if self._model.exists():
