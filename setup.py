@@ -38,6 +38,12 @@ X86_FLAGS = {
     ],
 }
 
+# Run whenever Python starts; without a word where the sources have gone since.
+STARTUP = (
+    "import importlib.util; importlib.util.find_spec('_triton_shadow') and "
+    "__import__('_triton_shadow')\n"
+)
+
 
 def cuda_toolkit():
     """Returns the folder of the CUDA toolkit, or None.
@@ -73,6 +79,13 @@ def architecture_flags():
 
 class BuildSharedLibrary(build_ext):
     """Builds plain shared libraries, so that one file serves every Python version."""
+
+    def run(self):
+        """Builds; an editable install also gets the startup hook."""
+        super().run()
+        if self.editable_mode:
+            installed = Path(self.get_finalized_command("install").install_lib)
+            (installed / "_triton_shadow.pth").write_text(STARTUP)
 
     def get_ext_filename(self, fullname):
         """Drops the interpreter tag: the library has no Python API in it."""

@@ -39,6 +39,12 @@ class DivergenceError(RuntimeError):
     exit_code = DIVERGED
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tells a failed allocation of Python, NumPy or PyTorch."""
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or of_torch
+
+
 def as_flags(message: str) -> str:
     """Spells the settings of a message as flags: `--batch_size` for `batch_size`."""
     return _SETTING.sub(r"--\1", message)

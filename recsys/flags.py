@@ -155,9 +155,30 @@ def _integers(name: str, items: list[str]) -> tuple[int, ...]:
         ) from error
 
 
+_MOST_USED = (
+    *("mode", "config", "preset", "input", "output", "binary_path", "dataset", "dataset_name"),
+    *("dataset_path", "checkpoint", "repository", "save_checkpoint_path", "export_root"),
+    *("load_checkpoint_path", "resume", "batch_size", "train_batch_size", "epochs", "num_epochs"),
+    *("lr", "eval_split", "engine", "format", "frequency_limit", "memory_limit", "overwrite"),
+    *("dictionary_days", "split_fractions", "min_rating", "kcore", "min_user_count"),
+    *("min_item_count", "bad_rows", "name", "version", "rollback", "verify", "url", "model"),
+    *("tables", "world_size", "dry_run", "placement", "hbm_gib"),
+    *("embedding_dim", "ranks_per_node", "top_mlp_sizes"),
+)
+"""Flags of all programs; the first ten of them that a program has open its `--help`."""
+
+_SHORT = 15
+"""Flags that need no selection of the most used."""
+
+
 def help_text(flag_values: flags.FlagValues) -> str:
-    """Returns the help of our own flags, section by section."""
-    modules = flag_values.flags_by_module_dict()
-    return "\n".join(
-        flag_values.module_help(module) for module in modules if not module.startswith("absl.")
-    )
+    """Returns the help of our own flags: most used ones, then sections."""
+    defined = flag_values.flags_by_module_dict()
+    sections = [name for name in defined if not name.startswith("absl.")]
+    texts = [flag_values.module_help(name) for name in sections]
+    if sum(len(defined[name]) for name in sections) > _SHORT:
+        most_used = flags.FlagValues()  # type: ignore[no-untyped-call]
+        for name in [name for name in _MOST_USED if name in flag_values][:10]:
+            flags.DEFINE_flag(flag_values[name], most_used, module_name="Most used")
+        texts.insert(0, most_used.module_help("Most used"))
+    return "\n".join(texts)

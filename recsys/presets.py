@@ -110,6 +110,8 @@ class PresetFolder:
                 f"{self.flag} {name}: no such file; built in are {', '.join(self.names())}, "
                 "and any path of a YAML file will do"
             ) from error
+        except OSError as error:
+            raise UserError(f"{self.flag} {path}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{self.flag} {path}: not readable as YAML: {error}") from error
         if root is None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's frame: logging, help, refusals, exit status; no torch."""
 
-import contextlib
+import errno
+import io
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,13 +14,31 @@ from typing import Any
 
 from absl import app, flags
 
-from recsys.errors import INPUT_REFUSED, INTERRUPTED, DivergenceError, UserError, as_flags
+from recsys.errors import (
+    INPUT_REFUSED,
+    INTERRUPTED,
+    DivergenceError,
+    UserError,
+    as_flags,
+    is_out_of_memory,
+)
 from recsys.flags import help_text
 
 
 def print_line(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
+    """Prints a line at once; nothing once its reader has gone."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal is gone
+            raise
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Sends further output nowhere: Python flushes once more at exit."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def print_with_flags(line: str) -> None:
@@ -58,6 +78,11 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
     except (UserError, DivergenceError, OSError) as error:
         fail(str(error))
         sys.exit(getattr(error, "exit_code", INPUT_REFUSED))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        sys.exit(fail(f"out of memory: take smaller batches ({reason})"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -75,17 +100,24 @@ class _HelpFlag(app.HelpFlag):
     """`--help` that lists the flags of the program by section."""
 
     def parse(self, argument: Any) -> None:
-        """Prints the help and exits, with absl's status."""
+        """Prints the help and exits."""
         if self._parse(argument):
-            with contextlib.suppress(BrokenPipeError):  # `--help | less`
-                print(sys.modules["__main__"].__doc__ or "", help_text(flags.FLAGS), sep="\n")
-                print("\nTry --helpfull to get absl's own flags as well.")
-            sys.exit(1)
+            more = "\n--helpfull shows absl's own flags as well."
+            _print_help(sys.modules["__main__"].__doc__, flags.FLAGS, more)
+            sys.exit(0)
+
+
+def _print_help(description: str | None, flag_values: flags.FlagValues, *more: str) -> None:
+    try:
+        print(description or "", help_text(flag_values), *more, sep="\n", flush=True)
+    except BrokenPipeError:  # `--help | head`
+        _discard_output()
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
     help_flag = _HelpFlag()  # type: ignore[no-untyped-call]
     help_flag.allow_override = True
+    help_flag.short_name = "h"
     flags.DEFINE_flag(help_flag, module_name="absl.app")
     try:
         remaining: list[str] = flags.FLAGS(argv)
@@ -115,17 +147,22 @@ def run_command(
         describe: completes the help of the flags, before --help shows it.
         arguments: receives arguments that are no flags, before `run`; None refuses them.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files, as they are
     try:
         extra = flag_values(argv)[1:]
         if flag_values.help:
             describe(flag_values)
-            print(description, help_text(flag_values), sep="\n")
+            _print_help(description, flag_values)
             return 0
         if arguments is not None:
             arguments += extra
         elif extra:
             raise UserError(f"unexpected argument {extra[0]!r}; every setting is a --flag")
         return run(flag_values) or 0
+    except BrokenPipeError:  # the reader has gone, as in `| head -1`
+        _discard_output()
+        return 128 + signal.SIGPIPE
     except (UserError, flags.Error, OSError) as error:
         fail(str(error))
         return getattr(error, "exit_code", INPUT_REFUSED)

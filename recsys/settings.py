@@ -7,7 +7,6 @@ keys and keys of the log, so they differ between sections. `recsys.flags` makes 
 
 import dataclasses
 import math
-import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +31,7 @@ def setting(
     help_text: str,
     *,
     resumable: bool = False,
+    earlier: Any = REQUIRED,
     unit: Unit | None = None,
     parse: Callable[[list[str]], Any] | None = None,
     default_text: str | None = None,
@@ -43,6 +43,8 @@ def setting(
         help_text: text of the flag's help.
         resumable: a resumed run may have another value, since the trained parameters do not
             depend on it.
+        earlier: value that runs had before the setting existed, for their checkpoints; by default
+            `default`.
         unit: unit of the number in flags; "bytes" reads 4GiB and 512M.
         parse: converts all texts of a flag that may be repeated to the value.
         default_text: text for a default that depends on the machine.
@@ -50,6 +52,7 @@ def setting(
     metadata = {
         "help": help_text,
         "resumable": resumable,
+        "earlier": default if earlier is REQUIRED else earlier,
         "unit": unit,
         "parse": parse,
         "default_text": default_text,
@@ -118,14 +121,19 @@ def _number(value: Any) -> Any:
     return value
 
 
-def resumable_settings(sections: Sections) -> frozenset[str]:
-    """Returns the settings that may differ when a run is resumed."""
-    return frozenset(
-        field.name
+def fixed_settings(sections: Sections) -> dict[str, Any]:
+    """Returns the settings that a resumed run must repeat.
+
+    Returns:
+        name -> value of runs whose checkpoints do not record it, as `to_dict` gives it.
+    """
+    return {
+        field.name: list(value) if isinstance(value, tuple) else value
         for section in sections
         for field in declared(section)
-        if field.metadata["resumable"]
-    )
+        if not field.metadata["resumable"]
+        for value in [field.metadata["earlier"]]
+    }
 
 
 def require_positive(section: Any, *names: str) -> None:
@@ -151,6 +159,16 @@ def require_not_negative(section: Any, *names: str) -> None:
             raise UserError(f"`{name}` must not be negative, got {value}")
 
 
+def require_below(section: Any, name: str, limit: int) -> None:
+    """Refuses a number that is too large.
+
+    Raises:
+        UserError: names the setting and the value.
+    """
+    if getattr(section, name) >= limit:
+        raise UserError(f"`{name}` must be below {limit}, got {getattr(section, name)}")
+
+
 def require_choices(
     section: Any, names: Mapping[str, Iterable[str]] = {}, separator: str = ", "
 ) -> None:
@@ -174,11 +192,6 @@ def require_choices(
             raise UserError(
                 f"`{name}` must be one of {separator.join(allowed)}; got {getattr(section, name)!r}"
             )
-
-
-def default_threads() -> int:
-    """Returns the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def parse_bytes(name: str, text: str) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label
+from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet_schema import (
@@ -61,7 +61,9 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
     try:
         with (
             temporary.open("wb") as file,
-            pq.ParquetWriter(file, schema, compression="snappy") as writer,
+            pq.ParquetWriter(
+                file, schema, compression="snappy", write_page_checksum=True
+            ) as writer,
         ):
             first_row = 0
             for group in groups:
@@ -162,8 +164,8 @@ class ParquetReader:
             check_ids: refuse ids outside their tables.
 
         Raises:
-            DatasetError: the file is damaged, a value is null, a label is neither 0 nor 1, or an
-                id is outside its table.
+            DatasetError: the file is damaged, a value is null, a label is neither 0 nor 1, a
+                number is not finite, or an id is outside its table.
         """
         raw = self.read_group_unchecked(index)
         return self._check(raw, self.path_of_group(index), self._first_rows[index], check_ids)
@@ -206,7 +208,7 @@ class ParquetReader:
         # Without these, Arrow reads all columns of the row group before it decodes the first row.
         bounded = {"buffer_size": _STREAM_BUFFER_BYTES, "pre_buffer": False} if large else {}
         try:
-            with pq.ParquetFile(path, **bounded) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True, **bounded) as file:
                 if not large:
                     yield file.read_row_group(group, columns=self._columns)
                     return
@@ -240,6 +242,7 @@ class ParquetReader:
 
     def _check(self, raw: RawColumns, path: Path, first_row: int, check_ids: bool) -> ClickColumns:
         label = check_label(raw.label, self.spec.label, path, first_row)
+        check_numerical(raw.numerical, self.spec.numerical, path, first_row)
         columns = ClickColumns(label, raw.numerical, raw.categorical)
         if check_ids:
             columns.check_ids(self.spec, path, first_row)

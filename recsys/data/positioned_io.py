@@ -51,12 +51,27 @@ def read_array(
     while view:
         done = os.preadv(fd, [view], offset)
         if done == 0:
-            raise DatasetError(
-                f"{path}: ends at byte {offset}, {len(view)} bytes before the rows asked for; the "
-                "file was cut while it was being read: prepare the dataset again"
-            )
+            raise _cut(path, offset, len(view))
         view, offset = view[done:], offset + done
     return values
+
+
+def check_not_cut(fd: int, path: Path, end: int) -> None:
+    """Refuses a file that ends before byte `end`.
+
+    Raises:
+        DatasetError: it shrank since it was opened.
+    """
+    size = os.fstat(fd).st_size
+    if size < end:
+        raise _cut(path, size, end - size)
+
+
+def _cut(path: Path, end: int, missing: int) -> DatasetError:
+    return DatasetError(
+        f"{path}: ends at byte {end}, {missing} bytes before the rows asked for; the file was cut "
+        "while it was being read: prepare the dataset again"
+    )
 
 
 def write_at(fd: int, values: npt.NDArray[Any], offset: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label
+from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import close_all, open_for_reading, read_array
@@ -56,7 +56,7 @@ class BinaryRecordsReader:
 
     Attributes:
         num_rows: rows of the split.
-        path: file of the split.
+        path, files: file of the split.
 
     Raises:
         DatasetError: the file is missing, or its size is no multiple of the record size.
@@ -69,6 +69,7 @@ class BinaryRecordsReader:
         self.spec = spec if spec is not None else FeatureSpec.load(root)
         candidates = [root / name for name in SPLIT_FILES[split]]
         self.path = next((p for p in candidates if p.is_file()), candidates[0])
+        self.files = [self.path]
         self._record_bytes = record_bytes(self.spec)
         if not self.path.is_file():
             raise DatasetError(
@@ -92,11 +93,12 @@ class BinaryRecordsReader:
         """Returns rows [start, stop), numerical as float32 and ids as int32.
 
         Raises:
-            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), a checked
-                id is outside its table, or the file ends early.
+            DatasetError: a label is neither 0 nor 1 (the spec does not fit the file), a number is
+                not finite, a checked id is outside its table, or the file ends early.
         """
         raw = self.read_unchecked(start, stop)
         label = check_label(raw.label, self.spec.label, self.path, start)
+        check_numerical(raw.numerical, self.spec.numerical, self.path, start)
         columns = ClickColumns(label, raw.numerical, raw.categorical)
         if self._check_ids:
             columns.check_ids(self.spec, self.path, start)

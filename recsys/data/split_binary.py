@@ -17,10 +17,22 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_ids_of, check_label
+from recsys.data.click_columns import (
+    ClickColumns,
+    RawColumns,
+    check_ids_of,
+    check_label,
+    check_numerical,
+)
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_io import close_all, open_for_reading, read_array, write_at
+from recsys.data.positioned_io import (
+    check_not_cut,
+    close_all,
+    open_for_reading,
+    read_array,
+    write_at,
+)
 from recsys.data.split_layout import (
     LABEL_FILE,
     NUMERICAL_FILE,
@@ -60,7 +72,7 @@ class SplitBinaryWriter:
         self._fds: dict[str, int] = {}
         try:
             for name, row_bytes in self._row_bytes.items():
-                fd = os.open(split_dir / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                fd = os.open(split_dir / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 self._fds[name] = fd
                 os.ftruncate(fd, row_bytes * num_rows)
         except OSError:
@@ -141,14 +153,15 @@ class SplitBinaryReader:
         root: folder of the dataset.
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads the spec of the folder.
-        access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (a
-            mapped file that shrinks kills the process).
+        access: `pread` reads into fresh arrays, `memmap` returns views of the mapped files (one
+            that shrinks between its check and the use of the view kills the process).
         check_ids: refuse ids outside their tables in `read` and `read_ids`.
 
     Attributes:
         num_rows: rows of the split.
         flavour: `narrow` or `wide`.
         paths: standard name (label.bin, numerical.bin, cat_0.bin, ...) -> file.
+        files: all of these.
         dtypes: standard name -> dtype of a value in the file.
 
     Raises:
@@ -169,6 +182,7 @@ class SplitBinaryReader:
         layout = resolve_layout(root, split, self.spec)
         self.flavour, self.num_rows = layout.flavour, layout.num_rows
         self.paths, self.dtypes = layout.paths, layout.dtypes
+        self.files = list(self.paths.values())
         self.folder = self.paths[LABEL_FILE].parent
         self._widths = dict.fromkeys(self.paths, 1) | {NUMERICAL_FILE: len(self.spec.numerical)}
         self._fds: dict[str, int] = {}
@@ -176,9 +190,8 @@ class SplitBinaryReader:
         self._maps: dict[str, npt.NDArray[Any]] = {}
         try:
             for name, path in self.paths.items():
-                if access == "pread":
-                    self._fds[name] = open_for_reading(path)
-                else:
+                self._fds[name] = open_for_reading(path)
+                if access == "memmap":
                     self._maps[name] = self._map(name)
         except BaseException:
             self.close()
@@ -201,7 +214,7 @@ class SplitBinaryReader:
 
         Raises:
             DatasetError: a file ends early (it changed since it was opened), a label is neither
-                0 nor 1, or a checked id is outside its table.
+                0 nor 1, a number is not finite, or a checked id is outside its table.
         """
         dense = self.read_dense(start, stop)
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
@@ -211,6 +224,9 @@ class SplitBinaryReader:
         """Returns rows [start, stop) without the categorical features; see `read`."""
         raw = self._read_dense(start, stop)
         label = check_label(raw.label, self.spec.label, self.paths[LABEL_FILE], start)
+        if self.spec.numerical:
+            path = self.paths[NUMERICAL_FILE]
+            check_numerical(raw.numerical, self.spec.numerical, path, start)
         return ClickColumns(label, raw.numerical, ())
 
     def read_ids(self, features: Sequence[int], start: int, stop: int) -> tuple[IdArray, ...]:
@@ -253,13 +269,15 @@ class SplitBinaryReader:
         if not 0 <= start <= stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
         width = self._widths[name]
-        if name in self._maps:
-            return self._maps[name][start * width : stop * width]
         if name not in self._fds:
             raise ValueError(f"the reader of {self.folder} is closed")
-        dtype = self.dtypes[name]
-        offset = start * width * dtype.itemsize
-        return read_array(self._fds[name], self.paths[name], dtype, offset, (stop - start) * width)
+        fd, path, dtype = self._fds[name], self.paths[name], self.dtypes[name]
+        row_bytes = width * dtype.itemsize
+        if name in self._maps:
+            # A mapped page beyond the end of a file kills the process.
+            check_not_cut(fd, path, stop * row_bytes)
+            return self._maps[name][start * width : stop * width]
+        return read_array(fd, path, dtype, start * row_bytes, (stop - start) * width)
 
     def advise_sequential(self) -> None:
         """Requests read-ahead of the kernel, for rows read in order."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers under use: threads, ranges, files that change, splits without rows or columns."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.parquet import ParquetReader
+from recsys.data.parquet import ParquetReader, write_parquet_part
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 from recsys.data.split_layout import find_split
@@ -99,6 +100,28 @@ def test_a_part_cut_after_it_was_opened(tmp_path):
     reader.read_group(0)
     with pytest.raises(DatasetError, match=r"part_00001.parquet: row group 0 is not readable"):
         reader.read_group(1)
+
+
+def test_a_changed_byte_of_a_parquet_page_is_seen(tmp_path):
+    spec = FeatureSpec.criteo((5,), num_numerical=1)
+    path = tmp_path / "parquet" / "train" / "part_00000.parquet"
+    columns = make_columns(spec, 5000)
+    write_parquet_part(path, spec, [columns])
+    whole = path.read_bytes()
+    reader = ParquetReader(tmp_path, "train", spec)
+    # The numbers come first but for the label, and do not compress: a byte is part of a value.
+    for position in range(len(whole) // 4, len(whole) // 2, 997):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(DatasetError, match="row group 0 is not readable"):
+            reader.read_group(0)
+
+
+def test_a_mapped_file_that_is_cut_is_named(tmp_path):
+    root = write_dataset(tmp_path)
+    reader = SplitBinaryReader(root, "train", access="memmap")
+    os.truncate(root / "train" / "cat_0.bin", 1)
+    with pytest.raises(DatasetError, match="the file was cut while it was being read"):
+        reader.read(0, reader.num_rows)
 
 
 def test_memmap_returns_views(tmp_path):

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cores and memory by control group, as kernels, containers and batch systems show them."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from recsys.program import run_guarded
+from recsys.resources import available_cores, memory_limits
+from tests.harness import python
+
+GIB = 2**30
+MACHINE = {
+    "proc/meminfo": "MemTotal: 67108864 kB\nMemFree: 1024 kB\nMemAvailable: 33554432 kB",
+    "proc/sys/kernel/random/boot_id": "0f6e",
+}
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+V1_MOUNTS = (
+    "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
+    "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"
+)
+V1_GROUP = "9:name=systemd:/\n5:memory:{path}\n4:cpu,cpuacct:{path}\n0::/"
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    for name, text in (MACHINE | files).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+def v2(cpu_max, memory_max="max", group="/job"):
+    folder = f"sys/fs/cgroup{group}".rstrip("/")
+    return {
+        "proc/self/mountinfo": V2_MOUNT,
+        "proc/self/cgroup": f"0::{group}",
+        f"{folder}/cpu.max": cpu_max,
+        f"{folder}/memory.max": memory_max,
+        f"{folder}/memory.current": str(3 * GIB),
+        f"{folder}/memory.stat": f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}",
+    }
+
+
+def v1(quota, limit, *, path="/docker/4f2", root="/docker/4f2"):
+    where = "" if root == path else path
+    cpu, memory = f"sys/fs/cgroup/cpu,cpuacct{where}", f"sys/fs/cgroup/memory{where}"
+    return {
+        "proc/self/mountinfo": V1_MOUNTS.format(root=root),
+        "proc/self/cgroup": V1_GROUP.format(path=path),
+        f"{cpu}/cpu.cfs_quota_us": quota,
+        f"{cpu}/cpu.cfs_period_us": "100000",
+        f"{memory}/memory.limit_in_bytes": limit,
+        f"{memory}/memory.usage_in_bytes": str(2 * GIB),
+        f"{memory}/memory.stat": f"active_file 7\ntotal_inactive_file {GIB}\ntotal_active_file 0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        (v2("max 100000"), 8),
+        (v2("200000 100000"), 2),
+        (v2("150000 100000"), 2),
+        (v2("10000 100000"), 1),
+        (v2("1600000 100000"), 8),
+        (v2("300000 100000", group="/"), 3),
+        (v2("max 100000", group="/job/step") | {"sys/fs/cgroup/job/cpu.max": "400000 100000"}, 4),
+        (v1("-1", str(8 * GIB)), 8),
+        (v1("250000", str(8 * GIB)), 3),
+        (v1("250000", str(8 * GIB), path="/slurm/job", root="/"), 3),
+        ({"proc/self/mountinfo": V2_MOUNT, "proc/self/cgroup": "0::/gone"}, 8),
+    ],
+)
+@pytest.mark.usefixtures("eight_cores")
+def test_cores(tmp_path, files, cores):
+    assert available_cores(system(tmp_path, files)) == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, 32 * GIB),
+        (v2("max 100000"), 32 * GIB),
+        (v2("max 100000", str(10 * GIB)), 9 * GIB),  # 2 of the 3 GiB in use are cached files
+        (v2("max 100000", str(64 * GIB)), 32 * GIB),
+        (v1("-1", "9223372036854771712"), 32 * GIB),
+        (v1("-1", str(8 * GIB)), 7 * GIB),
+        (v1("-1", str(8 * GIB), path="/slurm/job", root="/"), 7 * GIB),
+    ],
+)
+def test_memory(tmp_path, files, available):
+    limits = memory_limits(system(tmp_path, files))
+    assert limits[0].available == available
+    if available < 32 * GIB:
+        assert limits[0].name == "left by the limit of its control group"
+
+
+def test_an_address_space_limit_counts():
+    program = "import recsys.resources as r; print(r.memory_limits()[0])"
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, -1)); {program}"
+    assert "ulimit -v" in python("-c", limited).stdout
+
+
+def test_an_allocation_of_python_that_fails_is_told_in_a_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_guarded(lambda _values: print(len(bytearray(2**62))), flags.FlagValues())
+    assert capsys.readouterr().err == ("error: out of memory: take smaller batches (MemoryError)\n")
+
+
+@contextlib.contextmanager
+def control_group(controller: str, **limits: object):
+    """A group of this machine, for one controller; skips where none can be made."""
+    v1_root, v2_root = Path("/sys/fs/cgroup") / controller, Path("/sys/fs/cgroup")
+    root = v1_root if v1_root.is_dir() else v2_root
+    folder = root / f"recsys_test_{os.getpid()}"
+    names = {
+        "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+        "memory": ("memory.limit_in_bytes", "memory.max"),
+    }
+    name = names[controller][root == v2_root]
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no control group: only root on a writable /sys/fs/cgroup can make one")
+    try:
+        if not (folder / name).exists():
+            pytest.skip(f"no control group: {controller} is not delegated to new groups")
+        (folder / name).write_text(str(limits["limit"]))
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def in_group(folder: Path, *words: str, **options):
+    """Runs Python with its process in a control group."""
+    enter = f"import os, sys; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
+    start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    return python("-c", f"{enter}; {start}", *words, **options)
+
+
+@pytest.mark.slow
+def test_training_takes_the_threads_of_its_quota(tmp_path):
+    with control_group("cpu", limit=50_000) as folder:
+        done = in_group(
+            folder, "-c",
+            "import recsys.train.processes as p, torch; before = torch.get_num_threads()\n"
+            "with p.join_processes('cpu', None): print(before, torch.get_num_threads())",
+            OMP_NUM_THREADS=None,
+        )  # fmt: skip
+        usual, taken = done.stdout.split()
+        assert int(usual) >= int(taken) == 1
+
+
+@pytest.mark.slow
+def test_a_model_above_the_limit_of_its_group_is_refused(tmp_path):
+    with control_group("memory", limit=2 * GIB) as folder:
+        done = in_group(
+            folder, "-m", "dlrm.scripts.main", "--dataset_type=synthetic_gpu", "--base_device=cpu",
+            "--synthetic_dataset_table_sizes=8000000", f"--log_path={tmp_path / 'log.json'}",
+            status=2,
+        )  # fmt: skip
+    assert "error: the model needs 3.8 GiB of memory: 3.8 GiB of tables" in done.stderr
+    assert "are left by the limit of its control group" in done.stderr
