@@ -2,3 +2,4 @@
 """Training of any model: loop, schedule, precision, optimizers, checkpoints."""
 
 import _triton_shadow  # noqa: F401  (before torch, see there)
+import recsys.bounded_spin  # noqa: F401  (before torch, see there)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: folders of safetensors files with a manifest, written aside and renamed.
+"""Reads checkpoints: folders of safetensors files with a manifest.
 
 <folder>/step_000001000/manifest.json        format, state, config, size and checksum of files
                         <group>.safetensors  named tensors
@@ -12,11 +12,9 @@ group are joined when it is read, so any number of processes can load a checkpoi
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,9 @@ from torch import Tensor
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
+from recsys.interruption import interrupted_after
 from recsys.settings import checked
 from recsys.train.divergence import find_nonfinite
-from recsys.train.processes import ALONE, Processes
 
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
@@ -107,7 +105,8 @@ class Checkpoint:
                 "earlier checkpoint"
             )
         try:
-            return safetensors.torch.load_file(file)
+            with interrupted_after():  # else Ctrl-C shows as an error of safetensors
+                return safetensors.torch.load_file(file)
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{file}: {error}") from error
 
@@ -180,20 +179,21 @@ class Checkpoint:
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
-    def check_same_settings(self, now: Mapping[str, Any], may_differ: Collection[str]) -> None:
+    def check_same_settings(self, now: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
         """Refuses a resumed run with settings that change its result.
 
         Args:
             now: every setting of the resumed run.
-            may_differ: names of settings that may differ.
+            fixed: settings that must be equal -> value where the checkpoint records none.
 
         Raises:
             CheckpointError: others differ; names them.
         """
         differing = [
-            f"`{name}` (was {self.config.get(name)}, now {value})"
-            for name, value in now.items()
-            if name not in may_differ and self.config.get(name) != value
+            f"`{name}` (was {was}, now {now[name]})"
+            for name, earlier in fixed.items()
+            for was in [self.config.get(name, earlier)]
+            if was != now[name]
         ]
         if differing:
             raise CheckpointError(
@@ -208,11 +208,7 @@ class Checkpoint:
         Raises:
             UserError: a value is of another type than its setting.
         """
-        hints = typing.get_type_hints(section)
-        stored = {name: value for name, value in self.config.items() if name in hints}
-        for name, value in stored.items():
-            checked(f"{self.path / MANIFEST_FILE}: {name}", hints[name], value)
-        return stored
+        return stored_settings(self.path / MANIFEST_FILE, self.config, section)
 
     def count(self, name: str, default: int | None = None) -> int:
         """Returns a whole number of the state.
@@ -247,6 +243,24 @@ class RowShard:
     rows: int
 
 
+def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dict[str, Any]:
+    """Picks the settings of a section from a stored config.
+
+    Args:
+        file: file that the config was read from, for messages.
+        config: name of a setting -> value; others are left out.
+        section: dataclass of the settings.
+
+    Raises:
+        UserError: a value is of another type than its setting.
+    """
+    hints = typing.get_type_hints(section)
+    stored = {name: value for name, value in config.items() if name in hints}
+    for name, value in stored.items():
+        checked(f"{file}: {name}", hints[name], value)
+    return stored
+
+
 _SHARD_FILE = re.compile(r"(.*)\.\d+_of_\d+")
 
 
@@ -254,71 +268,6 @@ def _group_of(file_name: str) -> str:
     name = file_name.removesuffix(".safetensors")
     numbered = _SHARD_FILE.fullmatch(name)
     return numbered[1] if numbered else name
-
-
-def write_checkpoint(
-    path: Path,
-    groups: Mapping[str, Mapping[str, Tensor]],
-    state: Mapping[str, Any],
-    config: Mapping[str, Any],
-    *,
-    shards: Mapping[str, RowShard] | None = None,
-    processes: Processes = ALONE,
-) -> None:
-    """Writes a checkpoint, complete when its folder appears.
-
-    Every process must call it.
-
-    Args:
-        path: folder of the checkpoint; an earlier one is replaced.
-        groups: group -> name -> tensor on any device, for the groups or shards that this process
-            writes; each is a file.
-        state: plain JSON values; those of the first process are written.
-        config: every setting of the run.
-        shards: group -> rows that this process writes, for sharded groups.
-        processes: processes of the run.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    if processes.is_first:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    processes.barrier()
-    mine: dict[str, dict[str, Any]] = {}
-    for group, tensors in groups.items():
-        row_shard = (shards or {}).get(group)
-        suffix = "" if row_shard is None else f".{row_shard.first}_of_{row_shard.step}"
-        file = temporary / f"{group}{suffix}.safetensors"
-        host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        safetensors.torch.save_file(host, file)
-        mine[file.name] = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-        if row_shard is not None:
-            mine[file.name]["part"] = dataclasses.asdict(row_shard)
-    files: dict[str, dict[str, Any]] = {}
-    for written in processes.gather_values(mine):
-        files |= written
-    if processes.is_first:
-        manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "state": dict(state),
-            "config": dict(config),
-            "files": files,
-        }
-        (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
-        replace_folder(path, temporary)
-    processes.barrier()
-
-
-def replace_folder(path: Path, new: Path) -> None:
-    """Replaces a folder with a complete one by renaming."""
-    if not path.exists():
-        new.rename(path)
-        return
-    old = path.with_name(path.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -330,14 +279,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: there is none, or its manifest is damaged or of a later version.
     """
     if not (path / MANIFEST_FILE).is_file():
-        run = CheckpointFolder(path)
-        chosen = run.best() or run.latest()
+        pointers = read_pointers(path)
+        chosen = pointers.get("best") or pointers.get("latest")
         if chosen is None:
             raise CheckpointError(
                 f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
                 "missing); give the folder that the training run saved in"
             )
-        path = chosen
+        path = path / chosen
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text())
     except (ValueError, OSError, RecursionError) as error:
@@ -365,99 +314,33 @@ def _describes_file(entry: object) -> bool:
     if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
         return False
     names = {field.name for field in dataclasses.fields(RowShard)}
-    rows = entry.get("part", dict.fromkeys(names, 1))
+    rows = entry.get("part", {"first": 0, "step": 1, "rows": 0})
     return (
         isinstance(entry.get("xxh3_128"), str)
         and isinstance(rows, dict)
         and rows.keys() == names
         and all(type(number) is int for number in rows.values())
+        and 0 <= rows["first"] < rows["step"]
+        and rows["rows"] >= 0
     )
 
 
-class CheckpointFolder:
-    """The latest and the best checkpoint of a run."""
+def read_pointers(run: Path) -> dict[str, str]:
+    """Reads the names of a run's latest and best checkpoint, if any.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def _pointers(self) -> dict[str, str]:
-        try:
-            pointers = json.loads((self.folder / POINTER_FILE).read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{self.folder / POINTER_FILE}: not readable as JSON: {error}; name a step_* "
-                "folder instead"
-            ) from error
-        if not isinstance(pointers, dict) or not all(
-            name is None or isinstance(name, str) for name in pointers.values()
-        ):
-            raise CheckpointError(
-                f"{self.folder / POINTER_FILE}: is malformed; name a step_* folder instead"
-            )
-        return pointers
-
-    def latest(self) -> Path | None:
-        """Returns the folder of the latest checkpoint."""
-        name = self._pointers().get("latest")
-        return self.folder / name if name else None
-
-    def best(self) -> Path | None:
-        """Returns the folder of the checkpoint with the best evaluation."""
-        name = self._pointers().get("best")
-        return self.folder / name if name else None
-
-    def check_writable(self, flag: str) -> None:
-        """Refuses a folder in which no checkpoint can be written.
-
-        Raises:
-            UserError: it cannot; names the flag.
-        """
-        parent = next(p for p in (self.folder, *self.folder.parents) if p.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise UserError(f"{flag}: {self.folder} cannot be written ({parent})")
-
-    def check_unused(self, flag: str) -> None:
-        """Refuses a folder that an earlier run saved in.
-
-        Raises:
-            UserError: there is such a run; names the flag and how to continue it.
-        """
-        if self.latest() is not None:
-            raise UserError(
-                f"{flag}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
-                "continue it, or name another folder"
-            )
-
-    def save(
-        self,
-        step: int,
-        groups: Mapping[str, Mapping[str, Tensor]],
-        state: Mapping[str, Any],
-        config: Mapping[str, Any],
-        is_best: bool,
-        *,
-        shards: Mapping[str, RowShard] | None = None,
-        processes: Processes = ALONE,
-    ) -> Path:
-        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
-        path = self.folder / f"step_{step:09d}"
-        write_checkpoint(path, groups, state, config, shards=shards, processes=processes)
-        if processes.is_first:
-            self._point_to(path, is_best)
-        processes.barrier()
-        return path
-
-    def _point_to(self, path: Path, is_best: bool) -> None:
-        """Records a checkpoint as the latest, and removes obsolete ones."""
-        pointers = self._pointers() | {"latest": path.name}
-        if is_best:
-            pointers["best"] = path.name
-        temporary = self.folder / (POINTER_FILE + ".tmp")
-        temporary.write_text(json.dumps(pointers) + "\n")
-        temporary.replace(self.folder / POINTER_FILE)
-        for other in self.folder.glob("step_*"):
-            is_ours = _STEP_FOLDER.fullmatch(other.name) and (other / MANIFEST_FILE).is_file()
-            if is_ours and other.name not in pointers.values():
-                shutil.rmtree(other, ignore_errors=True)
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = run / POINTER_FILE
+    try:
+        pointers: dict[str, str] = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file}: not readable as JSON: {error}; name a step_* folder instead"
+        ) from error
+    names = pointers.values() if isinstance(pointers, dict) else (None,)
+    if not all(isinstance(name, str) and _STEP_FOLDER.fullmatch(name) for name in names):
+        raise CheckpointError(f"{file}: is malformed; name a step_* folder instead")
+    return pointers

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: prints, evaluates and saves around the steps."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -10,9 +11,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
+from recsys.errors import DivergenceError, UserError
+from recsys.interruption import StopRequest
 from recsys.train.divergence import LossMonitor
-from recsys.train.interruption import StopRequest
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import ALONE, Processes
 from recsys.train.run_log import RunLog
@@ -91,6 +94,7 @@ class LoopState:
     best_metric: float = -math.inf
     best_epoch: float = 0.0
     evaluations_since_best: int = 0
+    evaluation_failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON, which has no infinity."""
@@ -101,10 +105,21 @@ class LoopState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "LoopState":
-        """Reads the state from a checkpoint's values."""
-        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        if known["best_metric"] is None:
-            known["best_metric"] = -math.inf
+        """Reads the state from a checkpoint's values.
+
+        Raises:
+            UserError: a value is missing or of another type.
+        """
+        values = {"evaluation_failed": False} | dict(values)  # older checkpoints lack it
+        known: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            value: Any = values.get(field.name)
+            if value is None and field.name == "best_metric":
+                value = -math.inf
+            kinds: tuple[Any, ...] = (int, float) if field.type is float else (field.type,)
+            if type(value) not in kinds or (field.type is int and value < 0):
+                raise UserError(f"state, {field.name} must be a number, got {value!r}")
+            known[field.name] = value
         return cls(**known)
 
 
@@ -142,6 +157,7 @@ class Loop(Generic[BatchT]):
         state: position at which to start.
         processes: processes of the run; a signal to one stops all at the same step.
         print_line: prints a line, on the first process.
+        bar: bar of the steps; lines of progress are printed where it is disabled.
     """
 
     config: LoopConfig
@@ -156,6 +172,7 @@ class Loop(Generic[BatchT]):
     metric_name: str
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
+    bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -166,10 +183,11 @@ class Loop(Generic[BatchT]):
     _window_loss: float = 0.0
     _window_wait_s: float = 0.0
 
-    def fit(self) -> FitResult:
-        """Trains until epochs, steps or patience end, or the threshold is hit.
+    def fit(self, stop: StopRequest) -> FitResult:
+        """Trains until epochs, steps or patience end, the threshold or a signal.
 
-        A signal ends it too, after the step at hand.
+        After an error of reading or evaluating, a run of one process saves what it has reached
+        before the error ends it.
 
         Raises:
             DivergenceError: the loss is not finite or constant.
@@ -178,18 +196,18 @@ class Loop(Generic[BatchT]):
         throughput.start()
         self._open_window()
         reason = "done"
-        with StopRequest() as stop:
-            while reason == "done" and not self._finished():
-                reason = self._run_epoch(throughput, stop)
+        if self.state.evaluation_failed:
+            reason = self._run_evaluation(self.state.batch == self.source.num_batches)
+        reason = "done" if reason == "go on" else reason
+        while reason == "done" and not self._finished():
+            reason = self._run_epoch(throughput, stop)
         self._collect_losses()
-        result = FitResult(
-            self.state,
-            throughput.samples_per_s() * self.processes.world_size,
-            sum(self._test_speeds) / len(self._test_speeds) if self._test_speeds else math.nan,
-            reason,
-        )
+        rate = throughput.samples_per_s() * self.processes.world_size
         self._save(is_best=False)
-        return result
+        if self.processes.any(stop.signal_name is not None):
+            reason = stop.signal_name or "SIGTERM"  # it may have come while saving
+        speeds = self._test_speeds or [math.nan]
+        return FitResult(self.state, rate, sum(speeds) / len(speeds), reason)
 
     def _finished(self) -> bool:
         max_steps = self.config.max_steps
@@ -209,7 +227,8 @@ class Loop(Generic[BatchT]):
         try:
             while state.batch < self.source.num_batches:
                 waiting_since = time.perf_counter()
-                batch = next(batches)
+                with self._saving_on_error():
+                    batch = next(batches)
                 self._window_wait_s += time.perf_counter() - waiting_since
                 state.step += 1
                 state.batch += 1
@@ -217,6 +236,7 @@ class Loop(Generic[BatchT]):
                 self._losses.append(self.step(batch, lr).detach())
                 self._window_steps += 1
                 throughput.step(len(batch))
+                self.bar.update()
                 if len(self._losses) >= _LOSS_BUFFER:
                     self._collect_losses()
                 if state.step % config.print_freq == 0:
@@ -265,7 +285,10 @@ class Loop(Generic[BatchT]):
         assert self.evaluate is not None
         self._collect_losses()
         state = self.state
-        evaluation = self.evaluate(state.epoch + int(is_epoch_end))
+        state.evaluation_failed = True  # so that a resumed run evaluates again
+        with self._saving_on_error():
+            evaluation = self.evaluate(state.epoch + int(is_epoch_end))
+        state.evaluation_failed = False
         self._test_speeds.append(evaluation.samples_per_s)
         self.print_line(
             f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {evaluation.metric:.6f}"
@@ -292,6 +315,23 @@ class Loop(Generic[BatchT]):
             return "patience"
         self._open_window()
         return "go on"
+
+    @contextlib.contextmanager
+    def _saving_on_error(self) -> Iterator[None]:
+        """Saves after an error, unless the model diverged or other processes wait."""
+        try:
+            yield
+        except DivergenceError:
+            raise
+        except Exception:
+            if self.save is not None and self.processes.world_size == 1 and self.state.step:
+                with contextlib.suppress(Exception):  # the first error is the one to report
+                    self._save(is_best=False)
+                    self.print_line(
+                        f"Saved step {self.state.step}, before the error below. When its cause is "
+                        "mended, repeat the command with `resume` to continue"
+                    )
+            raise
 
     def _save(self, is_best: bool) -> None:
         if self.save is None or (self._saved_step == self.state.step and not is_best):
@@ -328,12 +368,17 @@ class Loop(Generic[BatchT]):
         state, total = self.state, self.source.num_batches
         step_time = (time.perf_counter() - self._window_start) / steps
         wait = self._window_wait_s / steps
-        eta = datetime.timedelta(seconds=int((total - state.batch) * step_time))
+        left = (self.config.epochs - state.epoch) * total - state.batch
+        if self.config.max_steps is not None:
+            left = min(left, self.config.max_steps - state.step)
+        eta = datetime.timedelta(seconds=int(left * step_time))
         loss = self._window_loss / steps
-        self.print_line(
-            f"Epoch:[{state.epoch}/{self.config.epochs}] [{state.batch}/{total}]  eta: {eta}  "
-            f"loss: {loss:.4f}  step_time: {step_time:.6f}  lr: {lr:.4f}  data_wait: {wait:.6f}"
-        )
+        self.bar.set_postfix_str(f"loss {loss:.4f}, lr {lr:.4g}")
+        if self.bar.disable:
+            self.print_line(
+                f"Epoch:[{state.epoch}/{self.config.epochs}] [{state.batch}/{total}]  eta: {eta}  "
+                f"loss: {loss:.4f}  step_time: {step_time:.6f}  lr: {lr:.4g}  data_wait: {wait:.6f}"
+            )
         return {
             "loss": loss,
             "step_time": step_time,

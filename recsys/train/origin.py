@@ -2,13 +2,33 @@
 """Refuses a dataset that differs from a checkpoint's training dataset."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from recsys.settings import setting
 from recsys.train.checkpoint import CheckpointError
 
+logger = logging.getLogger(__name__)
+
+FINGERPRINT = "dataset_fingerprint"
+"""Key of the fingerprint of the training dataset in the state of a checkpoint."""
+SEMANTICS = "dataset_semantics"
+"""Key of the settings that prepared it."""
+
 _MOST_NAMED = 5
-"""Differing sizes that a message names."""
+"""Differing sizes or settings that a message names."""
+
+
+def ignore_fingerprint() -> bool:
+    """Declares the setting `ignore_fingerprint` of a section."""
+    return setting(
+        False,
+        "Take a checkpoint for a dataset prepared otherwise than that of its training; only sizes "
+        "are compared",
+        resumable=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,19 +37,42 @@ class Origin:
 
     Attributes:
         sizes: numbers of ids, such as {"items": 3706}.
-        fingerprint: fingerprint of the prepared files; None if none is recorded.
+        fingerprint: fingerprint of what gives the ids their meaning; None if none is recorded.
+        semantics: settings that prepared the dataset; empty if none are recorded.
     """
 
     sizes: Mapping[str, int]
     fingerprint: str | None = None
+    semantics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_checkpoint(cls, sizes: Mapping[str, int], values: Mapping[str, Any]) -> "Origin":
+        """Reads the origin from the values that a checkpoint keeps."""
+        fingerprint, semantics = values.get(FINGERPRINT), values.get(SEMANTICS)
+        return cls(
+            sizes,
+            fingerprint if isinstance(fingerprint, str) else None,
+            semantics if isinstance(semantics, dict) else {},
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Returns the values that a checkpoint keeps, besides the sizes."""
+        return {FINGERPRINT: self.fingerprint, SEMANTICS: dict(self.semantics)}
 
 
 def check_same_dataset(
-    path: Path, trained_on: Origin, now: Origin, dataset: str, remedy: str
+    path: Path,
+    trained_on: Origin,
+    now: Origin,
+    dataset: str,
+    remedy: str,
+    *,
+    ignore_fingerprint: bool = False,
 ) -> None:
-    """Refuses a dataset whose ids may mean something else.
+    """Refuses a dataset whose ids or numbers may mean something else.
 
-    Equal sizes alone prove nothing, so fingerprints are compared if both are recorded.
+    Equal sizes alone prove nothing, so fingerprints and settings are compared where both are
+    recorded; where they are not, a warning says so.
 
     Args:
         path: folder of the checkpoint.
@@ -37,24 +80,54 @@ def check_same_dataset(
         now: dataset to use the checkpoint with.
         dataset: name of that dataset for the message.
         remedy: advice for the message.
+        ignore_fingerprint: compare the sizes alone.
 
     Raises:
-        CheckpointError: the sizes or the fingerprints differ.
+        CheckpointError: the sizes, the settings or the fingerprints differ.
     """
-    names = trained_on.sizes.keys() | now.sizes.keys()
-    differing = [n for n in sorted(names) if trained_on.sizes.get(n) != now.sizes.get(n)]
-    known = trained_on.fingerprint is not None and now.fingerprint is not None
-    if not differing and not (known and trained_on.fingerprint != now.fingerprint):
+    sizes = _differing(trained_on.sizes, now.sizes)
+    if sizes:
+        was, have = _sized(trained_on, sizes), _sized(now, sizes)
+        raise CheckpointError(f"{path}: was trained on {was}, {dataset} has {have}; {remedy}")
+    if ignore_fingerprint:
         return
-    shown = (differing or sorted(names))[:_MOST_NAMED]
+    if trained_on.fingerprint is None or now.fingerprint is None:
+        unknown = str(path) if trained_on.fingerprint is None else dataset
+        logger.warning(
+            "%s records no fingerprint of its dataset: only the sizes of %s and %s were compared",
+            unknown,
+            path,
+            dataset,
+        )
+        return
+    settings = _differing(trained_on.semantics, now.semantics)
+    if trained_on.semantics and now.semantics and settings:
+        was, have = _prepared(trained_on, settings), _prepared(now, settings)
+    elif trained_on.fingerprint != now.fingerprint:
+        was, have = _fingerprinted(trained_on), _fingerprinted(now)
+    else:
+        return
     raise CheckpointError(
-        f"{path}: was trained on {_describe(trained_on, shown)}, {dataset} has "
-        f"{_describe(now, shown)}; {remedy}"
+        f"{path}: was trained on {was}, {dataset} has {have}; {remedy}, or add "
+        "`ignore_fingerprint` to use the checkpoint with this dataset all the same"
     )
 
 
-def _describe(origin: Origin, names: list[str]) -> str:
-    sizes = ", ".join(f"{origin.sizes.get(name, 'no')} {name}" for name in names)
-    if origin.fingerprint is None:
-        return sizes
-    return f"{sizes} (dataset fingerprint {origin.fingerprint})"
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns the first names of which the values differ."""
+    names = sorted(one.keys() | other.keys())
+    return [name for name in names if one.get(name) != other.get(name)][:_MOST_NAMED]
+
+
+def _sized(origin: Origin, names: list[str]) -> str:
+    return ", ".join(f"{origin.sizes.get(name, 'no')} {name}" for name in names)
+
+
+def _prepared(origin: Origin, names: list[str]) -> str:
+    return ", ".join(f"{name} {origin.semantics.get(name, 'unknown')}" for name in names)
+
+
+def _fingerprinted(origin: Origin) -> str:
+    names = list(origin.sizes)
+    what = _sized(origin, names) if len(names) == 1 else "a dataset"
+    return f"{what} (dataset fingerprint {origin.fingerprint})"

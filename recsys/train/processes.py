@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run under torchrun: set-up, threads, collectives.
 
-In a run of one process the same calls do nothing.
+In a run of one process the same calls do nothing. A job script may leave torchrun's variables to a
+run that is alone: it says what it waits for.
 """
 
 import contextlib
@@ -10,6 +11,9 @@ import datetime
 import importlib
 import logging
 import os
+import socket
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -18,10 +22,15 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
+from recsys.errors import UserError
+from recsys.resources import available_cores
 from recsys.train.heartbeat import Heartbeat, Store
 from recsys.train.optimizers.rows import RowGradients
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,12 +44,14 @@ class Processes:
         world_size: number of processes.
         local_rank: number on this machine, which is also the number of its GPU.
         restarts: times that torchrun has restarted all processes after a failure.
+        on_this_machine: processes of the run on this machine.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     restarts: int = 0
+    on_this_machine: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -123,8 +134,41 @@ class Processes:
 _WAITS_PER_TIMEOUT = 30
 """Long, since processes wait while one writes a file: 30 minutes by default, as in torch."""
 
+_JOINING_PER_TIMEOUT = 10
+"""10 minutes by default for all processes to start."""
+
+_MOST_THREADS = 1024
+"""Many more than any machine has cores; far more cannot be started."""
+
+_JOINING_S = 600.0
+"""Seconds to wait for the other processes to start."""
+
+_NOTICE_S = 5.0
+_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+_NAMES = ("RANK", "WORLD_SIZE", *_LOCAL, *_ADDRESS)
+
 ALONE = Processes()
 """A run of one process."""
+
+
+def set_threads(num_threads: int | None, here: Processes) -> None:
+    """Sets the CPU threads of a step.
+
+    Args:
+        num_threads: None divides the cores among the processes; a process that is alone keeps
+            PyTorch's number, which knows no CPU quota, or takes the fewer that it may use.
+        here: this process.
+    """
+    if num_threads is not None and num_threads > _MOST_THREADS:
+        raise UserError(f"`num_threads` must be at most {_MOST_THREADS}, got {num_threads}")
+    if num_threads is None:
+        cores = available_cores()
+        alone = here.world_size == 1
+        num_threads = (
+            min(torch.get_num_threads(), cores) if alone else cores // here.on_this_machine
+        )
+    torch.set_num_threads(max(num_threads, 1))
 
 
 @contextlib.contextmanager
@@ -133,31 +177,28 @@ def join_processes(
     num_threads: int | None,
     needs_group: bool = False,
     process_timeout: float = 0.0,
+    backend: str = "auto",
 ) -> Iterator[Processes]:
     """Joins torchrun's processes; leaves the group at the end.
 
     Args:
         base_device: `auto`, `cuda` or `cpu`; on CUDA each process takes the GPU of its local rank.
-        num_threads: CPU threads of a step; None divides the cores among the processes.
+        num_threads: CPU threads of a step; None divides the cores that the processes may use.
         needs_group: make a group even for a single process.
         process_timeout: seconds without a heartbeat after which a process ends the run;
-            collectives wait `_WAITS_PER_TIMEOUT` times as long. 0 waits as long as torch does.
+            collectives wait `_WAITS_PER_TIMEOUT` times as long, and the start
+            `_JOINING_PER_TIMEOUT` times. 0 waits as long as torch does.
+        backend: `auto`, `nccl` or `gloo`, which must be that of the device.
 
     Raises:
+        UserError: torchrun's variables are wrong, the backend is not that of the device, or not all
+            processes come.
         ProcessLostError: a running process did not join a collective.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    here = Processes(
-        int(os.environ.get("RANK", "0")),
-        world_size,
-        int(os.environ.get("LOCAL_RANK", "0")),
-        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-    )
-    if num_threads is None and world_size > 1:
-        on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
-        num_threads = max(len(os.sched_getaffinity(0)) // on_this_machine, 1)
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
+    rank, world_size, local_rank, on_this_machine = _read_environment()
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    here = Processes(rank, world_size, local_rank, restarts, on_this_machine)
+    set_threads(num_threads, here)
     if not here.is_first:
         logging.getLogger().setLevel(logging.WARNING)
     if world_size == 1 and not needs_group:
@@ -166,24 +207,29 @@ def join_processes(
     uses_cuda = base_device != "cpu" and torch.cuda.is_available()
     if uses_cuda:
         torch.cuda.set_device(here.local_rank)
-    backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
-    if "MASTER_ADDR" in os.environ:
-        store, _, _ = next(rendezvous("env://"))
+    if backend not in ("auto", "nccl" if uses_cuda else "gloo"):
+        raise UserError(
+            f"`backend` {backend} is for {'CUDA' if backend == 'nccl' else 'the CPU'}, this run "
+            f"is on {'CUDA' if uses_cuda else 'the CPU'} (`base_device`); drop it"
+        )
+    if world_size > 1:
+        # torchrun may keep its store when it restarts the processes: under the same names it would
+        # hold the addresses of processes that have ended.
+        limit_s = _JOINING_PER_TIMEOUT * process_timeout or _JOINING_S
+        store = _join(rank, world_size, f"start_{restarts}", limit_s)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
-    # torchrun may keep its store when it restarts the processes: under the same names it would
-    # hold the addresses of processes that have ended.
-    store = dist.PrefixStore(f"start_{here.restarts}", store)  # type: ignore[attr-defined]
     # If torch imports this module once a group exists, the defaults of its functions keep the group
     # and its threads alive; a thread that then frees a tensor while the interpreter ends aborts the
     # process, after a successful run.
     importlib.import_module("torch.distributed.nn.functional")
     limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
+    backends = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
     dist.init_process_group(
-        backend, store=store, rank=here.rank, world_size=world_size, timeout=limit
+        backends, store=store, rank=here.rank, world_size=world_size, timeout=limit
     )
     try:
-        own = store.clone()  # type: ignore[attr-defined]
+        own = store.clone()
         with _heartbeat(own, here, process_timeout):
             yield here
     finally:
@@ -205,3 +251,107 @@ def _heartbeat(store: Store, here: Processes, limit_s: float) -> Iterator[None]:
         raise
     finally:
         heartbeat.stop()
+
+
+def _read_environment() -> tuple[int, int, int, int]:
+    """Returns rank, number of processes, and both on this machine.
+
+    Raises:
+        UserError: torchrun's variables are incomplete or contradict each other.
+    """
+    rank, world_size = _integer("RANK", 0, 0), _integer("WORLD_SIZE", 1, 1)
+    local_rank = _integer("LOCAL_RANK", 0, 0)
+    on_this_machine = _integer("LOCAL_WORLD_SIZE", world_size, 1)
+    if rank >= world_size:
+        raise UserError(
+            f"RANK {rank} and WORLD_SIZE {world_size} in the environment contradict each other: "
+            f"ranks count from 0. {_advice()}"
+        )
+    missing = [name for name in ("RANK", *_ADDRESS) if not os.environ.get(name)]
+    if world_size > 1 and missing:
+        raise UserError(
+            f"WORLD_SIZE {world_size} in the environment announces several processes, but "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. {_advice()}"
+        )
+    if world_size > 1:
+        _integer("MASTER_PORT", 0, 0, 65535)
+    return rank, world_size, local_rank, on_this_machine
+
+
+def _integer(name: str, default: int, least: int, most: int | None = None) -> int:
+    text = os.environ.get(name, str(default))
+    value = int(text) if text.isdecimal() else -1
+    if value < least or (most is not None and value > most):
+        expected = f"an integer of {least} or more" if most is None else f"{least} to {most}"
+        raise UserError(f"{name} in the environment must be {expected}, got {text!r}. {_advice()}")
+    return value
+
+
+def _advice() -> str:
+    present = [name for name in _NAMES if name in os.environ]
+    return f"Start several processes by torchrun; for one alone: unset {' '.join(present)}"
+
+
+def _join(rank: int, world_size: int, prefix: str, limit_s: float) -> Any:
+    """Waits for all processes; returns their common store.
+
+    Says after a few seconds what it waits for. The wait is in a thread, since torch's cannot be
+    interrupted.
+
+    Args:
+        rank: number of this process.
+        world_size: number of processes.
+        prefix: name of this start, for torchrun's store outlives a restart.
+        limit_s: seconds to wait.
+
+    Raises:
+        UserError: some did not come.
+    """
+    outcomes: list[Any] = []
+    limit = datetime.timedelta(seconds=limit_s)
+
+    def connect() -> None:
+        try:
+            _wait_for_server(rank, began + limit_s)
+            store = dist.PrefixStore(prefix, next(rendezvous("env://", timeout=limit))[0])  # type: ignore[attr-defined]
+            store.set(f"joined_{rank}", "")
+            store.wait([f"joined_{other}" for other in range(world_size)], limit)
+            outcomes.append(store)
+        except (RuntimeError, OSError) as error:
+            outcomes.append(error)
+
+    began = time.monotonic()
+    thread = threading.Thread(target=connect, name="joining", daemon=True)
+    thread.start()
+    thread.join(_NOTICE_S)
+    address = ":".join(os.environ[name] for name in _ADDRESS)
+    whom = f"the other {world_size - 1} of {world_size} processes at {address}"
+    if thread.is_alive():
+        logger.warning(
+            "this process is rank %d by its environment and waits for %s, up to %g s. %s",
+            *(rank, whom, limit_s, _advice()),
+        )
+    while thread.is_alive() and time.monotonic() < began + limit_s + _NOTICE_S:
+        thread.join(0.2)  # in short waits, between which Ctrl-C is heard
+    outcome = outcomes[0] if outcomes else TimeoutError("no answer")
+    if not isinstance(outcome, Exception):
+        outcome.set_timeout(default_pg_timeout)
+        return outcome
+    waited = f"rank {rank} waited {time.monotonic() - began:.0f} s for {whom}"
+    cause = str(outcome).splitlines()[0].rstrip(".")
+    raise UserError(f"{waited}: {cause}. {_advice()}")
+
+
+def _wait_for_server(rank: int, deadline: float) -> None:
+    """Waits until the store answers; torch would print each failure."""
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # this process will be the server
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        try:
+            socket.create_connection(address, timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

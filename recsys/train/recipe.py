@@ -3,7 +3,6 @@
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from recsys.train.checkpoint import Checkpoint, CheckpointFolder, RowShard
+from recsys.train.checkpoint import Checkpoint, RowShard
 from recsys.train.loop import (
     BatchSource,
     BatchT,
@@ -24,8 +23,7 @@ from recsys.train.loop import (
 from recsys.train.optimizers.precision import AmpDtype, Precision
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import Processes
-
-logger = logging.getLogger(__name__)
+from recsys.train.saving.run_folder import CheckpointFolder
 
 PrintLine = Callable[[str], None]
 """Prints a line, on the first process only."""
@@ -101,6 +99,10 @@ class Config(Protocol):
         """Names of the settings that the user gave."""
 
     @property
+    def folder_setting(self) -> str:
+        """Name of the setting of the checkpoint folder."""
+
+    @property
     def checkpoint_folder(self) -> Path | None:
         """Folder of the run's checkpoints; None if none are saved."""
 
@@ -112,13 +114,12 @@ class Config(Protocol):
         """Builds a config from values by name."""
 
 
-def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
-    """Changes settings that the user did not give, and logs each change.
+def adopt(config: ConfigT, values: Mapping[str, Any]) -> ConfigT:
+    """Changes settings that the user did not give.
 
     Args:
         config: config to change; it is copied.
         values: name of a setting -> new value.
-        why: reason to log.
 
     Raises:
         UserError: a value is refused.
@@ -129,8 +130,6 @@ def adopt(config: ConfigT, values: Mapping[str, Any], why: str) -> ConfigT:
         for name, value in values.items()
         if name not in config.explicit and current[name] != value
     }
-    for name, value in changes.items():
-        logger.info("`%s`: %s, %s", name, value, why)
     return config.from_dict(current | changes, config.explicit)
 
 
@@ -169,11 +168,11 @@ class SavedState:
 class WeightsLayout(Protocol):
     """Another project's checkpoint layout: weights only, not resumable."""
 
-    def check_destination(self, folder: Path) -> None:
-        """Refuses a folder with other files.
+    def check_unused(self, folder: Path) -> None:
+        """Refuses a folder with files.
 
         Raises:
-            CheckpointError: there are other files.
+            CheckpointError: there are files.
         """
 
     def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
@@ -241,12 +240,8 @@ class Recipe(Protocol[BatchT]):
         """Settings, completed from checkpoint, dataset and machine."""
 
     @property
-    def resumable(self) -> frozenset[str]:
-        """Names of the settings in which a resumed run may differ."""
-
-    @property
-    def folder_setting(self) -> str:
-        """Name of the setting of the checkpoint folder."""
+    def fixed(self) -> Mapping[str, Any]:
+        """Settings that a resumed run must repeat, see `fixed_settings`."""
 
     @property
     def summary(self) -> Sequence[str]:

@@ -7,24 +7,30 @@ Models differ in their recipes: `dlrm/recipe.py` and `bert4rec/recipe.py`.
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 import torch
+from tqdm import tqdm
 
-from recsys.errors import DivergenceError
-from recsys.train.allocator import keep_freed_memory
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.errors import DivergenceError, UserError
+from recsys.interruption import StopRequest
+from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
+from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision
-from recsys.train.processes import ALONE, Processes
+from recsys.train.processes import ALONE, Processes, set_threads
 from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, SavedState, Training
-from recsys.train.run_log import RunLog
+from recsys.train.run_log import RunLog, above_bar, progress_bar, require_writable
+from recsys.train.saving.run_folder import CheckpointFolder, check_writable
 from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 
 logger = logging.getLogger(__name__)
+
+
+_NOTICE = "ending after this step or test; a second signal ends at once, without saving"
 
 
 def set_up_machine(config: Config, print_line: PrintLine, processes: Processes = ALONE) -> Machine:
@@ -38,8 +44,7 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     Raises:
         UserError: this machine lacks what the settings require.
     """
-    if config.run.num_threads is not None:
-        torch.set_num_threads(config.run.num_threads)
+    set_threads(config.run.num_threads, processes)
     keep_freed_memory()
     device = resolve_device(config.run.base_device)
     given = config.precision
@@ -85,6 +90,8 @@ class Run(Generic[BatchT]):
         Raises:
             UserError: a setting, the dataset or the checkpoint is refused.
         """
+        if processes.is_first:
+            require_writable(Path(config.run.log_path))
         machine = set_up_machine(config, print_line, processes)
         return cls.of(open_recipe(config, machine), machine)
 
@@ -120,12 +127,31 @@ class Run(Generic[BatchT]):
             UserError: a setting, the dataset or the checkpoint is refused.
             DivergenceError: the model learns nothing.
         """
-        config, machine = self.recipe.config, self.machine
+        config, machine, processes = self.recipe.config, self.machine, self.machine.processes
         training = self.recipe.training()
         folder = CheckpointFolder(config.checkpoint_folder) if config.checkpoint_folder else None
-        state = LoopState() if folder is None else self._begin_in(folder, training)
-        machine.print_line(training.summary())
-        result = Loop(
+        cadence = training.cadence
+        steps = cadence.epochs * training.source.num_batches
+        steps = min(steps, cadence.max_steps or steps)
+        with self._holding(folder), StopRequest(_NOTICE) as stop:
+            state = LoopState() if folder is None else self._begin_in(folder, training)
+            machine.print_line(training.summary())
+            if folder is None:
+                machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
+            with progress_bar(steps, state.step, processes.is_first) as bar:
+                result = self._loop(training, folder, state, bar).fit(stop)
+            for metrics in training.report(result, folder):
+                self.log.record((), metrics)
+        return result
+
+    def _loop(
+        self,
+        training: Training[BatchT],
+        folder: CheckpointFolder | None,
+        state: LoopState,
+        bar: "tqdm[Any]",
+    ) -> Loop[BatchT]:
+        return Loop(
             config=training.cadence,
             schedule=training.schedule,
             step=training.step,
@@ -133,26 +159,42 @@ class Run(Generic[BatchT]):
             evaluate=training.evaluate,
             save=None if folder is None else self._saver(folder, training),
             log=self.log,
-            device=machine.device,
-            print_line=machine.print_line,
+            device=self.machine.device,
+            print_line=above_bar(self.machine.print_line),
             metric_name=training.metric,
             state=state,
-            processes=machine.processes,
-        ).fit()
-        for metrics in training.report(result, folder):
-            self.log.record((), metrics)
-        return result
+            processes=self.machine.processes,
+            bar=bar,
+        )
+
+    @contextlib.contextmanager
+    def _holding(self, folder: CheckpointFolder | None) -> Iterator[None]:
+        """Holds the checkpoint folder on the first process; a refusal ends all."""
+        processes = self.machine.processes
+        with contextlib.ExitStack() as stack:
+            refusal = ""
+            if folder is not None and processes.is_first:
+                setting = f"`{self.recipe.config.folder_setting}`"
+                try:
+                    check_writable(folder.folder, setting)
+                    stack.enter_context(folder.held(setting))
+                except UserError as error:
+                    refusal = str(error)
+            refusal = processes.gather_values(refusal)[0]
+            if refusal:
+                raise UserError(refusal)
+            yield
 
     def _begin_in(self, folder: CheckpointFolder, training: Training[BatchT]) -> LoopState:
         """Checks the checkpoint folder; returns the position of a resumed run."""
-        setting = f"`{self.recipe.folder_setting}`"
-        folder.check_writable(setting)
+        config, processes = self.recipe.config, self.machine.processes
+        resumes = _resumes(config.run.resume, processes)
         if training.layout is not None:
-            training.layout.check_destination(folder.folder)
+            if not resumes:
+                training.layout.check_unused(folder.folder)
             return LoopState()
-        config = self.recipe.config
-        if not _resumes(config.run.resume, self.machine.processes):
-            folder.check_unused(setting)
+        if not resumes:
+            folder.check_unused(f"`{config.folder_setting}`")
             return LoopState()
         return self.resume(folder, training)
 
@@ -166,10 +208,13 @@ class Run(Generic[BatchT]):
         if latest is None:
             return LoopState()
         checkpoint = read_checkpoint(latest)
-        checkpoint.check_same_settings(self.recipe.config.to_dict(), self.recipe.resumable)
+        checkpoint.check_same_settings(self.recipe.config.to_dict(), self.recipe.fixed)
         self.recipe.check_dataset(latest)
+        try:
+            state = LoopState.from_dict(checkpoint.state)
+        except UserError as error:
+            raise UserError(f"{latest / MANIFEST_FILE}: {error}") from error
         training.restore(checkpoint)
-        state = LoopState.from_dict(checkpoint.state)
         self.machine.print_line(f"Resumed from {latest} at step {state.step}")
         return state
 
@@ -264,6 +309,8 @@ def execute(
     if mode == "test" and config.run.load_checkpoint_path is None:
         logger.warning("`mode` test without `load_checkpoint_path` tests a fresh model")
     with joined as processes:
+        if mode == "train" and processes.is_first and config.checkpoint_folder is not None:
+            check_writable(config.checkpoint_folder, f"`{config.folder_setting}`")
         run = Run.start(open_recipe, config, print_line, processes)
         if mode == "test":
             run.test()

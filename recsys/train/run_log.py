@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a run: lines `DLLL {json}`, like NVIDIA's dllogger."""
+"""The log of a run, as dllogger writes it, and its bar."""
 
+import errno
 import json
 import logging
 import math
+import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
+
+from recsys.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Appends records to a run's log; opens it per line.
+    """Appends lines `DLLL {json}` to a log; opens it per line.
 
     Args:
         path: log file; None logs nothing. An earlier file is kept as `<path>.old` unless `append`.
@@ -23,7 +30,10 @@ class RunLog:
     def __init__(self, path: Path | None, append: bool = False) -> None:
         self._start = time.time()
         self._path = path
-        if path is not None and not append:
+        if path is None:
+            return
+        require_writable(path)
+        if not append:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and path.stat().st_size:
                 old = path.with_name(path.name + ".old")
@@ -32,12 +42,26 @@ class RunLog:
             path.write_text("")
 
     def parameters(self, config: Mapping[str, Any]) -> None:
-        """Records every setting of the run."""
-        self._write("PARAMETER", config)
+        """Records every setting of the run.
+
+        Raises:
+            UserError: the log cannot be written.
+        """
+        try:
+            self._write("PARAMETER", config)
+        except OSError as error:
+            raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Records values of a step (epoch, step) or of the run ()."""
-        self._write(list(step), data)
+        """Records values of a step (epoch, step) or of the run ().
+
+        A disk that fills up ends the log, not the run.
+        """
+        try:
+            self._write(list(step), data)
+        except OSError as error:
+            logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
+            self._path = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
         if self._path is None:
@@ -55,6 +79,55 @@ class RunLog:
             file.write(f"DLLL {json.dumps(entry)}\n")
 
 
+def require_writable(path: Path) -> None:
+    """Refuses a log that cannot be written; makes nothing.
+
+    Raises:
+        UserError: names the file and the cause.
+    """
+    try:
+        if path.is_fifo():
+            raise UserError(f"`log_path` {path} is a named pipe, in which a run would wait")
+        if path.exists():
+            with path.open("a") as file:
+                file.write("\n" if path.is_char_device() else "")  # /dev/full tells then
+            return
+        folder = next(folder for folder in path.absolute().parents if folder.exists())
+        code = errno.EACCES if folder.is_dir() else errno.ENOTDIR
+        if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+            raise OSError(code, os.strerror(code))
+    except OSError as error:
+        raise UserError(f"`log_path` {path} cannot be written: {error.strerror}") from error
+
+
 def _json_safe(value: object) -> object:
     """Replaces nan and infinities, which JSON lacks, with null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def progress_bar(total: int, done: int, is_first: bool) -> "tqdm[Any]":
+    """Returns a bar of steps, shown on a terminal alone.
+
+    Args:
+        total: steps of the whole run.
+        done: steps of an earlier, interrupted run.
+        is_first: this process is the one that prints.
+    """
+    return tqdm(
+        total=total,
+        initial=done,
+        unit="step",
+        file=sys.stdout,
+        disable=not (is_first and sys.stdout.isatty()),
+        dynamic_ncols=True,
+    )
+
+
+def above_bar(print_line: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns a function that prints lines above any bar."""
+
+    def print_above(line: str) -> None:
+        with tqdm.external_write_mode(file=sys.stdout):
+            print_line(line)
+
+    return print_above

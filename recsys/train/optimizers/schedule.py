@@ -51,9 +51,8 @@ class WarmupPolynomialDecay:
     def lr(self, step: int) -> float:
         """Returns the rate of a step, counted from 1."""
         if step <= self.warmup_steps:
-            return self.base_lr * (
-                1 - (self.warmup_steps - step) / (self.warmup_steps * 2.0**self.warmup_factor)
-            )
+            missing = (self.warmup_steps - step) / self.warmup_steps
+            return self.base_lr * (1 - missing * 2.0**-self.warmup_factor)
         start = self.warmup_steps if self.decay_start_step is None else self.decay_start_step
         if self.decay_steps == 0 or step <= start:
             return self.base_lr

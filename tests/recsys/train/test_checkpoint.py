@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import signal
 
 import pytest
 import torch
 
-from recsys.train.checkpoint import (
-    CheckpointError,
-    CheckpointFolder,
-    read_checkpoint,
-    write_checkpoint,
-)
+from recsys.train.checkpoint import CheckpointError, read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
+from recsys.train.saving.write import write_checkpoint
 
 GROUPS = {"mlp": {"weight": torch.arange(6.0).view(2, 3), "count": torch.tensor(3)}}
 
@@ -103,6 +101,38 @@ def test_damaged_pointer_is_named(tmp_path):
     (tmp_path / "latest.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"latest\.json"):
         read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"latest": 3}', '{"best": null}', '{"latest": "../a"}', "1"]
+)
+def test_wrong_types_in_the_pointer_are_named(tmp_path, text):
+    CheckpointFolder(tmp_path).save(1, GROUPS, {}, {}, is_best=True)
+    (tmp_path / "latest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"latest\.json: is malformed"):
+        read_checkpoint(tmp_path)
+
+
+# An interruption between opening a file and its `with` leaves the file to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_while_reading_is_an_interruption(tmp_path):
+    groups = {"mlp": {str(i): torch.zeros(1000) for i in range(3000)}}
+    write_checkpoint(tmp_path / "c", groups, {}, {})
+    checkpoint = read_checkpoint(tmp_path / "c")
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        for i in range(60):
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + i * 0.0005)
+            try:
+                checkpoint.tensors("mlp")
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 10
 
 
 def test_manifest_lists_every_file(tmp_path):

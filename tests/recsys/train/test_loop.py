@@ -5,11 +5,13 @@ import json
 import math
 import os
 import signal
+import time
 
 import pytest
 import torch
 
 from recsys.errors import DivergenceError
+from recsys.interruption import StopRequest
 from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 from recsys.train.run_log import RunLog
@@ -67,7 +69,8 @@ class Run:
         return Evaluation(metric, {"auc": metric}, 100.0)
 
     def fit(self):
-        return self.loop.fit()
+        with StopRequest() as stop:
+            return self.loop.fit(stop)
 
 
 def test_sees_every_batch_of_every_epoch_once():
@@ -219,7 +222,7 @@ def test_line_and_log_have_the_recipe_s_form(tmp_path):
     run = Run(epochs=1, print_freq=2, log_path=tmp_path / "log.json")
     run.fit()
     assert run.lines[1].startswith("Epoch:[0/1] [2/5]  eta: 0:00:0")
-    for part in ("loss: ", "step_time: ", "lr: 0.1000", "data_wait: "):
+    for part in ("loss: ", "step_time: ", "lr: 0.1", "data_wait: "):
         assert part in run.lines[0]
     assert "Epoch 0 step 5. auc 0.600000" in run.lines
     records = [
@@ -272,3 +275,16 @@ def test_patience_counts_on_after_a_resume():
     over = Run(state=rest.loop.state, epochs=9, patience=3)
     over.fit()
     assert over.step.seen == []
+
+
+class SlowStep(Step):
+    def __call__(self, batch, lr):
+        time.sleep(0.02)
+        return super().__call__(batch, lr)
+
+
+@pytest.mark.parametrize(("limits", "is_soon"), [({}, False), ({"max_steps": 3}, True)])
+def test_the_time_left_is_that_of_the_run(limits, is_soon):
+    run = Run(SlowStep(), epochs=1000, test_freq=2, metric_threshold=0.5, **limits)
+    run.fit()
+    assert ("eta: 0:00:00 " in run.lines[0]) == is_soon

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group of a run: nothing of it outlives the run."""
+"""The processes of a run: what the environment announces, and that nothing outlives the run."""
+
+import signal
+import time
+
+import pytest
 
 from tests import harness
 
@@ -30,3 +35,65 @@ def test_the_group_leaves_no_thread_that_could_abort_the_end_of_the_interpreter(
     inside, after = (line for line in done.stdout.splitlines() if ":" in line)
     assert "pt_gloo_runloop" in inside
     assert "pt_gloo_runloop" not in after
+
+
+ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def train(tmp_path, *arguments):
+    """Returns the arguments of Python for a training that is small."""
+    sizes = ["--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=400"]
+    model = ["--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=1", "--batch_size=100"]
+    run = ["--base_device=cpu", f"--log_path={tmp_path / 'log.json'}", "--test_batch_size=100"]
+    program = ["-m", "dlrm.scripts.main", "--dataset_type=synthetic_gpu"]
+    return [*program, *sizes, *model, *run, *arguments]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE in the environment must be an integer of 1 or more"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE in the environment must be an integer of 1 or more"),
+        ({"RANK": "-1"}, "RANK in the environment must be an integer of 0 or more"),
+        ({"RANK": "3"}, "RANK 3 and WORLD_SIZE 1 in the environment contradict each other"),
+        ({"WORLD_SIZE": "2"}, "but RANK, MASTER_ADDR, MASTER_PORT are not set"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "99999"},
+            "MASTER_PORT in the environment must be 0 to 65535",
+        ),
+    ],
+)
+def test_wrong_variables_are_named_with_the_way_out(tmp_path, environment, message):
+    done = harness.python(*train(tmp_path), status=2, **environment)
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr
+    assert f"unset {' '.join(name for name in ORDER if name in environment)}\n" in done.stderr
+
+
+def stale(rank, port):
+    return {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_stale_environment_is_explained_and_ends_in_time(tmp_path, rank):
+    port = harness.free_port()
+    began = time.monotonic()
+    arguments = train(tmp_path, "--process_timeout=0.6")
+    done = harness.python(*arguments, status=2, **stale(rank, port))
+    assert time.monotonic() - began < 100
+    whom = f"the other 1 of 2 processes at 127.0.0.1:{port}"
+    notice, error = done.stderr.splitlines()
+    assert notice.startswith(f"WARNING this process is rank {rank} by its environment and waits")
+    assert f"{whom}, up to 6 s" in notice
+    assert error.startswith(f"error: rank {rank} waited ")
+    assert whom in error
+    assert error.endswith("unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT")
+
+
+def test_ctrl_c_ends_the_wait_for_other_processes(tmp_path, monkeypatch):
+    for name, value in stale("0", harness.free_port()).items():
+        monkeypatch.setenv(name, value)
+    with harness.started(*train(tmp_path)) as process:
+        harness.wait_for_line(process, lambda line: "waits for" in line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.bert4rec.conftest import dataset as bert4rec_dataset  # noqa: F401  (a fixture)

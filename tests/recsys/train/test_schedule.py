@@ -26,6 +26,11 @@ def test_matches_the_published_schedule(step, lr):
     assert SEED.lr(step) == pytest.approx(lr, rel=1e-12)
 
 
+def test_any_warmup_factor_has_a_rate():
+    schedule = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=5000)
+    assert schedule.lr(1) == 1.0
+
+
 def test_warmup_factor_sets_the_start():
     schedule = WarmupPolynomialDecay(base_lr=1.0, warmup_steps=100, warmup_factor=2)
     assert schedule.lr(0) == pytest.approx(0.75)

@@ -4,7 +4,7 @@ from tests import harness
 
 PROGRAM = """
 import ctypes
-from recsys.train.allocator import keep_few_primitives
+from recsys.train.memory import keep_few_primitives
 import torch
 
 class Mallinfo(ctypes.Structure):

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a run: refuses models too large, keeps freed memory."""
+
+import ctypes
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from recsys.errors import UserError
+from recsys.resources import MemoryLimit, memory_limits
+from recsys.sizes import format_bytes
+from recsys.train.processes import ALONE, Processes
+
+_USABLE = 0.95
+"""Of what is available; batches and the rest of the process need some too."""
+_LARGEST = 3
+_TOO_MANY = 2**63
+_CPU = torch.device("cpu")
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+
+
+class OutOfMemoryError(UserError):
+    """A model needs more memory than there is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Memory that a process will allocate for a model.
+
+    Attributes:
+        parts: purpose -> bytes.
+        tables: name of a table -> its bytes with optimizer state.
+        remedies: settings that would make it smaller.
+    """
+
+    parts: Mapping[str, int]
+    tables: Mapping[str, int]
+    remedies: Sequence[str]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.parts.values())
+
+
+def count_bytes(build: Callable[[], nn.Module]) -> int:
+    """Returns the bytes of a module's parameters and buffers, allocating none.
+
+    Args:
+        build: builds the module on the default device.
+    """
+    try:
+        with torch.device("meta"):
+            module = build()
+    except (RuntimeError, TypeError):  # more elements than 64 bits can count
+        return _TOO_MANY
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+
+
+def require_memory(
+    needed: ModelMemory, device: torch.device = _CPU, processes: Processes = ALONE
+) -> None:
+    """Refuses a model that does not fit; every process must call it.
+
+    The processes of a machine or of a control group count together.
+
+    Args:
+        needed: memory of this process.
+        device: device of the model.
+        processes: processes of the run.
+
+    Raises:
+        OutOfMemoryError: it does not fit; names what needs the memory and what to change.
+    """
+    limits = memory_limits() if device.type == "cpu" else [_gpu_limit(device)]
+    shared: dict[tuple[object, ...], list[tuple[MemoryLimit, ModelMemory]]] = {}
+    for their_limits, theirs in processes.gather_values((limits, needed)):
+        for limit in their_limits:
+            shared.setdefault(limit.key, []).append((limit, theirs))
+    for sharing in shared.values():
+        limit = min((limit for limit, _ in sharing), key=lambda limit: limit.available)
+        total = sum(theirs.total for _, theirs in sharing)
+        if total > limit.available * _USABLE:
+            largest = max((theirs for _, theirs in sharing), key=lambda theirs: theirs.total)
+            raise OutOfMemoryError(_message(largest, total, len(sharing), limit))
+
+
+def _gpu_limit(device: torch.device) -> MemoryLimit:
+    free, _ = torch.cuda.mem_get_info(device)
+    unique = str(torch.cuda.get_device_properties(device).uuid)
+    return MemoryLimit(f"free on {torch.cuda.get_device_name(device)}", (unique,), free)
+
+
+def _message(needed: ModelMemory, total: int, processes: int, limit: MemoryLimit) -> str:
+    parts = [f"{format_bytes(size)} of {name}" for name, size in needed.parts.items() if size]
+    tables = sorted(needed.tables.items(), key=lambda table: -table[1])[:_LARGEST]
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in tables)
+    whose, each = "the model needs", ": "
+    if processes > 1:
+        whose, each = f"the model's {processes} processes here need", ", the largest of them "
+    return (
+        f"{whose} {format_bytes(total)} of memory{each}{', '.join(parts)}; "
+        f"{format_bytes(max(limit.available, 0))} are {limit.name}. "
+        + (f"Largest tables: {largest}. " if largest else "")
+        + f"To change: {', '.join(needed.remedies)}"
+    )
+
+
+def keep_freed_memory() -> bool:
+    """Makes glibc keep freed memory for the next step.
+
+    By default glibc returns each block above 32 MiB to the kernel and faults it in again at the
+    next step, page by page: 1.02 to 1.6 times the step time on a CPU. Other software can set the
+    same, so a comparison must state which side did.
+
+    Returns:
+        False if the C library is not glibc or refused.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def keep_few_primitives() -> None:
+    """Makes oneDNN cache code of few shapes, for batches of varying size.
+
+    By default oneDNN keeps generated code for the last 1,024 shapes, which such a run never meets
+    again. It fragments the heap: a third of a GiB in a thousand steps. Call this before the first
+    operation of torch.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")

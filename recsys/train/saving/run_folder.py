@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: its lock, latest and best checkpoint."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from recsys.errors import UserError
+from recsys.train.checkpoint import MANIFEST_FILE, POINTER_FILE, RowShard, read_pointers
+from recsys.train.processes import ALONE, Processes
+from recsys.train.saving.write import Saving, write_checkpoint
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".run.lock"
+
+_STEPS = "step_" + "[0-9]" * 9
+
+
+def check_writable(path: Path, setting: str) -> None:
+    """Refuses a folder in which nothing can be written, by trying.
+
+    Args:
+        path: folder, which need not exist.
+        setting: name of the setting that gives it, in backquotes.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{setting}: {path} cannot be written ({parent}: {error.strerror}); name another folder"
+        ) from error
+
+
+class CheckpointFolder:
+    """The latest and the best checkpoint of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def latest(self) -> Path | None:
+        """Returns the folder of the latest checkpoint."""
+        name = read_pointers(self.folder).get("latest")
+        return self.folder / name if name else None
+
+    def best(self) -> Path | None:
+        """Returns the folder of the checkpoint with the best evaluation."""
+        name = read_pointers(self.folder).get("best")
+        return self.folder / name if name else None
+
+    def check_unused(self, setting: str) -> None:
+        """Refuses a folder that an earlier run saved in.
+
+        Raises:
+            UserError: there is such a run; names the setting and how to continue it.
+        """
+        if self.latest() is not None:
+            raise UserError(
+                f"{setting}: {self.folder} holds a run already ({self.latest()}); add `resume` to "
+                "continue it, or name another folder"
+            )
+
+    @contextlib.contextmanager
+    def held(self, setting: str) -> Iterator[None]:
+        """Keeps other runs out, and removes what killed ones left.
+
+        Readers need no lock: checkpoints appear and change by renaming.
+
+        Raises:
+            UserError: another run saves in the folder; names the process.
+        """
+        is_new = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = self._lock(setting)
+        try:
+            self._clean()
+            yield
+        finally:
+            (self.folder / LOCK_FILE).unlink(missing_ok=True)
+            os.close(descriptor)
+            if is_new:
+                with contextlib.suppress(OSError):  # something was saved
+                    self.folder.rmdir()
+
+    def _lock(self, setting: str) -> int:
+        file = self.folder / LOCK_FILE
+        while True:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
+                os.close(descriptor)
+                raise UserError(
+                    f"{setting}: another run saves in {self.folder} ({holder}); wait for its end, "
+                    "or name another folder"
+                ) from None
+            except OSError as error:
+                logger.warning("%s cannot be locked: %s", self.folder, error.strerror)
+            if file.exists() and os.path.samestat(os.fstat(descriptor), file.stat()):
+                with contextlib.suppress(OSError):  # a full disk
+                    os.ftruncate(descriptor, 0)
+                    os.write(
+                        descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode()
+                    )
+                return descriptor
+            os.close(descriptor)  # its holder has just ended and removed it
+
+    def _clean(self) -> None:
+        """Removes unfinished checkpoints; puts back one that was being replaced."""
+        for old in self.folder.glob(_STEPS + ".old"):
+            if old.with_suffix("").exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.rename(old.with_suffix(""))
+        for unfinished in self.folder.glob(_STEPS + ".tmp"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        (self.folder / (POINTER_FILE + ".tmp")).unlink(missing_ok=True)
+
+    def save(
+        self,
+        step: int,
+        groups: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        is_best: bool,
+        *,
+        shards: Mapping[str, RowShard] | None = None,
+        processes: Processes = ALONE,
+    ) -> Path:
+        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
+        path = self.folder / f"step_{step:09d}"
+        is_new = not path.exists()
+        write_checkpoint(path, groups, state, config, shards=shards, processes=processes)
+
+        def point() -> None:
+            if processes.is_first:
+                self._point_to(path, is_best)
+
+        # If there is no room for the pointer, the checkpoint that it does not name goes.
+        discarded = path if is_new else self.folder / (POINTER_FILE + ".tmp")
+        Saving(path, discarded, processes, 0).all_write(point)
+        return path
+
+    def _point_to(self, path: Path, is_best: bool) -> None:
+        """Records a checkpoint as the latest, and removes obsolete ones."""
+        pointers = read_pointers(self.folder) | {"latest": path.name}
+        if is_best:
+            pointers["best"] = path.name
+        temporary = self.folder / (POINTER_FILE + ".tmp")
+        try:
+            temporary.write_text(json.dumps(pointers) + "\n")
+            temporary.replace(self.folder / POINTER_FILE)
+        finally:
+            temporary.unlink(missing_ok=True)
+        for other in self.folder.glob(_STEPS):
+            if (other / MANIFEST_FILE).is_file() and other.name not in pointers.values():
+                shutil.rmtree(other, ignore_errors=True)

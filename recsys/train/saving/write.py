@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes checkpoints that are complete or absent.
+
+Processes that train together write to one folder on a shared file system.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from recsys.data.manifest import file_checksum
+from recsys.train.checkpoint import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    CheckpointError,
+    RowShard,
+)
+from recsys.train.processes import ALONE, Processes
+
+T = TypeVar("T")
+
+
+def write_checkpoint(
+    path: Path,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    shards: Mapping[str, RowShard] | None = None,
+    processes: Processes = ALONE,
+) -> None:
+    """Writes a checkpoint, complete when its folder appears.
+
+    Every process must call it.
+
+    Args:
+        path: folder of the checkpoint; an earlier one is replaced.
+        groups: group -> name -> tensor on any device, for the groups or shards that this process
+            writes; each is a file.
+        state: plain JSON values; those of the first process are written.
+        config: every setting of the run.
+        shards: group -> rows that this process writes, for sharded groups.
+        processes: processes of the run.
+
+    Raises:
+        CheckpointError: it cannot be written, as on a full disk; nothing is left of it.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    num_bytes = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
+    saving = Saving(path, temporary, processes, num_bytes)
+    saving.all_write(saving.make_folder)
+
+    def write_groups() -> dict[str, dict[str, Any]]:
+        return {
+            file.name: entry
+            for group, tensors in groups.items()
+            for file, entry in [_write_group(temporary, group, tensors, (shards or {}).get(group))]
+        }
+
+    files: dict[str, dict[str, Any]] = {}
+    for written in saving.all_write(write_groups):
+        files |= written
+
+    def complete() -> None:
+        if processes.is_first:
+            manifest = {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "state": dict(state),
+                "config": dict(config),
+                "files": files,
+            }
+            (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
+            _replace_folder(path, temporary)
+
+    saving.all_write(complete)
+
+
+def _write_group(
+    folder: Path, group: str, tensors: Mapping[str, Tensor], row_shard: RowShard | None
+) -> tuple[Path, dict[str, Any]]:
+    """Writes a group or shard; returns its file and the manifest's entry."""
+    suffix = "" if row_shard is None else f".{row_shard.first}_of_{row_shard.step}"
+    file = folder / f"{group}{suffix}.safetensors"
+    file.touch()
+    rights = file.stat().st_mode  # by the umask; safetensors gives 600
+    host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    safetensors.torch.save_file(host, file)
+    file.chmod(rights)
+    entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
+    if row_shard is not None:
+        entry["part"] = dataclasses.asdict(row_shard)
+    return file, entry
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saving:
+    """Writing of a checkpoint, which succeeds or fails on all processes.
+
+    Attributes:
+        path: folder of the checkpoint, for messages.
+        temporary: folder to write to, removed when a process fails.
+        processes: processes of the run.
+        num_bytes: bytes that this process writes.
+    """
+
+    path: Path
+    temporary: Path
+    processes: Processes
+    num_bytes: int
+
+    def make_folder(self) -> None:
+        """Makes the temporary folder anew, on the first process."""
+        if self.processes.is_first:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            self.temporary.mkdir(parents=True)
+
+    def all_write(self, write: Callable[[], T]) -> list[T]:
+        """Calls a writing function on every process; returns values by rank.
+
+        Raises:
+            CheckpointError: it failed on a process; names the room that is needed and free.
+        """
+        value, failure = None, ""
+        try:
+            value = write()
+        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+            # torch and safetensors have errors of their own for a full disk.
+            failure = str(error).partition("\n")[0] or type(error).__name__
+        outcomes = self.processes.gather_values((value, failure, self.num_bytes))
+        failures = [failure for _, failure, _ in outcomes if failure]
+        if not failures:
+            return [value for value, _, _ in outcomes]  # type: ignore[misc]
+        if self.processes.is_first:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+        folder = next(p for p in self.temporary.absolute().parents if p.is_dir())
+        needed, free = sum(size for _, _, size in outcomes), shutil.disk_usage(folder).free
+        why = "the disk is full" if free < needed + _MARGIN else "not written"
+        raise CheckpointError(
+            f"{self.path}: {why} ({failures[0]}); a checkpoint takes {needed:,} bytes and {free:,} "
+            "are free there. Nothing of it is left, earlier ones are as they were: make room and "
+            "continue from them, or save elsewhere"
+        )
+
+
+_MARGIN = 1 << 20
+"""Room for the manifest, and what file systems round up to."""
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Replaces a folder with a complete one by renaming."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old)
