@@ -9,9 +9,10 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
         --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
 
 The first prints the model's inputs and outputs; the second sends requests, one JSON object per line
-(- reads standard input); the third evaluates the test split and exits 1 if the server's replies
-differ from the checkpoint's; the fourth measures latency and throughput. DLRM gets samples of a
-Criteo dataset, BERT4Rec the histories of a dataset of ratings.
+(- reads standard input), of which --canary 0.1 --canary_version 3 sends a tenth to another version;
+the third evaluates the test split and exits 1 if the server's replies differ from the checkpoint's;
+the fourth measures latency and throughput. DLRM gets samples of a Criteo dataset, BERT4Rec the
+histories of a dataset of ratings.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -31,13 +33,14 @@ from bert4rec.serve import score as bert4rec_split
 from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
 from dlrm.model.weights import describe_model
-from dlrm.serve.score import read_requests, score_served_split
+from dlrm.serve.score import check_dataset_of, read_requests, score_served_split
 from recsys import program
 from recsys.data.sequences import read_item_map
 from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import fail, print_line
+from recsys.serve.client.canary import Canary
 from recsys.serve.client.connection import (
     Endpoint,
     Protocol,
@@ -48,6 +51,7 @@ from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
+from recsys.train.origin import ignore_fingerprint
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
@@ -61,6 +65,10 @@ class ClientOptions:
     protocol: Protocol = setting("grpc", "Protocol of the requests")
     model: str = setting("dlrm", "Name of the model on the server")
     version: str = setting("", "Version of the model; by default the one that is served")
+    canary: float = setting(
+        0.0, "Fraction of the requests for --canary_version, the same ones each time"
+    )
+    canary_version: int | None = setting(None, "Version to try beside --version")
     timeout_s: float = setting(60.0, "Seconds to wait for a reply")
     mode: Literal["request", "test", "load"] = setting(
         "request", "Send requests, evaluate a split, or measure latency and throughput"
@@ -74,6 +82,7 @@ class ClientOptions:
     )
     eval_split: Literal["test", "validation"] = setting("test", "Split of the dataset")
     checkpoint: Path | None = setting(None, "Deployed checkpoint to compare with in --mode test")
+    ignore_fingerprint: bool = ignore_fingerprint()
     batch_size: int = setting(4096, "Rows of a request in --mode test")
     tolerance: float = setting(1e-5, "Largest difference of a logit or score")
     auc_tolerance: float = setting(1e-6, "Largest difference of the AUC")
@@ -91,6 +100,12 @@ class ClientOptions:
             numbers = getattr(self, name)
             if min(numbers, default=0) < 1:
                 raise UserError(f"`{name}` must be positive integers, got {joined(numbers)!r}")
+        if not 0 <= self.canary <= 1:
+            raise UserError(f"`canary` must lie in [0, 1], got {self.canary}")
+        if (self.canary > 0) != (self.canary_version is not None) or (
+            self.canary and self.request is None
+        ):
+            raise UserError("`canary`, `canary_version` and `request` go together")
         if self.mode != "load" and len(self.concurrency) > 1:
             raise UserError("`concurrency`: several numbers are for `mode` load")
         if self.mode == "test" and self.dataset is None:
@@ -165,10 +180,26 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
                 may = " (may be left out)" if tensor.optional else ""
                 print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
         return 0
+    if options.canary_version is not None:
+        answer_with_canary(options, endpoint, options.canary_version)
+        return 0
     for request in requests_of(options, endpoint):
         reply = endpoint.predict(request)
         print_line(json.dumps({name: array.tolist() for name, array in reply.items()}))
     return 0
+
+
+def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int) -> None:
+    """Sends a file's requests to two versions; replies say which one answered."""
+    answered: Counter[str] = Counter()
+    with Canary(endpoint, version, options.canary) as canary:
+        for request in requests_of(options, endpoint):
+            chosen = canary.choose(request)
+            reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
+            answered[chosen.version] += 1
+            print_line(json.dumps({"model_version": int(chosen.version), **reply}))
+    counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
+    print(f"answered: {counts}", file=sys.stderr)
 
 
 def raw_ids(options: ClientOptions, signature: Signature) -> ItemNames | None:
@@ -184,7 +215,11 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
-    model = None if options.checkpoint is None else describe_model(options.checkpoint).load()
+    model = None
+    if options.checkpoint is not None:
+        stored = describe_model(options.checkpoint)
+        check_dataset_of(stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
+        model = stored.load()
     scored = score_served_split(
         options.data,
         endpoint.signature,
@@ -215,7 +250,9 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
     """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
     stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
-    sequences = bert4rec_split.open_dataset(options.dataset_folder, stored)
+    sequences = bert4rec_split.open_dataset(
+        options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
+    )
     signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
     history, items = signature.inputs[0].name, signature.outputs[0].name
 

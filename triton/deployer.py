@@ -3,11 +3,18 @@
 
 python triton/deployer.py --checkpoint /checkpoints/dlrm --repository /models
 
-The model and its settings are read from the checkpoint. docs/deployment.md describes every flag.
+The model and its settings are read from the checkpoint. Settings of serving are those of the
+model's deployment before, unless a flag changes them. Without a checkpoint:
+
+    python triton/deployer.py --repository /models --rollback
+    python triton/deployer.py --repository /models --version_policy specific:2
+
+docs/deployment.md describes every flag.
 """
 
 import dataclasses
 import sys
+import typing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +25,7 @@ from bert4rec.model.weights import is_bert4rec_checkpoint
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.config import DataConfig
 from dlrm.serve.export import DlrmExport
-from dlrm.serve.score import score_served_split
+from dlrm.serve.score import check_dataset_of, score_served_split
 from recsys import program
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
@@ -26,10 +33,20 @@ from recsys.flags import values_from_flags
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployed.changes import (
+    change_settings,
+    hand_edits,
+    only_model,
+    require_changeable,
+    roll_back,
+)
+from recsys.serve.deployed.kept_settings import changes, kept_settings
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.nvidia_options import translate
+from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
-from recsys.settings import REQUIRED, section_from_dict, setting
+from recsys.settings import checked, declared, joined, section_from_dict, setting
+from recsys.train.origin import ignore_fingerprint
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Default of --max_batch_size: larger batches raise the latency, not the throughput."""
@@ -46,7 +63,10 @@ _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
 class DeployerOptions:
     """Settings of this program alone: checkpoint, server and evaluated dataset."""
 
-    checkpoint: Path = setting(REQUIRED, "Folder of a checkpoint, or of a run")
+    checkpoint: Path | None = setting(
+        None, "Folder of a checkpoint, or of a run; without one, change the settings of serving"
+    )
+    rollback: bool = setting(False, "Serve the version before, and deploy none")
     target: Literal["bundled", "container"] = setting(
         "bundled",
         "The server: that of the package nvidia-pytriton, which has the Python backend alone, or "
@@ -62,6 +82,14 @@ class DeployerOptions:
     )
     dataset_type: Literal["split", "binary", "parquet"] = setting("split", "Its type")
     split: Literal["validation", "test"] = setting("validation", "Split of --dataset")
+    ignore_fingerprint: bool = ignore_fingerprint()
+
+    @property
+    def data(self) -> DataConfig:
+        """The dataset and split that are scored."""
+        return DataConfig(
+            dataset=self.dataset, dataset_type=self.dataset_type, eval_split=self.split
+        )
 
 
 SECTIONS: dict[type, str] = {
@@ -72,6 +100,12 @@ SECTIONS: dict[type, str] = {
 """Sections of the flags -> their headings."""
 
 
+KEPT = {field.name for field in declared(ServingSettings)} | {
+    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids"),
+}
+"""Settings that the next deployment of a model keeps."""
+
+
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines every flag; two defaults depend on backend and model."""
     defaults = {"format": None, "max_batch_size": None}
@@ -79,27 +113,80 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Deploys the checkpoint and compares the deployed version with it."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
+    """Deploys a checkpoint, rolls back, or changes settings of serving."""
+    values, given = values_from_flags(flag_values, SECTIONS)
+    repository = ModelRepository(values["repository"])
+    if values["rollback"]:
+        if given - {"rollback", "repository", "name"}:
+            raise UserError("`rollback` takes `repository` and `name` alone")
+        name = only_model(repository, values["name"])
+        was, now = roll_back(repository, name)
+        program.print_with_flags(
+            f"{name}: version {joined(was)} -> {joined(now)}, until the next deployment or "
+            "`version_policy`"
+        )
+    elif values["checkpoint"] is not None:
+        _deploy(values, given, repository)
+    elif given & KEPT:
+        require_changeable(given)
+        name = only_model(repository, values["name"])
+        chosen = {key: values[key] for key in given & KEPT}
+        kept = _read_kept(repository, name, chosen)
+        if not kept:
+            raise UserError("`checkpoint` is needed: the model is of an earlier release")
+        served = change_settings(repository, name, kept | chosen, given)
+        program.print_line(f"{name}: serves version {joined(served)}")
+    else:
+        raise UserError("`checkpoint` is needed (--help shows all flags)")
+
+
+def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Reads the settings of the deployment before; prints which of them change."""
+    file = repository.config_file(name)
+    if not file.is_file():
+        return {}
+    hints = {n: h for section in SECTIONS for n, h in typing.get_type_hints(section).items()}
+    kept = {
+        key: Path(value) if value and key == "raw_ids" else checked(f"{file}: {key}", hint, value)
+        for key, value in kept_settings(file).items()
+        if key in KEPT
+        for hint in (hints[key],)
+    }
+    for line in (*changes(kept, chosen), *hand_edits(repository, name, kept)):
+        program.print_with_flags(line)
+    return kept
+
+
+def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository) -> None:
+    """Deploys a checkpoint and compares the deployed version with it."""
+    kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
+    chosen = {key: values[key] for key in given & KEPT}
+    values = values | _read_kept(repository, values["name"] or kind, chosen) | chosen
     options = section_from_dict(DeployerOptions, values)
+    assert options.checkpoint is not None
     export: CheckpointExport
-    if is_bert4rec_checkpoint(options.checkpoint):
-        export = Bert4RecExport(options.checkpoint, options.top_k, options.raw_ids)
+    if kind == "bert4rec":
+        export = Bert4RecExport(
+            options.checkpoint,
+            options.top_k,
+            options.raw_ids,
+            ignore_fingerprint=options.ignore_fingerprint,
+        )
     elif options.raw_ids is not None:
         raise UserError("--raw_ids: only BERT4Rec has items; DLRM takes ids as the dataset does")
     else:
         export = DlrmExport(options.checkpoint)
+        if options.dataset is not None:
+            check_dataset_of(
+                export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint
+            )
     settings = _settings(values, options, export.kind)
 
     def measure(served: ServedModel) -> None:
         if not isinstance(export, DlrmExport) or options.dataset is None:
             return
         scored = score_served_split(
-            DataConfig(
-                dataset=options.dataset,
-                dataset_type=options.dataset_type,
-                eval_split=options.split,
-            ),
+            options.data,
             served.deployment.signature,
             lambda requests: map(served.respond, requests),
             _SCORED_ROWS,
@@ -122,6 +209,11 @@ def run(flag_values: flags.FlagValues) -> None:
             "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
         )
     program.print_line(f"Deployed {export.path} as {deployed.folder}")
+    policy = settings.serving.version_policy
+    if int(deployed.folder.name) not in deployed.served:
+        program.print_line(
+            f"It is not served: --version_policy {policy} chooses version {joined(deployed.served)}"
+        )
 
 
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
@@ -136,10 +228,11 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
     largest = values["max_batch_size"]
     if largest is None:  # the PyTorch backend does not batch packages of AOTInductor
         largest = 0 if (backend, chosen) == ("pytorch", "aoti") else _MOST_ROWS[kind]
-    serving = values | {"format": chosen, "max_batch_size": largest}
+    values = values | {"format": chosen, "max_batch_size": largest}
     deployment = {
-        "serving": section_from_dict(ServingSettings, serving),
+        "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",
+        "kept": {key: value for key, value in values.items() if key in KEPT},
     }
     return section_from_dict(DeploySettings, values | deployment)
 

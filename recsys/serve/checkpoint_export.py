@@ -12,6 +12,7 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature
+from recsys.train.origin import Origin
 
 
 class CheckpointExport(abc.ABC):
@@ -30,6 +31,11 @@ class CheckpointExport(abc.ABC):
     model_file: ClassVar[Path]
     path: Path
     step: int | None
+
+    @property
+    @abc.abstractmethod
+    def origin(self) -> Origin:
+        """The training dataset."""
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recsys.errors import UserError
+from recsys.serve.deployed.version_policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.signature import Signature, TensorSignature
@@ -29,6 +30,7 @@ _THREADS: dict[Backend, str] = {
     "pytorch": "INTRA_OP_THREAD_COUNT",
     "onnx": "intra_op_thread_count",
 }
+_LONGEST_WAIT_US = 24 * 60 * 60 * 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -58,13 +60,25 @@ class ServingSettings:
     dynamic_batching: bool = setting(True, "Let the server combine requests to batches")
     max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")
     preferred_batch_sizes: tuple[int, ...] = setting((), "Rows the server tries to reach")
+    max_queue_size: int = setting(
+        0, "Requests that may wait; more are refused at once; 0: any number"
+    )
+    timeout_us: int = setting(
+        0,
+        "Microseconds a request may wait before it is refused, or less if the request says so; 0: "
+        "what the request says",
+    )
     instances: int = setting(1, "Instances of the model that run in parallel; they share tables")
     threads: int | None = setting(None, "CPU threads of an instance; by default left to the server")
     warmup: int = setting(0, "Rows to run before the model is called ready")
-    cache: bool = setting(False, "Keep responses, where the server has a cache")
+    version_policy: str = setting(
+        DEFAULT_POLICY,
+        "Versions to serve: latest:N, all, or specific:1,3; specific:2 pins one",
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that Triton would refuse or ignore."""
+        check_policy(self.version_policy)
         allowed = {
             "python": ("eager", "torchscript", "aoti", "onnx"),
             "pytorch": ("torchscript", "aoti"),
@@ -74,7 +88,8 @@ class ServingSettings:
             raise ConfigError(
                 f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}"
             )
-        for name in ("max_batch_size", "max_queue_delay_us", "warmup"):
+        waiting = ("max_queue_delay_us", "max_queue_size", "timeout_us")
+        for name in ("max_batch_size", *waiting, "warmup"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"`{name}` must be 0 or more, got {getattr(self, name)}")
         if self.instances < 1 or (self.threads is not None and self.threads < 1):
@@ -89,10 +104,10 @@ class ServingSettings:
             raise ConfigError(
                 f"`warmup` {self.warmup} is more than `max_batch_size` {self.max_batch_size}"
             )
-        if (sizes or self.max_queue_delay_us) and not self.batches_dynamically:
-            raise ConfigError(
-                "`preferred_batch_sizes` and `max_queue_delay_us` need dynamic batching"
-            )
+        if not self.batches_dynamically:
+            for name in ("preferred_batch_sizes", *waiting):
+                if getattr(self, name):
+                    raise ConfigError(f"`{name}` needs `dynamic_batching` and `max_batch_size`")
 
     @property
     def batches_dynamically(self) -> bool:
@@ -140,16 +155,25 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
     lines.append(f"instance_group [ {{ count: {settings.instances} kind: {kind} }} ]")
     if settings.batches_dynamically:
         sizes = "".join(f" preferred_batch_size: {n}" for n in settings.preferred_batch_sizes)
-        delay = settings.max_queue_delay_us
-        lines.append(f"dynamic_batching {{{sizes} max_queue_delay_microseconds: {delay} }}")
+        lines += [
+            f"dynamic_batching {{{sizes}",
+            f"  max_queue_delay_microseconds: {settings.max_queue_delay_us}",
+            "  default_queue_policy {",
+            "    timeout_action: REJECT",
+            # Requests can only shorten it, and 0 would make the server ignore their own.
+            f"    default_timeout_microseconds: {settings.timeout_us or _LONGEST_WAIT_US}",
+            "    allow_timeout_override: true",
+            f"    max_queue_size: {settings.max_queue_size}",
+            "  }",
+            "}",
+        ]
     if settings.threads is not None:
         lines.append(_parameter(_THREADS[settings.backend], settings.threads))
-    if settings.cache:
-        lines.append("response_cache { enable: true }")
     if settings.warmup and settings.backend == "python":
         lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
     elif settings.warmup:
         lines += _warmup(signature, settings.warmup, batched)
+    lines.append(policy_line(settings.version_policy))
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deploys a checkpoint: export, check against the checkpoint, configure, install."""
 
+import contextlib
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,12 +19,21 @@ from recsys.serve.config_pbtxt import (
     check_same_tensors,
     config_text,
 )
-from recsys.serve.deployment import ArtifactFormat, Deployment, OutOfRange, Quantize
+from recsys.serve.deployed.kept_settings import comment_of
+from recsys.serve.deployed.version_policy import served_versions
+from recsys.serve.deployment import (
+    ArtifactFormat,
+    Deployment,
+    DeploymentError,
+    OutOfRange,
+    Quantize,
+)
 from recsys.serve.formats import export_network, write_weights
 from recsys.serve.parity import Parity, default_tolerance, verify
 from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
 from recsys.settings import REQUIRED, setting
+from recsys.train.origin import FINGERPRINT
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +44,12 @@ _BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeploySettings:
-    """Settings of a deployment; `precision` is the type of matrix products."""
+    """Settings of a deployment.
+
+    Attributes:
+        precision: type of matrix products.
+        kept: flags of the command, for the next deployment of the model.
+    """
 
     repository: Path = setting(REQUIRED, "Folder of the model repository; made if it is missing")
     name: str | None = setting(None, "Name of the model; by default dlrm or bert4rec")
@@ -47,6 +63,7 @@ class DeploySettings:
     precision: str = "float32"
     verify: int = setting(1024, "Rows to compare with the checkpoint")
     tolerance: float | None = setting(None, "Largest difference allowed in that comparison")
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuses settings that contradict each other."""
@@ -68,11 +85,13 @@ class Deployed:
     Attributes:
         folder: folder of the version.
         parity: comparison with the checkpoint.
+        served: versions that a server answers with, ascending.
         measured: result of `measure`.
     """
 
     folder: Path
     parity: Parity
+    served: list[int]
     measured: object
 
 
@@ -104,6 +123,8 @@ def deploy(
         existing = repository.config_file(name)
         if existing.is_file():
             check_same_tensors(existing, config)
+        versions = [*repository.versions(name), staged.version]
+        served_later = served_versions(serving.version_policy, versions)
         deployment = Deployment(
             kind=export.kind,
             checkpoint=export.path.name,
@@ -114,11 +135,15 @@ def deploy(
             quantize=settings.quantize,
             precision=settings.precision,
             model=export.model_values(),
+            dataset=export.origin.values(),
         )
+        _compare_datasets(repository, name, deployment)
         deployment.save(staged.folder)
         export.write_files(staged.folder)
         logger.info("Writing %s as %s", export.path, serving.format)
-        _write_network(export, settings, staged.folder, device)
+        weights = export.weights(settings.quantize)
+        staged.require_space(sum(tensor.nbytes for tensor in weights.values()))
+        _write_network(export, settings, weights, staged.folder, device)
         if serving.backend == "python":
             shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)
         served = export.served_class.open(staged.folder, device)
@@ -132,7 +157,24 @@ def deploy(
         if serving.device == "gpu" and serving.format not in _BOUND_TO_DEVICE:
             on_cpu = dataclasses.replace(serving, device="cpu")
             others["cpu"] = config_text(name, signature, on_cpu)
-        return Deployed(staged.install(config, others), parity, measured)
+        now_served = staged.version in served_later
+        folder = staged.install(comment_of(settings.kept) + config, others, served=now_served)
+        return Deployed(folder, parity, served_later, measured)
+
+
+def _compare_datasets(repository: ModelRepository, name: str, deployment: Deployment) -> None:
+    """Warns if the version before was trained on another dataset."""
+    for version in repository.versions(name)[-1:]:
+        with contextlib.suppress(DeploymentError):  # a damaged one
+            before = Deployment.load(repository.root / name / str(version)).dataset
+            both_known = before.get(FINGERPRINT) and deployment.dataset[FINGERPRINT]
+            if both_known and before != deployment.dataset:
+                logger.warning(
+                    "%s was trained on another dataset than version %d: ids and numbers of a "
+                    "request mean what they mean in the dataset of the version that answers",
+                    deployment.checkpoint,
+                    version,
+                )
 
 
 def _export_device(serving: ServingSettings) -> torch.device:
@@ -150,10 +192,13 @@ def _export_device(serving: ServingSettings) -> torch.device:
 
 
 def _write_network(
-    export: CheckpointExport, settings: DeploySettings, folder: Path, device: torch.device
+    export: CheckpointExport,
+    settings: DeploySettings,
+    weights: dict[str, torch.Tensor],
+    folder: Path,
+    device: torch.device,
 ) -> None:
     serving = settings.serving
-    weights = export.weights(settings.quantize)
     if serving.format == "eager":
         write_weights(folder, weights)
         return

@@ -35,7 +35,9 @@ def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes weights as one file that all processes can map."""
     file = folder / WEIGHTS_FILE
     safetensors.torch.save_file(weights, file)
-    file.chmod(0o644)  # safetensors makes it private, but a server runs as another user
+    # safetensors makes it private, but a server runs as another user: the umask decides, as it did
+    # for the folder.
+    file.chmod(folder.stat().st_mode & 0o666)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from recsys.serve.client.requests import Arrays, BadRequestError
@@ -72,10 +73,21 @@ class PythonBackendModel:
                 good.append((i, arrays))
         outputs = self._served.predict([arrays for _, arrays in good]) if good else []
         for (i, _), output in zip(good, outputs, strict=True):
-            responses[i] = self._server.InferenceResponse(
-                output_tensors=[self._server.Tensor(name, output[name]) for name in self._outputs]
-            )
+            responses[i] = self._response(output)
         return responses
+
+    def _response(self, output: Arrays) -> Any:
+        """Returns a response, or an error where a number is not finite."""
+        for name in self._outputs:
+            values = output[name]
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                row, *index = np.argwhere(~np.isfinite(values))[0].tolist()
+                return self._refusal(
+                    f"output {name!r}, row {row}: {values[(row, *index)]} is no finite number; an "
+                    "input of the row is too large for this model, or the model is damaged"
+                )
+        tensors = [self._server.Tensor(name, output[name]) for name in self._outputs]
+        return self._server.InferenceResponse(output_tensors=tensors)
 
     def _arrays(self, request: Any) -> Arrays:
         arrays = {}

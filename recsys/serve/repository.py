@@ -16,13 +16,15 @@ import fcntl
 import os
 import py_compile
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
+CONFIGS = "configs"
+"""Folder of a model with its configurations for other devices."""
 _STAGED_PREFIX = "new."
 """Prefix of a staged model's folder; Triton would take a name with a first digit for a version."""
 
@@ -48,6 +50,10 @@ class ModelRepository:
     def config_file(self, name: str) -> Path:
         """Returns the path of a model's config.pbtxt."""
         return self.root / name / CONFIG_FILE
+
+    def models(self) -> list[str]:
+        """Returns the names of the models."""
+        return sorted(file.parent.name for file in self.root.glob(f"[!.]*/{CONFIG_FILE}"))
 
     def versions(self, name: str) -> list[int]:
         """Returns a model's versions, ascending; empty without such a model."""
@@ -87,6 +93,35 @@ class ModelRepository:
             try:
                 staged.folder.mkdir(parents=True)
                 yield staged
+            except Exception as error:  # each format's writer has an error of its own
+                if "No space left" in str(error):
+                    raise RepositoryError(
+                        f"{self.root}: the disk is full ({error}); nothing was deployed"
+                    ) from error
+                raise
+            finally:
+                self._clear_staging()
+
+    def change_configs(self, name: str, change: Callable[[Path], str]) -> None:
+        """Replaces the configurations of a model, each at once.
+
+        Args:
+            name: name of the model.
+            change: maps the file of a configuration to its new text.
+
+        Raises:
+            RepositoryError: a deployment is under way, or the folder cannot be written.
+        """
+        with self._locked():
+            model, staged = self.root / name, self.staging() / f"{_STAGED_PREFIX}{name}"
+            self._clear_staging()
+            try:
+                others = {file.stem: change(file) for file in model.glob(f"{CONFIGS}/*.pbtxt")}
+                staged.mkdir(parents=True)
+                _write_configs(staged, change(model / CONFIG_FILE), others)
+                _sync(staged)
+                _move_configs(staged, model)
+                _sync_file(model)
             finally:
                 self._clear_staging()
 
@@ -150,12 +185,27 @@ class StagedVersion:
         self.version = version
         self.folder = self._staged_model / str(version)
 
-    def install(self, config: str, others: Mapping[str, str]) -> Path:
+    def require_space(self, size: int) -> None:
+        """Refuses to write more than the disk has space for.
+
+        Raises:
+            RepositoryError: names both sizes.
+        """
+        # TorchScript's writer ends the process when a disk is full.
+        free = shutil.disk_usage(self.folder).free
+        if size > free:
+            raise RepositoryError(
+                f"{self._model.parent}: the disk is full (version {self.version} takes more than "
+                f"{size:,} bytes, {free:,} are free); nothing was deployed"
+            )
+
+    def install(self, config: str, others: Mapping[str, str], *, served: bool = True) -> Path:
         """Makes the version visible to servers by renaming it.
 
         Args:
             config: text of config.pbtxt.
             others: name of another device -> text of its configuration.
+            served: the configuration serves this version.
 
         Returns:
             The folder of the version.
@@ -169,37 +219,38 @@ class StagedVersion:
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
         installed = self._model / str(self.version)
-        if self._model.exists():
-            _sync(self.folder)
-            # The configuration comes first, since the version may need another backend. Earlier
-            # versions work with it too, since their tensors are the same.
-            _write_configs(self._model, config, others)
-            self.folder.rename(installed)
-        else:
-            _write_configs(self._staged_model, config, others)
-            _sync(self._staged_model)
+        _write_configs(self._staged_model, config, others)
+        _sync(self._staged_model)
+        if not self._model.exists():
             self._staged_model.rename(self._model)
+        elif served:
+            # The new configuration without the version could serve another one meanwhile, such as
+            # the one from which the model was rolled back.
+            self.folder.rename(installed)
+            _move_configs(self._staged_model, self._model)
+        else:
+            _move_configs(self._staged_model, self._model)
+            self.folder.rename(installed)
         _sync_file(self._model)
         _sync_file(self._model.parent)
         return installed
 
 
-def _write_configs(model: Path, config: str, others: Mapping[str, str]) -> None:
-    _replace(model / CONFIG_FILE, config)
+def _write_configs(folder: Path, config: str, others: Mapping[str, str]) -> None:
+    (folder / CONFIG_FILE).write_text(config)
     for name, text in others.items():
-        (model / "configs").mkdir(exist_ok=True)
-        _replace(model / "configs" / f"{name}.pbtxt", text)
+        (folder / CONFIGS).mkdir(exist_ok=True)
+        (folder / CONFIGS / f"{name}.pbtxt").write_text(text)
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replaces a file by renaming, unless it has this text already."""
-    # A polling server loads a model again when a file of it is newer.
-    if path.is_file() and path.read_text() == text:
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    _sync_file(temporary)
-    temporary.replace(path)
+def _move_configs(staged: Path, model: Path) -> None:
+    """Replaces the configurations of a model, if their text differs."""
+    for source in (staged / CONFIG_FILE, *staged.glob(f"{CONFIGS}/*.pbtxt")):
+        target = model / source.relative_to(staged)
+        # A polling server loads a model again when a file of it is newer.
+        if not target.is_file() or target.read_text() != source.read_text():
+            target.parent.mkdir(exist_ok=True)
+            source.replace(target)
 
 
 def _sync(folder: Path) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Dockerfile, as far as it can be checked where no image can be built: it only runs scripts
-that `make` runs too, and those scripts work."""
+"""The Dockerfiles, as far as they can be checked where no image can be built: that of training only
+runs scripts that `make` runs too, and those scripts work."""
 
 import os
 import re
@@ -15,9 +15,9 @@ from tests.harness import REPOSITORY
 STEPS = sorted((REPOSITORY / "docker").glob("*.sh"))
 
 
-def instructions():
-    """Returns (instruction, argument) of each line of the Dockerfile, continuations joined."""
-    text = (REPOSITORY / "Dockerfile").read_text().replace("\\\n", " ")
+def instructions(dockerfile="Dockerfile"):
+    """Returns (instruction, argument) of each line of a Dockerfile, continuations joined."""
+    text = (REPOSITORY / dockerfile).read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
@@ -33,7 +33,23 @@ def run_step(name, folder, **options):
 
 def test_every_run_line_is_one_script():
     assert all(re.fullmatch(r"docker/\w+\.sh", line) for line in arguments_of("RUN"))
-    assert sorted(arguments_of("RUN")) == [f"docker/{step.name}" for step in STEPS]
+    of_training = [step.name for step in STEPS if step.name != "smoke_serving.sh"]
+    assert sorted(arguments_of("RUN")) == [f"docker/{name}" for name in of_training]
+
+
+def test_the_serving_image_keeps_numpy_and_asks_its_server_at_last():
+    steps = [(name, a) for name, a in instructions("triton/Dockerfile") if name in ("RUN", "USER")]
+    assert steps[-2:] == [("USER", "${USER_ID}"), ("RUN", "docker/smoke_serving.sh")]
+    installs = [" ".join(argument.split()) for name, argument in steps if "install" in argument]
+    system, torch, ours, project = installs
+    assert (system, ours.split()[-1]) == ("docker/install_system.sh", "docker/install_python.sh")
+    assert torch.endswith('"${torch}"')
+    assert project == "python3 -m pip install --no-build-isolation --no-deps ."
+
+
+def test_no_environment_is_sent_to_the_builder():
+    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert {".venv*", "**/*.so", "build", "data", "demo", "log.json*"} <= set(ignored)
 
 
 def test_the_last_step_is_the_smoke_test_by_a_user_who_is_not_root():

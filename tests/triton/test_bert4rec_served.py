@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client's program beside a deployed BERT4Rec: its figures are those of the offline test."""
 
+import json
 import re
+import urllib.request
 
 import numpy as np
 import pytest
@@ -66,6 +68,20 @@ def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
     assert served.startswith(f"{NUM_USERS} users: hr@10 0.")
     assert figures(served) == of_the_test
     assert figures(of_checkpoint) == of_the_test
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def test_places_without_an_item_are_valid_json(server):
+    everything = list(range(1, NUM_ITEMS + 1))
+    history = {"name": "history", "shape": [1, NUM_ITEMS], "datatype": "INT64", "data": everything}
+    url = f"http://{server.http_url}/v2/models/bert4rec/infer"
+    with urllib.request.urlopen(url, json.dumps({"inputs": [history]}).encode()) as response:
+        outputs = json.loads(response.read(), parse_constant=refuse_constant)["outputs"]
+    items, scores = (output["data"] for output in outputs)
+    assert items == [0] * len(scores)
 
 
 def test_a_network_of_fixed_places_is_compared_by_what_it_is_sent(

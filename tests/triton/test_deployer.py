@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployer's command line: what it prints, what it leaves behind, what it refuses."""
 
+import os
+import shutil
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -69,7 +73,7 @@ def test_every_setting_reaches_the_configuration(deploy, tmp_path):
     code, _, error = deploy(
         *("--checkpoint", str(checkpoint), "--name", "ranker", "--version", "3"),
         *("--max-batch-size", "64", "--max_queue_delay_us", "250", "--instances", "2"),
-        *("--preferred_batch_sizes", "16,64", "--threads", "1", "--warmup", "8", "--cache"),
+        *("--preferred_batch_sizes", "16,64", "--threads", "1", "--warmup", "8"),
     )
     assert code == 0, error
     assert (tmp_path / "m" / "ranker" / "3" / "model.py").is_file()
@@ -77,11 +81,10 @@ def test_every_setting_reaches_the_configuration(deploy, tmp_path):
     for expected in (
         'name: "ranker"',
         "max_batch_size: 64",
-        "preferred_batch_size: 16 preferred_batch_size: 64 max_queue_delay_microseconds: 250",
+        "preferred_batch_size: 16 preferred_batch_size: 64\n  max_queue_delay_microseconds: 250",
         "count: 2 kind: KIND_CPU",
         'key: "threads" value { string_value: "1" }',
         'key: "warmup_rows" value { string_value: "8" }',
-        "response_cache { enable: true }",
     ):
         assert expected in config
 
@@ -131,7 +134,10 @@ def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
     code, out, error = deploy("--checkpoint", str(checkpoint), "--quantize", "int8")
     assert code == 0, error
     assert "is printed with --dataset" in out
-    assert "is printed with --dataset" not in deploy("--checkpoint", str(checkpoint))[1]
+    assert (
+        "is printed with --dataset"
+        not in deploy("--checkpoint", str(checkpoint), "--quantize", "none")[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,6 +203,8 @@ COMMANDS = [
     ((*CLIENT, "--batch_sizes=0"), 2, "--batch_sizes must be positive integers, got '0'"),
     ((*CLIENT, "--batch_sizes", "a"), 2, "--batch_sizes must be integers separated by commas"),
     ((*CLIENT, "--batch_size=0"), 2, "--batch_size must be at least 1, got 0"),
+    ((*CLIENT, "--canary=2"), 2, "--canary must lie in [0, 1], got 2.0"),
+    ((*CLIENT, "--canary=0.1"), 2, "--canary, --canary_version and --request go together"),
     ((*CLIENT, "--protocol=ftp"), 2, "--protocol"),
     ((*CLIENT, "stray"), 2, "unexpected argument 'stray'"),
     (SERVE, 2, "--repository is needed"),
@@ -213,3 +221,58 @@ def test_the_client_and_the_server_refuse_by_flag(tmp_path, capsys, command, sta
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message.format(tmp=tmp_path) in error
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=4m", "none", folder)
+    if os.geteuid() != 0 or harness.run(*mount, status=None).returncode != 0:
+        pytest.skip("only root may mount a file system that is small enough to fill")
+    yield folder
+    harness.run("umount", folder)
+
+
+@pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
+def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(full_disk, tmp_path, artifact_format):
+    small, _ = dlrm_checkpoint(tmp_path / "small", table_sizes=(5, 200))
+    large, _ = dlrm_checkpoint(tmp_path / "large", table_sizes=(5, 90_000))
+    arguments = (DEPLOYER, f"--repository={full_disk / 'm'}", f"--format={artifact_format}")
+    harness.python(*arguments, f"--checkpoint={small}")
+
+    def files():
+        return sorted(path.relative_to(full_disk) for path in full_disk.rglob("*"))
+
+    before = files()
+    failed = harness.python(*arguments, f"--checkpoint={large}", status=2)
+    errors = [line for line in failed.stderr.splitlines() if not line.startswith("INFO ")]
+    assert len(errors) == 1
+    assert errors[0].startswith(f"error: {full_disk / 'm'}: the disk is full (")
+    assert files() == before
+
+
+def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(full_disk, tmp_path):
+    small, _ = dlrm_checkpoint(tmp_path / "small", table_sizes=(5, 200))
+    arguments = (DEPLOYER, f"--repository={full_disk / 'm'}", f"--checkpoint={small}")
+    harness.python(*arguments)
+    version = full_disk / "m" / "dlrm" / "1"
+    pages = (version / "weights.safetensors").stat().st_size // 4096 + 2
+    free = shutil.disk_usage(full_disk).free
+    (full_disk / "filler").write_bytes(bytes(free - pages * 4096))
+    failed = harness.python(*arguments, status=2)
+    assert f"error: {full_disk / 'm'}: the disk is full (" in failed.stderr
+    assert "No space left" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert sorted(path.name for path in version.parent.iterdir()) == ["1", "config.pbtxt"]
+    assert sorted(path.name for path in full_disk.iterdir()) == ["filler", "m"]
+
+
+def test_files_get_the_rights_of_the_umask(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    command = f"umask 027 && exec {sys.executable} {DEPLOYER} --checkpoint {checkpoint}"
+    harness.run("sh", "-c", f"{command} --repository {tmp_path / 'm'}")
+    version = tmp_path / "m" / "dlrm" / "1"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in version.iterdir() if path.is_file()}
+    assert set(modes.values()) == {0o640}, modes

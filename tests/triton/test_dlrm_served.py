@@ -149,6 +149,11 @@ BAD = {
         r"input 'numerical', row 0, feature 0: inf is no finite number",
         r"input 'numerical', row 0, feature 0: inf is no finite number",
     ),
+    "finite, but the answer is not": (
+        changed(numerical=np.where(np.arange(4)[:, None] == 2, np.float32(3e38), NUMERICAL_4)),
+        r"output '\w+', row 2: \S+ is no finite number; an input of the row is too large",
+        None,
+    ),
     "id past its table": (
         with_value("categorical", 3, 1, CARDINALITIES[1]),
         r"input 'categorical', row 3, feature 1: 200 is not in \[0, 200\)",

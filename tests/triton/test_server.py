@@ -9,15 +9,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.install import ServerError
-from recsys.serve.server.process import (
-    ServerSettings,
-    TritonServer,
-    failure_reason,
-    threads_per_instance,
-)
+from recsys.serve.server.log import failure_reason
+from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
 from tests.triton.tiny_model import write_version
 
@@ -59,13 +57,12 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
 
 
-def test_a_model_that_does_not_load_ends_the_program_with_its_reason(tmp_path):
-    write_version(tmp_path, "tiny", 1, 2.0)
+def test_a_model_that_does_not_load_ends_a_program_without_another(tmp_path):
     write_version(tmp_path, "broken", 1, 2.0, "raise FileNotFoundError('weights.bin is missing')")
     log = tmp_path / "log"
     command = ("triton/serve.py", f"--repository={tmp_path}", f"--log_file={log}")
     done = harness.python(*command, status=1)
-    assert "failed to load 'broken' version 1" in done.stderr
+    assert "no model could be loaded:\n  broken version 1: Internal: " in done.stderr
     assert "FileNotFoundError: weights.bin is missing" in done.stderr
     assert "broken/1/model.py(7): initialize" in done.stderr
     assert "Traceback" not in done.stderr
@@ -107,6 +104,20 @@ def test_polling_picks_up_a_new_version(tmp_path):
         while not server.is_ready("tiny", 2) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert server.is_ready("tiny", 2)
+
+
+def test_a_response_cache_in_a_configuration_of_an_earlier_release_is_ignored(repository, tmp_path):
+    with (repository / "tiny" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }\n")
+    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
+        server.wait_ready()
+        with Endpoint(server.grpc_url, "tiny") as endpoint:
+            for value in (1, 1, 2):
+                answer = endpoint.predict({"x": np.full((1, 2), value, np.float32)})
+                assert answer["y"].tolist() == [[2 * value] * 2]
+        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
+            hits = re.findall(r"nv_cache_num_hits_per_model\{\S* (\S+)", response.read().decode())
+        assert set(hits) <= {"0"}
 
 
 def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):

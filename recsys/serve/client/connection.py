@@ -34,6 +34,18 @@ class EndpointError(UserError):
         self.status = status
 
 
+class OverloadedError(EndpointError):
+    """A server refuses a request because too many wait."""
+
+
+_REFUSED_FOR_LOAD = {
+    "maximum queue size": "its queue is full (`max_queue_size` of the deployment)",
+    "Request timeout expired": "the request waited for too long (`timeout_us` of the deployment, "
+    "or `timeout_s` of the client)",
+}
+"""Words of the server -> their meaning."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerTimes:
     """Cumulative statistics of a model since the server's start.
@@ -73,6 +85,7 @@ class Endpoint:
     Attributes:
         signature: inputs and outputs of the model.
         max_batch_size: most rows of a request; None if the model sets no limit.
+        served_versions: versions that the server answers with; of a named version, it alone.
 
     Raises:
         EndpointError: the server cannot be reached or has no such model, or tritonclient is not
@@ -113,14 +126,16 @@ class Endpoint:
         config = config.get("config", config)  # gRPC wraps it
         self.max_batch_size = int(config.get("max_batch_size", 0)) or None
         optional = {tensor["name"] for tensor in config["input"] if tensor.get("optional")}
+        self.served_versions = [int(version) for version in metadata["versions"]]
         self.signature = Signature(
             inputs=tuple(_tensor(t, t["name"] in optional) for t in metadata["inputs"]),
             outputs=tuple(_tensor(t, False) for t in metadata["outputs"]),
         )
 
-    def again(self) -> "Endpoint":
-        """Returns another connection to the same model, for another thread."""
-        return Endpoint(self.url, self.model, self.version, self.protocol, self.timeout_s)
+    def again(self, version: str | None = None) -> "Endpoint":
+        """Returns another connection to the model, for another thread or version."""
+        version = self.version if version is None else version
+        return Endpoint(self.url, self.model, version, self.protocol, self.timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -147,6 +162,11 @@ class Endpoint:
             reason: Any = error
             # gRPC says StatusCode.INVALID_ARGUMENT, HTTP 400.
             status = str(reason.status() or "").removeprefix("StatusCode.")
+            for said, meaning in _REFUSED_FOR_LOAD.items():
+                if said in reason.message():
+                    raise OverloadedError(
+                        f"{self.model} at {self.url} is overloaded: {meaning} ({said})", status
+                    ) from error
             text = f"{self.model} at {self.url}: {reason.message()}"
             raise EndpointError(text, status) from error
         except self._broken as error:  # of the HTTP client alone
@@ -196,9 +216,20 @@ class Endpoint:
             self.model,
             inputs,
             model_version=self.version,
+            timeout=round(self.timeout_s * 1e6),  # the server drops what nobody waits for any more
             **self._timeout,
         )
-        return {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
+        outputs = {t.name: response.as_numpy(t.name) for t in self.signature.outputs}
+        rows = len(next(iter(arrays.values())))
+        for name, output in outputs.items():
+            # A Python backend built for another NumPy answers with empty tensors and status 200.
+            if output is None or len(output) != rows:
+                answered = "no" if output is None else len(output)
+                raise EndpointError(
+                    f"{self.model} at {self.url}: {answered} rows of {name!r} for a request of "
+                    f"{rows}; does the server's environment hold the NumPy of its Python backend?"
+                )
+        return outputs
 
     def times(self) -> ServerTimes:
         """Returns the statistics of the model, over all versions.

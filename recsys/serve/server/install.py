@@ -67,10 +67,7 @@ def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> 
     _fill_backends(root, backends, stand_ins or {})
     return ServerInstall(
         binary=root / "bin" / "tritonserver",
-        arguments=(
-            f"--backend-directory={backends}",
-            f"--cache-directory={root / 'caches'}",
-        ),
+        arguments=(f"--backend-directory={backends}",),
         environment={
             # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
             "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),

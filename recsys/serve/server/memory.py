@@ -4,7 +4,7 @@
 import dataclasses
 from pathlib import Path
 
-_STUB = b"triton_python_backend_stub"
+from recsys.serve.server.instances import find_instances
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,16 +27,12 @@ class InstanceMemory:
 def instance_memory(server_pid: int) -> list[InstanceMemory]:
     """Returns the memory of each Python-backend instance, by process id."""
     instances = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for instance in find_instances(server_pid):
         try:
-            # The name in brackets may have spaces; the parent's id is two fields behind it.
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent != server_pid or _STUB not in (folder / "cmdline").read_bytes():
-                continue
-            lines = (folder / "smaps_rollup").read_text().splitlines()[1:]
+            lines = Path(f"/proc/{instance.pid}/smaps_rollup").read_text().splitlines()[1:]
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
         sizes = {line.partition(":")[0]: line.split()[1] for line in lines}
         pss, rss, anonymous = (int(sizes[key]) << 10 for key in ("Pss", "Rss", "Anonymous"))
-        instances.append(InstanceMemory(int(folder.name), pss, rss, anonymous))
-    return sorted(instances, key=lambda instance: instance.pid)
+        instances.append(InstanceMemory(instance.pid, pss, rss, anonymous))
+    return instances

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import http.client
 import importlib
-import json
 import os
 import re
 import secrets
@@ -24,8 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from recsys.resources import available_cores
 from recsys.serve.repository import ModelRepository, RepositoryError
+from recsys.serve.server.guard import Guard
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
+from recsys.serve.server.log import begin_log, failure_reason
 from recsys.settings import REQUIRED, setting
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
@@ -36,10 +38,8 @@ _SHM_OF = re.compile(r"recipes_(\d+)_")
 _EXIT_TIMEOUT_S = 20
 """The server waits this long for open connections; killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
-_REASON_LINES = 12
-_ERROR_LINE = re.compile(r"E\d{4} |error: ")
-_NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
-"""Messages of the server on every machine without a GPU."""
+_ANSWER_S = 5.0
+"""Longest wait for an answer about the server's state."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +52,14 @@ class ServerSettings:
     """
 
     repository: Path = setting(REQUIRED, "Folder of models (triton/deployer.py)")
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every network")
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: is every network")
+    no_http: bool = setting(False, "Do not listen for HTTP, whose parser a request can crash")
     http_port: int = setting(0, "0 takes a free one")
     grpc_port: int = setting(0, "0 takes a free one")
     metrics_port: int = setting(0, "0 takes a free one; for Prometheus")
     models: tuple[str, ...] = setting((), "Names to load, with commas between; by default all")
     poll_secs: int = setting(0, "Look for new versions this often; 0: never")
     threads: int | None = setting(None, "CPU threads of an instance; by default cores / instances")
-    cache_mib: int = setting(16, "Response cache, for models deployed with --cache")
     stand_ins: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     arguments: tuple[str, ...] = ()
 
@@ -78,6 +78,10 @@ class ServerSettings:
             raise ServerError(f"`threads` must be 1 or more, got {self.threads}")
 
 
+class NotReadyError(ServerError):
+    """A server took too long to load its models."""
+
+
 class TritonServer:
     """A running server; a context manager that stops it.
 
@@ -86,14 +90,15 @@ class TritonServer:
         log_file: receives the server's output.
 
     Attributes:
-        http_url: host:port of HTTP.
+        settings: the settings, with the ports that were free.
+        http_url: host:port of HTTP, empty without it.
         grpc_url: host:port of gRPC.
         metrics_url: host:port of the metrics.
+        names: the models that it was started for.
         pid: process id.
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
-        self.settings = settings
         self.log_file = log_file
         self._key = secrets.token_hex(16)
         self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
@@ -102,9 +107,16 @@ class TritonServer:
         http_port, grpc_port, metrics_port = (
             port or free for port, free in zip(chosen, ports, strict=True)
         )
-        self.http_url = f"{settings.host}:{http_port}"
-        self.grpc_url = f"{settings.host}:{grpc_port}"
-        self.metrics_url = f"{settings.host}:{metrics_port}"
+        shown = url_host(settings.host)
+        self.settings = dataclasses.replace(
+            settings, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
+        )
+        self.http_url = f"{shown}:{http_port}" if not settings.no_http else ""
+        self.grpc_url = f"{shown}:{grpc_port}"
+        self.metrics_url = f"{shown}:{metrics_port}"
+        folders = sorted(p.name for p in settings.repository.iterdir() if p.is_dir())
+        staged = "."  # begins their names
+        self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
         self._folder = tempfile.TemporaryDirectory(prefix="recipes-triton-")
         install = find_server(Path(self._folder.name), settings.stand_ins)
         remove_leftovers()
@@ -112,6 +124,7 @@ class TritonServer:
             ModelRepository(settings.repository).remove_leftovers()
         self._process = self._start(install, (http_port, grpc_port, metrics_port))
         self.pid = self._process.pid
+        self._guard = Guard(self.pid, self._shm_prefix, self._folder.name)
 
     def _start(
         self, install: ServerInstall, ports: tuple[int, int, int]
@@ -121,24 +134,28 @@ class TritonServer:
             control = ["--model-control-mode=poll", f"--repository-poll-secs={settings.poll_secs}"]
         else:
             control = ["--model-control-mode=explicit"]
-            control += [f"--load-model={name}" for name in settings.models or self._every_model()]
+            control += [f"--load-model={name}" for name in self.names or ("*",)]
         arguments = [str(install.binary), f"--model-repository={settings.repository}"]
+        host = settings.host
         for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True):
-            arguments += [f"--{kind}-address={settings.host}", f"--{kind}-port={port}"]
+            of_http = f"ipv6:{host}" if ":" in host else host  # the spelling of libevent
+            address = url_host(host) if kind == "grpc" else of_http
+            arguments += [f"--{kind}-address={address}", f"--{kind}-port={port}"]
         arguments += [
+            f"--allow-http={str(not settings.no_http).lower()}",
+            "--exit-on-error=false",  # a model that does not load leaves the others
             *install.arguments,
             *control,
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--http-restricted-api={_GUARDED}:{_KEY_NAME}={self._key}",
             f"--grpc-restricted-protocol={_GUARDED}:{_KEY_NAME}={self._key}",
-            f"--cache-config=local,size={settings.cache_mib << 20}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             # The server stays ready if a model fails to load later.
             "--strict-readiness=false",
             *settings.arguments,
         ]
         threads = str(settings.threads or threads_per_instance(settings.repository))
-        with self.log_file.open("wb") as log:
+        with begin_log(self.log_file) as log:
             return subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,
@@ -147,11 +164,6 @@ class TritonServer:
                 env={**os.environ, "OMP_NUM_THREADS": threads, **install.environment},
                 start_new_session=True,  # a Ctrl-C reaches this process, which then stops it
             )
-
-    def _every_model(self) -> list[str]:
-        """Returns the models of the repository, without staged ones."""
-        folders = sorted(p.name for p in self.settings.repository.iterdir() if p.is_dir())
-        return [name for name in folders if not name.startswith(".")] or ["*"]
 
     def __enter__(self) -> Self:
         return self
@@ -187,24 +199,29 @@ class TritonServer:
                     f"the server ended with code {self._process.returncode}: "
                     f"{failure_reason(self.log_file)}"
                 )
-            if give_up() or self._responds("/v2/health/ready"):
+            if give_up() or self.responds():
                 return
             if time.monotonic() > deadline:
-                raise ServerError(
+                raise NotReadyError(
                     f"the server is not ready after {timeout_s:.0f} s; its log is {self.log_file}"
                 )
             time.sleep(_POLL_S)
 
+    def responds(self) -> bool:
+        """Tells if the server answers, over every protocol that it speaks."""
+        try:
+            if self.http_url:
+                url = f"http://{self.http_url}/v2/health/ready"
+                urllib.request.urlopen(url, timeout=_ANSWER_S).close()
+            return bool(self._ask("is_server_ready"))
+        except (OSError, http.client.HTTPException, ServerError):
+            return False
+
     def is_ready(self, model: str, version: int | None = None) -> bool:
         """Tells if a model, or one version of it, is ready."""
-        of_version = "" if version is None else f"/versions/{version}"
-        return self._responds(f"/v2/models/{model}{of_version}/ready")
-
-    def _responds(self, path: str) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self.http_url}{path}", timeout=5) as response:
-                return bool(response.status == 200)
-        except (OSError, http.client.HTTPException):
+            return bool(self._ask("is_model_ready", model, "" if version is None else str(version)))
+        except ServerError:
             return False
 
     def load(self, model: str) -> None:
@@ -215,7 +232,7 @@ class TritonServer:
         Raises:
             ServerError: it cannot be loaded; with the server's reason.
         """
-        self._control("load_model", model)
+        self._ask("load_model", model, timeout_s=None)
 
     def unload(self, model: str) -> None:
         """Unloads a model; requests in flight are completed first.
@@ -223,9 +240,9 @@ class TritonServer:
         Raises:
             ServerError: the server refuses.
         """
-        self._control("unload_model", model)
+        self._ask("unload_model", model, timeout_s=None)
 
-    def _control(self, method: str, model: str) -> None:
+    def _ask(self, method: str, *arguments: str, timeout_s: float | None = _ANSWER_S) -> Any:
         # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
@@ -234,9 +251,11 @@ class TritonServer:
         headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
         with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
             try:
-                getattr(client, method)(model, headers=headers)
+                return getattr(client, method)(
+                    *arguments, headers=headers, client_timeout=timeout_s
+                )
             except refused as error:
-                raise ServerError(f"{method} {model}: {error}") from error
+                raise ServerError(f"{' '.join((method, *arguments))}: {error}") from error
 
     def models(self) -> list[dict[str, Any]]:
         """Lists the versions in the repository: name, version, state and reason.
@@ -244,24 +263,20 @@ class TritonServer:
         Raises:
             ServerError: the server does not answer.
         """
-        request = urllib.request.Request(
-            f"http://{self.http_url}/v2/repository/index",
-            data=b"{}",
-            headers={_KEY_NAME: self._key},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                models: list[dict[str, Any]] = json.loads(response.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise ServerError(f"the server does not list its models: {error}") from error
-        return models
+        models = self._ask("get_model_repository_index").models
+        return [{field.name: value for field, value in model.ListFields()} for model in models]
 
-    def stop(self) -> int:
+    def stop(self, *, at_once: bool = False) -> int:
         """Stops the server and cleans up; safe to call again.
+
+        Args:
+            at_once: do not wait for requests under way.
 
         Returns:
             Its exit code.
         """
+        if at_once:
+            self._process.kill()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -275,6 +290,7 @@ class TritonServer:
         for segment in _SHM.glob(self._shm_prefix + "*"):
             segment.unlink(missing_ok=True)
         self._folder.cleanup()
+        self._guard.dismiss()
         return code
 
 
@@ -287,19 +303,12 @@ def threads_per_instance(repository: Path) -> int:
     for config in repository.glob("*/config.pbtxt"):
         counts = re.findall(r"\bcount\s*:\s*(\d+)", config.read_text())
         instances += sum(map(int, counts)) or 1
-    return max(1, len(os.sched_getaffinity(0)) // max(instances, 1))
+    return max(1, available_cores() // max(instances, 1))
 
 
-def failure_reason(log_file: Path) -> str:
-    """Returns the log lines that explain a failure."""
-    lines = log_file.read_text(errors="replace").splitlines()
-    errors = [line for line in lines if _ERROR_LINE.match(line)]
-    failed = [line for line in errors if "failed to load" in line]
-    relevant = failed or [line for line in errors if not _NO_GPU.search(line)] or lines[-3:]
-    messages = (line.partition("] ")[2].strip('"') or line for line in relevant)
-    # The log writes a line break inside a message as backslash and n.
-    shown = [row for text in messages for row in text.replace("\\n", "\n").splitlines() if row]
-    return "\n  ".join([*shown[-_REASON_LINES:], f"(the whole log is {log_file})"])
+def url_host(host: str) -> str:
+    """Returns a host for a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def remove_leftovers() -> None:

@@ -11,7 +11,7 @@ from dlrm.config import DlrmConfig
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of as dlrm_weights
 from dlrm.nn.embedding import load_table, read_tables
-from recsys.train.checkpoint import write_checkpoint
+from recsys.train.saving.write import write_checkpoint
 
 TABLE_SIZES = (5, 200, 3000, 17)
 NUM_NUMERICAL = 3

@@ -29,11 +29,12 @@ def test_a_dlrm_for_the_python_backend():
     config = parsed(
         max_batch_size=512,
         max_queue_delay_us=500,
+        max_queue_size=9,
+        timeout_us=700,
         preferred_batch_sizes=(128, 512),
         instances=2,
         threads=1,
         warmup=64,
-        cache=True,
     )
     assert (config.name, config.backend, config.platform) == ("dlrm", "python", "")
     assert config.max_batch_size == 512
@@ -49,8 +50,10 @@ def test_a_dlrm_for_the_python_backend():
     assert (group.count, group.kind) == (2, 2)  # KIND_CPU
     assert list(config.dynamic_batching.preferred_batch_size) == [128, 512]
     assert config.dynamic_batching.max_queue_delay_microseconds == 500
+    policy = config.dynamic_batching.default_queue_policy
+    assert (policy.timeout_action, policy.max_queue_size) == (0, 9)  # REJECT
+    assert (policy.default_timeout_microseconds, policy.allow_timeout_override) == (700, True)
     assert config.parameters["threads"].string_value == "1"
-    assert config.response_cache.enable
     assert config.parameters["warmup_rows"].string_value == "64"  # our model.py reads it
 
 
@@ -89,8 +92,8 @@ def test_container_backends(settings, backend, platform, names):
 def test_every_combination_is_valid():
     signatures = (DLRM, bert4rec_signature(10), bert4rec_signature(10, 199))
     formats = {"python": "eager", "pytorch": "torchscript", "onnx": "onnx"}
-    for signature, backend, device, largest, cache in itertools.product(
-        signatures, formats, ("cpu", "gpu"), (0, 8), (False, True)
+    for signature, backend, device, largest in itertools.product(
+        signatures, formats, ("cpu", "gpu"), (0, 8)
     ):
         config = parsed(
             signature,
@@ -99,7 +102,6 @@ def test_every_combination_is_valid():
             format=formats[backend],
             device=device,
             max_batch_size=largest,
-            cache=cache,
             threads=3,
             warmup=1,
         )
@@ -115,8 +117,15 @@ def test_every_combination_is_valid():
         ({"threads": 0}, "must be 1 or more"),
         ({"preferred_batch_sizes": (9,), "max_batch_size": 8}, r"9 must lie in \[1, `max_batch"),
         ({"warmup": 9, "max_batch_size": 8}, "`warmup` 9 is more than `max_batch_size` 8"),
-        ({"max_batch_size": 0, "max_queue_delay_us": 5}, "need dynamic batching"),
-        ({"dynamic_batching": False, "max_queue_delay_us": 5}, "need dynamic batching"),
+        (
+            {"max_batch_size": 0, "max_queue_delay_us": 5},
+            "`max_queue_delay_us` needs `dynamic_batching`",
+        ),
+        ({"dynamic_batching": False, "timeout_us": 5}, "`timeout_us` needs `dynamic_batching`"),
+        (
+            {"dynamic_batching": False, "max_queue_delay_us": 5},
+            "`max_queue_delay_us` needs `dynamic_batching`",
+        ),
     ],
 )
 def test_senseless_settings_are_refused(settings, message):
@@ -161,7 +170,7 @@ def test_a_configuration_of_another_model_is_refused():
 def test_versions_that_cannot_share_a_configuration_are_refused(tmp_path, signature, settings):
     file = tmp_path / "config.pbtxt"
     file.write_text(config_text("m", DLRM, ServingSettings()))
-    same = config_text("m", DLRM, ServingSettings(instances=3, max_batch_size=7, cache=True))
+    same = config_text("m", DLRM, ServingSettings(instances=3, max_batch_size=7))
     check_same_tensors(file, same)
     with pytest.raises(ConfigError, match="all versions of a model share one configuration"):
         check_same_tensors(file, config_text("m", signature, ServingSettings(**settings)))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of a deployed model without a checkpoint: settings and served versions."""
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recsys.serve.config_pbtxt import ConfigError, ServingSettings, check_config, config_text
+from recsys.serve.deployed.kept_settings import COMMENT, comment_of
+from recsys.serve.deployed.version_policy import policy_of, served_versions, with_policy
+from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.repository import ModelRepository, RepositoryError
+from recsys.settings import section_from_dict
+
+
+def only_model(repository: ModelRepository, name: str | None) -> str:
+    """Returns the name of a model, by default the only one.
+
+    Raises:
+        RepositoryError: there is none, or there are several.
+    """
+    models = repository.models()
+    if name is None and len(models) == 1:
+        return models[0]
+    if name not in models:
+        which = "`name` is needed" if name is None else f"`name` {name}: no such model"
+        raise RepositoryError(f"{which}; {repository.root} has {', '.join(models) or 'none'}")
+    return name
+
+
+def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[int]]:
+    """Serves the version before the newest served one.
+
+    As many versions as now, if several are served. The settings stay, so the next deployment is
+    served by the policy of before.
+
+    Returns:
+        (versions served before, versions served now), ascending.
+
+    Raises:
+        UserError: there is no earlier version, or it is damaged.
+    """
+    existing = repository.versions(name)
+    was = served_versions(policy_of(repository.config_file(name).read_text()), existing)
+    earlier = [version for version in existing if version < was[-1]][-len(was) :]
+    if not earlier:
+        raise RepositoryError(f"{repository.root / name}: no version before {was[-1]}")
+    for version in earlier:
+        Deployment.load(repository.root / name / str(version))
+    policy = f"specific:{','.join(map(str, earlier))}"
+    repository.change_configs(name, lambda file: with_policy(file.read_text(), policy))
+    return was, earlier
+
+
+def change_settings(
+    repository: ModelRepository, name: str, values: Mapping[str, Any], changed: Collection[str]
+) -> list[int]:
+    """Changes the configuration of a model.
+
+    Args:
+        repository: repository of the model.
+        name: name of the model.
+        values: its settings.
+        changed: names of those that change.
+
+    Returns:
+        The served versions, ascending.
+
+    Raises:
+        UserError: the settings are refused.
+    """
+    file = repository.config_file(name)
+    serving = section_from_dict(ServingSettings, values)
+    policy = serving.version_policy
+    if "version_policy" not in changed:
+        policy = policy_of(file.read_text())  # that of a roll-back holds
+    served = served_versions(policy, repository.versions(name))
+    signature = Deployment.load(repository.root / name / str(served[-1])).signature
+
+    def text(config: Path) -> str:
+        own = serving if config == file else dataclasses.replace(serving, device="cpu")
+        written = with_policy(config_text(name, signature, own), policy)
+        check_config(written, name, own)
+        return comment_of(values) + written if config == file else written
+
+    repository.change_configs(name, text)
+    return served
+
+
+def hand_edits(
+    repository: ModelRepository, name: str, settings: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yields a message for each line that the settings do not give."""
+    file = repository.config_file(name)
+    if not settings:
+        yield f"{file}: of an earlier release; flags and defaults replace its settings"
+        return
+    text, serving = file.read_text(), section_from_dict(ServingSettings, settings)
+    for version in repository.versions(name):
+        with contextlib.suppress(DeploymentError):  # a damaged one; all have the same signature
+            signature = Deployment.load(repository.root / name / str(version)).signature
+            given = with_policy(config_text(name, signature, serving), policy_of(text)).splitlines()
+            for line in text.splitlines():
+                if line not in given and not line.startswith(COMMENT):
+                    yield f"{file}: not kept, give it as a flag: {line.strip()}"
+            return
+
+
+def require_changeable(given: set[str]) -> None:
+    """Refuses settings that only a deployment can change.
+
+    Raises:
+        ConfigError: names them.
+    """
+    fields = {field.name for field in dataclasses.fields(ServingSettings)}
+    fixed = sorted(given - (fields - {"backend", "format", "device"}) - {"repository", "name"})
+    if fixed:
+        named = ", ".join(f"`{name}`" for name in fixed)
+        raise ConfigError(f"`checkpoint` is needed to change {named}")

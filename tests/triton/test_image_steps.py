@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the serving image does at its build, on the server of this environment."""
+
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from recsys.serve.client.connection import Endpoint, EndpointError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests import harness
+from tests.triton.tiny_model import write_version
+
+pytestmark = pytest.mark.triton_server
+
+
+def test_the_last_step_deploys_serves_and_asks(tmp_path):
+    script = harness.REPOSITORY / "docker" / "smoke_serving.sh"
+    done = harness.run(script, folder=tmp_path, PYTHON=sys.executable, PYTHONSAFEPATH="1")
+    assert done.stdout.endswith("smoke_serving.sh: this server answers\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_packages_take_the_numpy_of_an_older_server():
+    project = tomllib.loads((harness.REPOSITORY / "pyproject.toml").read_text())["project"]
+    (numpy,) = (need for need in project["dependencies"] if need.startswith("numpy"))
+    least = tuple(map(int, numpy.removeprefix("numpy>=").split(".")))
+    assert tuple(map(int, np.__version__.split(".")[:2])) >= least
+
+
+def test_an_empty_reply_is_an_error(tmp_path):
+    """A Python backend that was built for another NumPy answers so, with status 200."""
+    write_version(tmp_path / "models", "empty", 1, "__import__('numpy').ones((0, 2), 'float32')")
+    with TritonServer(ServerSettings(repository=tmp_path / "models"), tmp_path / "log") as server:
+        server.wait_ready()
+        for address in ((server.grpc_url, "empty"), (server.http_url, "empty", "", "http")):
+            with (
+                Endpoint(*address) as endpoint,
+                pytest.raises(EndpointError, match="0 rows of 'y' for a request of 1; does the"),
+            ):
+                endpoint.predict({"x": np.ones((1, 2), np.float32)})

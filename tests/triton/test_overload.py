@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server with more work than it can do refuses what waits for too long, and says why."""
+
+import importlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dlrm.serve.export import DlrmExport
+from recsys.serve.client.connection import Endpoint, EndpointError, OverloadedError
+from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.triton.conftest import deploy, run
+
+pytestmark = pytest.mark.triton_server
+
+ROWS, CLIENTS = 1024, 24
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server whose model takes long for a request of ROWS rows."""
+    folder = tmp_path_factory.mktemp("overload")
+    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", top_mlp_sizes=[4096, 2048, 1])
+    deploy(checkpoint, folder / "models", f"--max_batch_size={ROWS}", "--verify=8")
+    settings = ServerSettings(repository=folder / "models", threads=1)
+    with TritonServer(settings, folder / "log") as server:
+        server.wait_ready()
+        requests = DlrmExport(checkpoint).example_requests(ROWS, fixed_shapes=False)
+        names = ("numerical", "categorical")
+        yield server, {n: np.concatenate([r[n] for r in requests])[:ROWS] for n in names}
+
+
+def outcome(endpoint, request, started):
+    """Asks at once; returns the error, if any, and the seconds since the start."""
+    with Endpoint(*endpoint) as own:
+        try:
+            own.predict(request)
+        except EndpointError as error:
+            return error, time.monotonic() - started
+    return None, time.monotonic() - started
+
+
+def ask_at_once(endpoint, request):
+    started = time.monotonic()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(lambda _: outcome(endpoint, request, started), range(CLIENTS)))
+
+
+def configure(server, *flags):
+    run("triton/deployer.py", f"--repository={server.settings.repository}", *flags)
+    server.load("dlrm")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_requests_above_the_queue_s_size_are_refused_at_once(served, protocol):
+    server, request = served
+    configure(server, "--max_queue_size=2", "--timeout_us=0")
+    url = server.grpc_url if protocol == "grpc" else server.http_url
+    outcomes = ask_at_once((url, "dlrm", "", protocol), request)
+    refused = [pair for pair in outcomes if pair[0]]
+    assert 0 < len(refused) < CLIENTS
+    for error, _ in refused:
+        assert isinstance(error, OverloadedError)
+        assert "its queue is full (`max_queue_size` of the deployment)" in str(error)
+    assert min(after for _, after in refused) < max(after for error, after in outcomes if not error)
+
+
+def test_requests_that_wait_for_too_long_are_refused(served):
+    server, request = served
+    configure(server, "--max_queue_size=0", "--timeout_us=0")
+    unlimited = ask_at_once((server.grpc_url, "dlrm"), request)
+    assert not any(error for error, _ in unlimited)
+    whole = max(after for _, after in unlimited)
+    configure(server, f"--timeout_us={round(whole / 5 * 1e6)}")
+    outcomes = ask_at_once((server.grpc_url, "dlrm"), request)
+    refused = [pair for pair in outcomes if pair[0]]
+    assert 0 < len(refused) < CLIENTS
+    for error, after in refused:
+        assert isinstance(error, OverloadedError)
+        assert "waited for too long (`timeout_us` of the deployment" in str(error)
+        assert after < whole
+
+
+def test_a_request_s_own_timeout_holds(served):
+    server, request = served
+    configure(server, "--max_queue_size=0", "--timeout_us=0")
+    library = importlib.import_module("tritonclient.grpc")
+    refused = importlib.import_module("tritonclient.utils").InferenceServerException
+    one = []
+    for name, array in request.items():
+        tensor = library.InferInput(
+            name, [1, *array.shape[1:]], "FP32" if name == "numerical" else "INT64"
+        )
+        tensor.set_data_from_numpy(array[:1])
+        one.append(tensor)
+    with ThreadPoolExecutor(1) as pool:
+        flood = pool.submit(ask_at_once, (server.grpc_url, "dlrm"), request)
+        client = library.InferenceServerClient(server.grpc_url)
+        time.sleep(1)
+        started = time.monotonic()
+        with pytest.raises(refused, match="Request timeout expired"):
+            client.infer("dlrm", one, timeout=100_000)
+        waited = time.monotonic() - started
+        client.close()
+        outcomes = flood.result()
+    assert not any(error for error, _ in outcomes)
+    assert waited < max(after for _, after in outcomes) / 2
