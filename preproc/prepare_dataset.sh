@@ -54,9 +54,7 @@ output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
 python=${PYTHON:-$repository/.venv/bin/python}
 [[ -x $python ]] || python=python3
 
-# Relative paths mean the caller's folder, not the repository's.
-[[ $input == /* ]] || input=$PWD/$input
-[[ $output == /* ]] || output=$PWD/$output
-cd "$repository"
+# In the caller's folder, since relative paths mean that; what lies there is not imported.
+export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
 exec "$python" -m preproc.criteo --input="$input" --output="$output" \
   ${frequency_limit:+--frequency_limit="$frequency_limit"} --engine="$engine" "$@"

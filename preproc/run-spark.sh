@@ -69,9 +69,7 @@ python=${PYTHON:-$repository/.venv-spark/bin/python}
 [[ -x $python ]] || python=python3
 [[ -z ${SPARK_LOCAL_DIRS:-} ]] || export SPARK_LOCAL_DIRS
 
-# Relative paths mean the caller's folder, not the repository's.
-[[ $input == /* ]] || input=$PWD/$input
-[[ $output == /* ]] || output=$PWD/$output
-cd "$repository"
-exec "$python" preproc/spark_data_utils.py --input="$input" --output="$output" "${flags[@]}" \
+# In the caller's folder, since relative paths mean that; what lies there is not imported.
+export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
+exec "$python" "$repository/preproc/spark_data_utils.py" --input="$input" --output="$output" "${flags[@]}" \
   ${options[@]+"${options[@]}"} "$@"

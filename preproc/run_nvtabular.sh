@@ -32,10 +32,7 @@ nvtabular=${NVTABULAR_PYTHON:-}
 python=${PYTHON:-$repository/.venv/bin/python}
 [[ -x $python ]] || python=python3
 
-# Relative paths mean the caller's folder, not the repository's.
-[[ $input == /* ]] || input=$PWD/$input
-[[ $output == /* ]] || output=$PWD/$output
-[[ -z $nvtabular || $nvtabular == /* ]] || nvtabular=$PWD/$nvtabular
-cd "$repository"
+# In the caller's folder, since relative paths mean that; what lies there is not imported.
+export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
 exec "$python" -m preproc.criteo --input="$input" --output="$output" --engine=nvtabular \
   --nvtabular_device="$device" ${nvtabular:+--nvtabular_python="$nvtabular"} "$@"

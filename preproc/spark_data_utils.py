@@ -14,7 +14,14 @@ from pathlib import Path
 if not __package__:  # spark-submit puts the folder of the script first, not that of the package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from preproc.criteo.__main__ import main
+try:
+    from preproc.criteo.__main__ import main
+except ModuleNotFoundError as error:
+    sys.stderr.write(
+        f"error: {sys.executable}: {error}; put the folder of a Python with this project's "
+        "requirements first on PATH, or name that Python in PYSPARK_PYTHON\n"
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main([sys.argv[0], "--engine=spark", *sys.argv[1:]]))

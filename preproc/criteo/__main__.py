@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _parse_integer(text: str) -> int:
 
 
 def _parse_fractions(text: str) -> tuple[float, ...]:
-    return tuple(float(number) for number in text.split(","))
+    return tuple(float(Fraction(number.strip())) for number in text.split(","))
 
 
 def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
@@ -86,7 +87,7 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     parse: Callable[[str], object] = _parse_integer if kinds[0] is int else _parse_fractions
     try:
         value = parse(text)
-    except ValueError as error:
+    except (ValueError, ZeroDivisionError) as error:
         kind_name = "an integer" if kinds[0] is int else "numbers such as 0.8,0.1,0.1"
         raise PreprocError(f"--{field.name} must be {kind_name}, got {text!r}") from error
     if isinstance(value, tuple) and len(value) != 3:

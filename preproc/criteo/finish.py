@@ -47,7 +47,9 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
         files=files,
         fingerprint=fingerprint(files),
     ).save(dataset)
-    engine_job.workspace.publish(dataset)
+    if empty := [split for split, rows in result.rows.items() if not rows]:
+        engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")
+    engine_job.workspace.publish(dataset, engine_job.reporter.note)
     return job.output
 
 

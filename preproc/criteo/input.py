@@ -9,7 +9,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 
 _PROBE_BYTES = 2**16
-_DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
+DAY_NAME = re.compile(r"day_(0|[1-9][0-9]*)(?:\.tsv)?(?:\.gz)?")
 
 
 def find_inputs(path: Path, *, by_days: bool) -> tuple[InputFile, ...]:
@@ -53,7 +53,7 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
     except OSError as error:
         raise PreprocError(f"`input` {folder}: cannot be listed ({error.strerror})") from error
     for file in names:
-        match = _DAY_NAME.fullmatch(file.name)
+        match = DAY_NAME.fullmatch(file.name)
         if match is None:
             continue
         day = int(match[1])

@@ -15,7 +15,8 @@ from preproc.files.progress import PROGRESS_HELP, ProgressMode
 from preproc.nvtabular.process import NVTABULAR_DEVICES, NvtabularDevice
 from preproc.spark.settings import SparkSettings
 from recsys.presets import PresetFolder
-from recsys.settings import REQUIRED, default_threads, require_choices, require_positive, setting
+from recsys.resources import available_cores
+from recsys.settings import REQUIRED, require_choices, require_positive, setting
 
 Format = Literal["split", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -65,7 +66,7 @@ class CriteoJob:
     memory_limit: int = setting(
         4 * 2**30, "Anonymous memory of the process, such as 512MiB.", unit="bytes"
     )
-    threads: int = setting(default_threads(), "Worker threads.", default_text="one per core")
+    threads: int = setting(available_cores(), "Worker threads.", default_text="one per core")
     max_bad_fraction: float = setting(
         1e-4,
         "Fraction of rows that may be rejected; they are left out and kept in quarantine.csv.",

@@ -25,9 +25,12 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
     """
-    inputs = criteo_preflight.check(job)
+    inputs, needs = criteo_preflight.check(job)
     reporter = ProgressReporter(job.progress)
-    with Workspace(job.output, job.work_dir).locked() as workspace:
+    with (
+        needs.explained("the same command continues"),
+        Workspace(job.output, job.work_dir).locked() as workspace,
+    ):
         engine_job = EngineJob(job, inputs, workspace, reporter)
         try:
             chosen = engine or load_engine(job.engine)

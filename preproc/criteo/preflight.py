@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks files, their format and disk space before a run starts."""
 
-import shutil
 from collections import Counter
-from pathlib import Path
 
 from preproc.criteo.input import find_inputs
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason
+from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import escape_row
-from preproc.files.workspace import Workspace, check_output, existing_folder
-from recsys.sizes import format_bytes
+from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
 
@@ -26,8 +24,8 @@ _SHUFFLE_KEY_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
 
 
-def check(job: CriteoJob) -> tuple[InputFile, ...]:
-    """Checks that the run can start; returns its input files.
+def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], DiskNeeds]:
+    """Checks that the run can start; returns inputs and disk needs.
 
     Raises:
         PreprocError: it cannot; the message names the file, the reason and the remedy.
@@ -39,8 +37,9 @@ def check(job: CriteoJob) -> tuple[InputFile, ...]:
         check_sample(file, rows)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
-    check_disk(job, sum(f.text_bytes for f in inputs) / row_bytes)
-    return inputs
+    needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
+    needs.check(Workspace(job.output, job.work_dir).used_bytes())
+    return inputs, needs
 
 
 def _sample(file: InputFile) -> list[bytes]:
@@ -108,16 +107,8 @@ def _excerpt(row: bytes) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def check_disk(job: CriteoJob, rows: float) -> None:
-    """Refuses a run that would fill the disk.
-
-    Args:
-        job: settings of the run.
-        rows: estimated rows of the input.
-
-    Raises:
-        PreprocError: the estimated need exceeds the free space.
-    """
+def disk_needs(job: CriteoJob, rows: float) -> DiskNeeds:
+    """Estimates the disk space of a run from its rows."""
     workspace = Workspace(job.output, job.work_dir)
     output_bytes = rows * _SPLIT_ROW_BYTES
     if "parquet" in job.format:
@@ -128,18 +119,9 @@ def check_disk(job: CriteoJob, rows: float) -> None:
         has_float32 = "parquet" in job.format or job.layout == "torchrec"
         column_bytes = _SPLIT_ROW_BYTES + has_float32 * _FLOAT32_ROW_BYTES
         output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
-    needs = [(existing_folder(workspace.staging), output_bytes)]
     work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_ROW_BYTES
-    needs.append((existing_folder(workspace.root), rows * work_bytes))
-    by_device: dict[int, list[tuple[Path, float]]] = {}
-    for folder, need in needs:
-        by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
-    for on_device in by_device.values():
-        folder, need = on_device[0][0], sum(need for _, need in on_device)
-        free = shutil.disk_usage(folder).free + workspace.used_bytes()
-        if need > free:
-            raise PreprocError(
-                f"{folder}: about {format_bytes(need)} are needed for {rows:,.0f} rows, "
-                f"{format_bytes(free)} are free; make room, choose `output` or `work_dir` on "
-                "another disk, or write one `format` only"
-            )
+    return DiskNeeds(
+        {workspace.staging: output_bytes, workspace.root: rows * work_bytes},
+        rows,
+        "choose `output` or `work_dir` on another disk, or write one `format` only",
+    )

@@ -73,7 +73,8 @@ class InputFile:
                     f"{path}: is {name}-compressed, which is not supported; plain text and gzip "
                     f"are. Unpack it first ({tool} {path.name})"
                 )
-        digest = xxhash.xxh3_128(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest = xxhash.xxh3_128(os.fsencode(path.name))
+        digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
         digest.update(head)
         digest.update(tail)
         compression: Compression = "gzip" if head.startswith(GZIP_MAGIC) else "none"
@@ -134,7 +135,7 @@ def _inflation(head: bytes) -> float:
 @contextlib.contextmanager
 def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
     """Opens a file descriptor for the time of the block."""
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield fd
     finally:

@@ -108,7 +108,8 @@ class ProgressReporter:
             self._print(message)
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # `2>&1 | head` must not end the work
+            print(text, file=self._stream, flush=True)
 
     def _bar(self, name: str, total: int, counters: Counters, stop: threading.Event) -> None:
         started = time.monotonic()

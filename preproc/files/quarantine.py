@@ -47,7 +47,10 @@ def unescape_row(text: str) -> bytes:
 
 def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
     """Writes the quarantine file, in input order."""
-    with atomic_file(path) as fd, os.fdopen(os.dup(fd), "w", encoding="ascii", newline="") as file:
+    with (
+        atomic_file(path) as fd,
+        os.fdopen(os.dup(fd), "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([f.name for f in dataclasses.fields(RejectedRow)])
         for bad in rows:

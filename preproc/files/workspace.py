@@ -5,27 +5,25 @@ A file or unit has its name only when it is complete.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 import shutil
-import signal
 import tempfile
-import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
+from recsys.interruption import interrupted_after
 
 _TEMPORARY = ".tmp"
 _ATTEMPT = "attempt-"
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def settings_key(settings: object) -> str:
@@ -46,7 +44,7 @@ def boot_id() -> str:
 def atomic_file(path: Path) -> Iterator[int]:
     """Opens a file that gets its name if the body succeeds."""
     temporary = path.with_name(path.name + _TEMPORARY)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         yield fd
         os.fsync(fd)
@@ -92,22 +90,12 @@ def remove_attempts(folder: Path) -> None:
         shutil.rmtree(attempt, ignore_errors=True)
 
 
-def sync_tree(root: Path) -> None:
-    """Syncs every file and folder below `root` to disk."""
-    for path in [root, *root.rglob("*")]:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
 class Workspace:
     """The work folders of a run, locked against a second run.
 
     Args:
         output: dataset folder to make.
-        work_dir: folder for units; None is `<output>.work`.
+        work_dir: folder for units; None is a folder beside or in the output.
 
     Attributes:
         root: folder of the units that any output can reuse.
@@ -115,9 +103,9 @@ class Workspace:
     """
 
     def __init__(self, output: Path, work_dir: Path | None) -> None:
-        self.output = output
-        self.root = work_dir or output.with_name(output.name + ".work")
-        self.staging = output.with_name(output.name + ".staging")
+        self.output = dataset_output.real_path("`output`", output)
+        root, self.staging = dataset_output.work_folders(self.output)
+        self.root = work_dir or root
         self._keep_root = work_dir is not None
 
     @contextlib.contextmanager
@@ -134,13 +122,16 @@ class Workspace:
         with contextlib.ExitStack() as stack:
             # Both: two runs may have one work folder, or one output with two work folders.
             try:
-                with _delayed_interrupt():  # until both are locked, to be cleared or kept
+                with interrupted_after():  # until both are locked, to be cleared or kept
                     for folder in (self.root, self.staging):
                         stack.enter_context(_folder_lock(folder))
                     held = True
+                    if not resumable:
+                        self._empty()  # a killed run may have left something
                 yield self
             except BaseException:
-                if held and not resumable and self.staging.is_dir():
+                is_kept = resumable or dataset_output.is_set_aside(self.staging)
+                if held and not is_kept and self.staging.is_dir():
                     self.clear()
                 raise
 
@@ -159,23 +150,34 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def publish(self, dataset: Path) -> None:
-        """Renames a finished dataset to the output, replacing an earlier one."""
-        sync_tree(dataset)
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        if self.output.is_dir() and any(self.output.iterdir()):
-            replaced = self.staging / "replaced"
-            if _exchange(dataset, self.output):
-                dataset.rename(replaced)
-            else:
-                self.output.rename(replaced)
-                dataset.rename(self.output)
-        else:
-            dataset.rename(self.output)
-        parent = os.open(self.output.parent, os.O_RDONLY | os.O_CLOEXEC)
-        os.fsync(parent)
-        os.close(parent)
-        self.clear()
+    def publish(self, dataset: Path, note: Callable[[str], None]) -> None:
+        """Makes a finished dataset the output, replacing an earlier one.
+
+        `note` gets the names of other files of the output, which stay.
+        """
+        for path in [dataset, *dataset.rglob("*")]:
+            dataset_output.sync(path)
+        with interrupted_after():
+            others = dataset_output.replace_dataset(dataset, self.output, self.staging)
+            self.clear()
+        if others:
+            note(
+                f"{self.output}: kept {len(others)} file(s) that are no part of the dataset: "
+                + dataset_output.show_names(others)
+            )
+
+    def finish_publishing(self) -> None:
+        """Moves the rest of a dataset after a run was killed."""
+        if dataset_output.is_set_aside(self.staging):
+            with self.locked():
+                dataset_output.fill(self.output, self.staging)
+                self.clear()
+
+    def _empty(self) -> None:
+        for folder in (self.root, self.staging):
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
 
     def clear(self) -> None:
         """Removes staging and, unless the user named it, the work folder."""
@@ -190,29 +192,10 @@ class Workspace:
 
 
 @contextlib.contextmanager
-def _delayed_interrupt() -> Iterator[None]:
-    """Delays Ctrl-C to the end of the block.
-
-    A handler does it: a blocked signal could reach another thread, and Python would raise.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Ctrl-C is raised in the main thread alone
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if received:
-        signal.raise_signal(signal.SIGINT)
-
-
-@contextlib.contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise PreprocError(
             f"{folder}: cannot be made or written ({error.strerror}); choose another "
@@ -228,18 +211,6 @@ def _folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swaps two folders atomically; returns False if the system cannot."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    names = (ctypes.c_char_p(os.fsencode(first)), ctypes.c_char_p(os.fsencode(second)))
-    return bool(
-        renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) == 0
-    )
 
 
 def link_files(source: Path, target: Path, but: Collection[str]) -> None:
@@ -280,12 +251,13 @@ def check_output(
     Raises:
         PreprocError: the output is refused.
     """
-    output, source = output_path.resolve(), input_path.resolve()
+    output = dataset_output.real_path("`output`", output_path)
+    source = dataset_output.real_path("`input`", input_path)
     if output.exists() and not output.is_dir():
         raise PreprocError(f"`output` {output_path}: is a file; name a folder that does not exist")
     folders = {"`output`": output}
     if work_dir is not None:
-        folders["`work_dir`"] = work_dir.resolve()
+        folders["`work_dir`"] = dataset_output.real_path("`work_dir`", work_dir)
     for flag, folder in folders.items():
         if folder == source or source in folder.parents:
             raise PreprocError(f"{flag} {folder}: lies inside `input` {source}; choose another")
@@ -294,23 +266,34 @@ def check_output(
     work = folders.get("`work_dir`")
     if work is not None and (work == output or output in work.parents):
         raise PreprocError(f"`work_dir` {work}: lies inside `output`; choose another")
-    if not output.is_dir() or not any(output.iterdir()):
+    if output.is_dir():
+        Workspace(output_path, work_dir).finish_publishing()
+        _check_contents(output_path, overwrite=overwrite)
+
+
+def _check_contents(output: Path, *, overwrite: bool) -> None:
+    """Refuses a folder whose contents must not be replaced, or cannot be."""
+    present = dataset_output.entries(output)
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise PreprocError(
+            f"`output` {output}: cannot be written; change its permissions, or choose another "
+            "folder"
+        )
+    if not present:
         return
     if not overwrite:
         raise PreprocError(
-            f"`output` {output_path}: already exists; add `overwrite` to replace it when the new "
+            f"`output` {output}: already exists; add `overwrite` to replace it when the new "
             "dataset is complete, or choose another folder"
         )
     if not any((output / name).is_file() for name in (MANIFEST_FILE, SPEC_FILE)):
         raise PreprocError(
-            f"`output` {output_path}: is not a dataset (no {MANIFEST_FILE}, no {SPEC_FILE}), so "
+            f"`output` {output}: is not a dataset (no {MANIFEST_FILE}, no {SPEC_FILE}), so "
             "`overwrite` will not remove it; choose another folder"
         )
-
-
-def existing_folder(folder: Path) -> Path:
-    """Returns the nearest existing folder: itself or one above."""
-    folder = folder.resolve()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+    blocked = [p.name for p in present if p.name in dataset_output.FOLDERS and not p.is_dir()]
+    if blocked:
+        raise PreprocError(
+            f"`output` {output}: {blocked[0]} is a file, where the dataset needs a folder; "
+            "move it away, or choose another folder"
+        )

@@ -30,7 +30,7 @@ FIRST_ID = 3
 
 _WORKER = Path(__file__).with_name("worker.py")
 _LOG_LINES = 12
-_NATIVE = "`engine` native makes the same dataset without NVTabular"
+_NATIVE = "the default `engine` makes the same dataset without NVTabular"
 
 
 class NvtabularProcess:
@@ -70,7 +70,7 @@ class NvtabularProcess:
             raise PreprocError(
                 f"{self._python}: no Python with NVTabular is there; run `make nvtabular` (it "
                 "needs Python 3.11), or name an interpreter that has NVTabular with "
-                f"`nvtabular_python`. {_NATIVE}"
+                f"`nvtabular_python`; {_NATIVE}"
             )
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
@@ -160,13 +160,13 @@ class NvtabularProcess:
         if task == "start":
             return PreprocError(
                 f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
-                f"(make nvtabular), or see {self._log}. {_NATIVE}"
+                f"(make nvtabular), or see {self._log}; {_NATIVE}"
             )
         remedy = (
             "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "
             "keeps any limit"
             if out_of_memory
-            else f"the same command continues where it stopped. {_NATIVE}"
+            else f"the same command continues where it stopped; {_NATIVE}"
         )
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         tail = "".join(f"\n  {line}" for line in lines)

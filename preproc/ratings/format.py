@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row grammars of the ratings formats, and diagnoses of rejected rows.
 
-The grammar is a regular expression over the bytes of a row, which Python and RE2 read alike.
+Rows of plain ASCII without quotes have a grammar, a regular expression over their bytes that Python
+and RE2 read alike, so that Arrow can read them. `RatingsFormat.read` judges and reads all others.
 """
 
 import dataclasses
 import json
 import re
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Column = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
@@ -18,9 +19,14 @@ RejectReason = Literal["columns", "encoding", "user", "item", "rating", "timesta
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 INTEGER_ID = r"(?:0|[1-9][0-9]{0,17})"
-TOKEN_ID = r"[!#-+\--~]{1,128}"
+TOKEN_ID = r'[^\x00-\x20",\x7f-\x9f]{1,128}'
+NAME_ID = r'(?! )[^\x00-\x1f",\x7f-\x9f]{1,128}(?<! )'
+QUOTED_ID = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}"
+ASCII_TOKEN_ID = r"[!#-+\--~]{1,128}"
+"""The tokens of ASCII alone, for a grammar of bytes."""
+WHOLE_TIMESTAMP_PATTERN = r"-?[0-9]{1,18}"
 RATING_PATTERN = r"[0-9]{1,3}(?:\.[0-9]{1,4})?"
-TIMESTAMP_PATTERN = r"-?[0-9]{1,18}"
+TIMESTAMP_PATTERN = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?"
 
 TIMESTAMP_LIMIT = 10**18
 RATING_LIMIT = 1000
@@ -34,13 +40,42 @@ JSON_KEYS: dict[str, Column] = {
 
 _ID_RULES = {
     INTEGER_ID: "a whole number without sign or leading zeros, of at most 18 digits",
-    TOKEN_ID: "1 to 128 printable ASCII characters without space, comma and double quote",
+    TOKEN_ID: "1 to 128 printable characters without space, comma and double quote",
+    NAME_ID: "1 to 128 printable characters; comma, double quote and a space at an end only in "
+    "quotes",
+    QUOTED_ID: "1 to 128 printable characters",
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a whole number of at most 18 digits",
+    "timestamp": "a number of at most 18 digits before the point",
 }
-_SHOWN_BYTES = 60
+_NEW_FRACTION = "has a fraction, which none of the first rows has"
+_BAD_QUOTES = (
+    "quotes do not go around a whole field, or go on over the line end; a quote in a quoted field "
+    "is doubled"
+)
+_SHOWN_LENGTH = 60
+
+_CSV_FIELD = re.compile(rb'(?:"((?:[^"]|"")*)"|([^",]*))(,|\Z)')
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
+_PATTERNS: dict[Column, str] = {"rating": RATING_PATTERN, "timestamp": TIMESTAMP_PATTERN}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Values:
+    """The values of a row; None without such a column."""
+
+    user: str
+    item: str
+    rating: float | None = None
+    timestamp: int | float | None = None
+
+
+class Fault(NamedTuple):
+    """The reason for a rejected row, and an explanation."""
+
+    reason: RejectReason
+    text: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +89,7 @@ class RatingsFormat:
         id_pattern: regular expression of user and item ids.
         headers: possible first lines, which are skipped.
         needs_header: the first line must be one of `headers`.
+        real_times: some of the first timestamps have decimals, so all are ordered as 64-bit floats.
     """
 
     name: str
@@ -62,6 +98,7 @@ class RatingsFormat:
     id_pattern: str = INTEGER_ID
     headers: tuple[bytes, ...] = ()
     needs_header: bool = False
+    real_times: bool = False
 
     @property
     def is_json(self) -> bool:
@@ -73,73 +110,144 @@ class RatingsFormat:
         """Whether rows have timestamps; files of others are in time order."""
         return "timestamp" in self.columns
 
-    def pattern(self, column: Column) -> str:
-        """Returns the regular expression of a field."""
-        return {RATING: RATING_PATTERN, TIMESTAMP: TIMESTAMP_PATTERN}.get(column, self.id_pattern)
+    def is_header(self, line: bytes) -> bool:
+        """Tells if a first line is a header, quoted or not."""
+        return line.replace(b'"', b"") in self.headers
 
     def grammar(self) -> str:
-        """Returns the regular expression of a row without its line end.
+        """Returns the regular expression of plain rows, without their line ends.
 
-        For JSON it only requires an object; `is_good` checks the fields.
+        Rows that do not match may be good all the same, see `read`. For JSON it only requires an
+        object.
         """
         if self.is_json:
             return r"\{[^\n]*\}"
-        return re.escape(self.separator).join(self.pattern(c) for c in self.columns)
+        ids = self.id_pattern if self.id_pattern == INTEGER_ID else ASCII_TOKEN_ID
+        times = TIMESTAMP_PATTERN if self.real_times else WHOLE_TIMESTAMP_PATTERN
+        patterns = {RATING: RATING_PATTERN, TIMESTAMP: times}
+        return re.escape(self.separator).join(patterns.get(c, ids) for c in self.columns)
+
+    def read(self, row: bytes) -> Values | Fault:
+        """Returns the values of a row, or why it is rejected."""
+        return self._read_json(row) if self.is_json else self._read_text(row)
 
     def is_good(self, row: bytes) -> bool:
-        """Checks a row against the grammar, with the fields of JSON."""
-        if self.is_json:
-            return _json_fault(row) is None
-        return re.fullmatch(self.grammar().encode(), row) is not None
+        """Tells if a row is one of this format."""
+        return isinstance(self.read(row), Values)
 
-    def diagnose(self, row: bytes) -> tuple[RejectReason, str]:
-        """Returns the reason for a rejected row, and an explanation."""
-        if self.is_json:
-            return _json_fault(row) or ("json", "the object cannot be read")
-        fields = row.split(self.separator.encode())
+    def _read_text(self, row: bytes) -> Values | Fault:
+        if self.separator == ",":
+            fields = _split_csv(row)
+        else:
+            fields = [(field, False) for field in row.split(self.separator.encode())]
+        if fields is None:
+            return Fault("columns", _BAD_QUOTES)
         if len(fields) != len(self.columns):
             wanted = _SEPARATOR_NAMES[self.separator].join(self.columns)
             noun = "field" if len(fields) == 1 else "fields"
-            return "columns", f"{len(fields)} {noun}, needed are {len(self.columns)}: {wanted}"
-        for column, field in zip(self.columns, fields, strict=True):
-            if any(not 0x20 <= byte <= 0x7E for byte in field):
-                return "encoding", f"{column} {show(field)} holds bytes that are not printable"
-            if re.fullmatch(self.pattern(column).encode(), field) is None:
-                rule = _RULES.get(column) or _ID_RULES[self.id_pattern]
-                return column, f"{column} {show(field)} must be {rule}"
-        raise AssertionError("a row breaks the grammar, yet each of its fields fits")
+            needed = f"{len(fields)} {noun}, needed are {len(self.columns)}: {wanted}"
+            return Fault("columns", needed)
+        texts: dict[str, str] = {}
+        for column, (field, is_quoted) in zip(self.columns, fields, strict=True):
+            try:
+                text = field.decode()
+            except UnicodeDecodeError:
+                text = "\0"
+            if _UNPRINTABLE.search(text):
+                unprintable = f"{column} {show(field)} holds bytes that are not printable UTF-8"
+                return Fault("encoding", unprintable)
+            pattern = _PATTERNS.get(column) or self.id_pattern
+            if is_quoted and pattern == NAME_ID:
+                pattern = QUOTED_ID
+            if re.fullmatch(pattern, text) is None:
+                rule = _RULES.get(column) or _ID_RULES[pattern]
+                return Fault(column, f"{column} {show(field)} must be {rule}")
+            texts[column] = text
+        if TIMESTAMP not in texts:
+            return Values(texts[USER], texts[ITEM])
+        whole, _, decimals = texts[TIMESTAMP].partition(".")
+        return self._values(
+            texts[USER],
+            texts[ITEM],
+            float(texts[RATING]),
+            float(texts[TIMESTAMP]) if decimals else int(whole),
+            has_fraction=bool(decimals.strip("0")),
+        )
+
+    def _read_json(self, row: bytes) -> Values | Fault:
+        value_or_fault = _load_json(row)
+        if isinstance(value_or_fault, str):
+            return Fault("json", value_or_fault)
+        values: list[Any] = []
+        for key, column in JSON_KEYS.items():
+            value = value_or_fault.get(key)
+            if value is None:
+                return Fault("columns", f"{column} is missing (key {key})")
+            text = show(json.dumps(value).encode())
+            if column in ("user", "item"):
+                if not isinstance(value, str) or re.fullmatch(QUOTED_ID, value) is None:
+                    rule = f"{column} {text} (key {key}) must be {_ID_RULES[QUOTED_ID]}"
+                    return Fault(column, rule)
+            elif not _is_number(value, column):
+                return Fault(column, f"{column} {text} (key {key}) must be {_RULES[column]}")
+            values.append(value)
+        user, item, rating, timestamp = values
+        return self._values(
+            user, item, float(rating), timestamp, has_fraction=timestamp != int(timestamp)
+        )
+
+    def _values(
+        self, user: str, item: str, rating: float, timestamp: int | float, *, has_fraction: bool
+    ) -> Values | Fault:
+        if not self.real_times:
+            if has_fraction:
+                return Fault("timestamp", f"timestamp {timestamp!r} {_NEW_FRACTION}")
+            timestamp = int(timestamp)
+        return Values(user, item, rating, timestamp)
 
 
-def _json_fault(row: bytes) -> tuple[RejectReason, str] | None:
-    """Returns the reason and explanation for invalid JSON, None if valid."""
-    value_or_fault = _read_json(row)
-    if isinstance(value_or_fault, str):
-        return "json", value_or_fault
-    for key, column in JSON_KEYS.items():
-        value = value_or_fault.get(key)
-        if value is None:
-            return "columns", f"{column} is missing (key {key})"
-        text = show(json.dumps(value).encode())
-        if column in ("user", "item"):
-            if not isinstance(value, str) or re.fullmatch(TOKEN_ID, value) is None:
-                return column, f"{column} {text} (key {key}) must be {_ID_RULES[TOKEN_ID]}"
-        elif not _is_number(value, column):
-            return column, f"{column} {text} (key {key}) must be {_RULES[column]}"
-    return None
+def _split_csv(row: bytes) -> list[tuple[bytes, bool]] | None:
+    """Splits a row by RFC 4180.
+
+    Returns:
+        The fields, and whether each was quoted; None if the quotes are wrong.
+    """
+    if b'"' not in row:
+        return [(field, False) for field in row.split(b",")]
+    fields, start, separator = [], 0, b","
+    while separator:
+        match = _CSV_FIELD.match(row, start)
+        if match is None:
+            return None
+        quoted, plain, separator = match.groups()
+        is_quoted = quoted is not None
+        fields.append((quoted.replace(b'""', b'"') if is_quoted else plain, is_quoted))
+        start = match.end()
+    return fields
 
 
 def _is_number(value: Any, column: Column) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    if column == "rating":
-        return 0 <= value < RATING_LIMIT
-    return isinstance(value, int) and abs(value) < TIMESTAMP_LIMIT
+    return 0 <= value < RATING_LIMIT if column == "rating" else abs(value) < TIMESTAMP_LIMIT
 
 
-def _read_json(row: bytes) -> dict[str, Any] | str:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON.
+
+    Raises:
+        ValueError: a key stands there twice.
+    """
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return value
+
+
+def _load_json(row: bytes) -> dict[str, Any] | str:
     """Returns the object of a line, or an error message."""
     try:
-        value = json.loads(row)
+        value = json.loads(row, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         if row.lstrip().startswith(b"{'"):
             return "a Python dictionary, not JSON; get the JSON file, or convert it"
@@ -149,8 +257,9 @@ def _read_json(row: bytes) -> dict[str, Any] | str:
 
 def show(value: bytes) -> str:
     """Quotes bytes for a message, at most 60 characters of them."""
-    text = value.decode("latin-1").encode("unicode_escape").decode("ascii")
-    return f"'{text}'" if len(text) <= _SHOWN_BYTES else f"'{text[:_SHOWN_BYTES]}...'"
+    text = value.decode(errors="backslashreplace")
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return f"'{text}'" if len(text) <= _SHOWN_LENGTH else f"'{text[:_SHOWN_LENGTH]}...'"
 
 
 _SEPARATOR_NAMES = {",": ",", "::": "::", "\t": " TAB ", " ": " SPACE "}
@@ -164,13 +273,15 @@ MOVIELENS_CSV = RatingsFormat(
     headers=(b"userId,movieId,rating,timestamp",),
     needs_header=True,
 )
+MOVIELENS_TOKEN_CSV = dataclasses.replace(MOVIELENS_CSV, id_pattern=NAME_ID)
+"""Files of that form with ids of other kinds, if no id of the first rows is a number."""
 MOVIELENS_DAT = RatingsFormat(name="dat", separator="::")
 MOVIELENS_UDATA = RatingsFormat(name="udata", separator="\t")
 
 AMAZON_CSV = RatingsFormat(
     name="csv",
     separator=",",
-    id_pattern=TOKEN_ID,
+    id_pattern=NAME_ID,
     headers=(b"user_id,parent_asin,rating,timestamp", b"user_id,asin,rating,timestamp"),
 )
 """The files of 2014 (without header) and 2023 (with one)."""
@@ -178,7 +289,7 @@ AMAZON_ITEM_FIRST_CSV = RatingsFormat(
     name="csv",
     separator=",",
     columns=("item", "user", "rating", "timestamp"),
-    id_pattern=TOKEN_ID,
+    id_pattern=NAME_ID,
 )
 """The files of 2018."""
 AMAZON_JSON = RatingsFormat(name="json", id_pattern=TOKEN_ID)

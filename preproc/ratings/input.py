@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the ratings file of a run and detects its format."""
 
+import dataclasses
 import re
+from typing import cast
 
 import numpy as np
 
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.text_chunks import read_chunks
-from preproc.ratings.format import AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, RatingsFormat, show
+from preproc.ratings.format import (
+    AMAZON_CSV,
+    AMAZON_ITEM_FIRST_CSV,
+    Fault,
+    RatingsFormat,
+    Values,
+    show,
+)
 from preproc.ratings.job import RatingsJob
 
 RATINGS_FILE = "a ratings file"
@@ -17,7 +26,7 @@ RATINGS_FILE = "a ratings file"
 SAMPLE_ROWS = 100
 UTF8_MARK = b"\xef\xbb\xbf"
 
-_ASIN = re.compile(rb"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
+_ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
 
 def find_file(job: RatingsJob) -> InputFile:
@@ -62,13 +71,15 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
             f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
         )
     candidates = [f for f in job.source.formats if job.format in ("auto", f.name)]
-    for candidate in candidates:
-        if rows[0] in candidate.headers:
-            return _check_columns(job, file, candidate), length
+    with_header = [f for f in candidates if f.is_header(rows[0])]
+    if with_header:
+        fitting = [f for f in with_header if any(map(f.is_good, rows[1:]))]
+        best = _check_columns(job, file, (fitting or with_header)[0])
+        return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
     best = candidates[int(np.argmax(good))]
     if not max(good):
-        reason, text = best.diagnose(rows[0])
+        reason, text = cast(Fault, best.read(rows[0]))
         formats = ", ".join(dict.fromkeys(f.name for f in candidates))
         raise PreprocError(
             f"{file.path}: none of the first {len(rows)} rows fits a format of "
@@ -85,7 +96,15 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
         best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
-    return best, length
+    return _with_time_kind(best, rows), length
+
+
+def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
+    """Orders the times as floats if some rows have decimals."""
+    real = dataclasses.replace(layout, real_times=True)
+    values = map(real.read, rows)
+    has_decimals = (isinstance(v, Values) and isinstance(v.timestamp, float) for v in values)
+    return real if any(has_decimals) else layout
 
 
 def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> RatingsFormat:
@@ -102,8 +121,9 @@ def _detect_order(job: RatingsJob, file: InputFile, rows: list[bytes]) -> Rating
     orders = {"user,item": AMAZON_CSV, "item,user": AMAZON_ITEM_FIRST_CSV}
     if job.columns != "auto":
         return orders[job.columns]
-    fields = [row.split(b",") for row in rows]
-    first, second = (all(_ASIN.fullmatch(f[i]) for f in fields) for i in (0, 1))
+    values = [v for v in map(AMAZON_CSV.read, rows) if isinstance(v, Values)]
+    first = all(_ASIN.fullmatch(v.user) for v in values)
+    second = all(_ASIN.fullmatch(v.item) for v in values)
     if first == second:
         alike = "both" if first else "neither"
         raise PreprocError(

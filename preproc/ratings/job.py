@@ -18,6 +18,7 @@ from preproc.ratings.format import (
     ITEM,
     MOVIELENS_CSV,
     MOVIELENS_DAT,
+    MOVIELENS_TOKEN_CSV,
     MOVIELENS_UDATA,
     TEXT,
     USER,
@@ -58,7 +59,7 @@ class RatingsSource:
 
 MOVIELENS = RatingsSource(
     name="movielens",
-    formats=(MOVIELENS_CSV, MOVIELENS_DAT, MOVIELENS_UDATA, TEXT),
+    formats=(MOVIELENS_CSV, MOVIELENS_TOKEN_CSV, MOVIELENS_DAT, MOVIELENS_UDATA, TEXT),
     file_names=("ratings.csv", "ratings.dat", "u.data"),
     min_user_count=5,
     min_item_count=0,

@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
-from preproc.files.workspace import Workspace, check_output, existing_folder
+from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_file
@@ -41,7 +42,11 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     file = find_file(job)
     layout, row_bytes = detect_format(job, file)
     job = job.resolve(layout)
-    _check_disk(job, file.text_bytes / row_bytes)
+    rows = file.text_bytes / row_bytes
+    needs = DiskNeeds(
+        {job.output: rows * _OUTPUT_ROW_BYTES}, rows, "or choose `output` on another disk"
+    )
+    needs.check()
     reporter = ProgressReporter(job.progress)
     note = (
         f"{file.path}: {job.source.name} {layout.name} with the columns "
@@ -49,7 +54,10 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
     reporter.note(as_flags(note))
-    with Workspace(job.output, None).locked(resumable=False) as workspace:
+    with (
+        needs.explained("nothing was written"),
+        Workspace(job.output, None).locked(resumable=False) as workspace,
+    ):
 
         def read(ratings: RatingsSink) -> None:
             read_ratings(job, file, layout, reporter, chunk_bytes, ratings)
@@ -68,7 +76,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             write_quarantine(dataset / QUARANTINE_FILE, rejected)
         semantics = _semantics(job, layout.name, layout.columns)
         _save_manifest(dataset, engine, semantics, file, num_rows, rejected, filtered)
-        workspace.publish(dataset)
+        workspace.publish(dataset, reporter.note)
     return job.output
 
 
@@ -122,13 +130,3 @@ def _save_manifest(
         fingerprint=fingerprint(files),
         statistics=filtered.statistics,
     ).save(dataset)
-
-
-def _check_disk(job: RatingsJob, rows: float) -> None:
-    folder = existing_folder(job.output)
-    need, free = rows * _OUTPUT_ROW_BYTES, shutil.disk_usage(folder).free
-    if need > free:
-        raise PreprocError(
-            f"{folder}: about {need / 1e6:,.0f} MB are needed for {rows:,.0f} rows, "
-            f"{free / 1e6:,.0f} MB are free; make room, or choose `output` on another disk"
-        )

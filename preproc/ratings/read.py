@@ -3,7 +3,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.text_chunks import Chunk, read_chunks
-from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER, RatingsFormat
+from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER, Fault, RatingsFormat
 from preproc.ratings.input import RATINGS_FILE
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions, parse_chunk
@@ -97,7 +97,7 @@ def read_ratings(
     done = 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
         for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE):
-            has_header = chunk.offset == 0 and chunk.row(0) in layout.headers
+            has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):
                 _reject(job, file, layout, chunk, bad_lines, ratings.rejected)
@@ -121,7 +121,7 @@ def _reject(
     """Appends lines of a chunk to `rejected`, or refuses the first one."""
     name = file.path.name
     if job.bad_rows == "refuse":
-        reason, text = layout.diagnose(chunk.row(lines[0]))
+        reason, text = cast(Fault, layout.read(chunk.row(lines[0])))
         raise TooManyRejectedRowsError(
             f"{file.path}, line {chunk.first_line + lines[0]}, byte "
             f"{chunk.offset + chunk.starts[lines[0]]}: {text} ({reason}). Repair the row, or "
@@ -134,7 +134,7 @@ def _reject(
                 name,
                 chunk.offset + int(chunk.starts[line]),
                 chunk.first_line + line,
-                layout.diagnose(row)[0],
+                cast(Fault, layout.read(row)).reason,
                 row,
             )
         )

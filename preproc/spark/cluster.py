@@ -6,12 +6,15 @@ driver's RPC connection, as to its web page; for YARN and Kubernetes the message
 """
 
 import dataclasses
+import socket
 from typing import Any
 
+from preproc.files.errors import PreprocError
 from preproc.spark.settings import parse_spark_size
 from recsys.sizes import format_bytes
 
 _DEFAULT_EXECUTOR_MEMORY = "1g"
+_CONNECT_S = 10
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
 
 
@@ -23,6 +26,29 @@ class Worker:
     memory: int
     free_cores: int
     free_memory: int
+
+
+def check_master(master: str) -> None:
+    """Refuses a standalone master if none of its addresses accepts a connection.
+
+    Raises:
+        PreprocError: there is no master; Spark itself would ask for a minute and name Java's cause.
+    """
+    if not master.startswith("spark://"):
+        return
+    reason = ""
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        else:
+            return
+    raise PreprocError(
+        f"no Spark master answers at {master} ({reason}); start it "
+        "(sbin/start-master.sh), or name another `master`"
+    )
 
 
 def explain(context: Any) -> str:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from preproc.files.disk import is_full
 from preproc.files.errors import KernelError, PreprocError
 from preproc.files.progress import Tally
 from preproc.spark import cluster as spark_cluster
@@ -259,7 +260,12 @@ def _do_batch(task: Task[Item], tally: _Accumulator, batch: list[Item]) -> None:
         tally.add(task(batch))
     except (PreprocError, KernelError) as error:
         tally.add(Tally(errors=(str(error),)))
-    except _STORAGE_ERRORS as error:
+    except OSError as error:
+        if is_full(error):
+            tally.add(Tally(errors=(str(error),)))
+            return
+        if not isinstance(error, _STORAGE_ERRORS):
+            raise
         message = (
             f"executor on {socket.gethostname()}: {error}; the folders of `input`, `output` and "
             "`work_dir` must be on storage that driver and executors see under the same path"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.files.errors import PreprocError
+from preproc.spark import cluster as spark_cluster
 from preproc.spark.runner import SparkRunner, cause, within
 from preproc.spark.settings import SparkSettings
 
@@ -84,16 +85,19 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
     if submitted and settings.master is not None:
         raise PreprocError("`master`: spark-submit has chosen it already; leave the flag out")
+    _set_environment()
     if not submitted:
         find_java()
-        _set_environment()
     sessions: list[Any] = []
     errors: list[Exception] = []
 
     def create() -> None:
         try:
             builder = pyspark.sql.SparkSession.builder
-            for key, value in configuration(pyspark, settings, submitted=submitted).items():
+            conf = configuration(pyspark, settings, submitted=submitted)
+            master = pyspark.SparkConf().get("spark.master") if submitted else None
+            spark_cluster.check_master(conf.get("spark.master", master) or "")
+            for key, value in conf.items():
                 builder = builder.config(key, value)
             sessions.append(builder.getOrCreate())
         except Exception as error:  # noqa: BLE001  (raised below, by the main thread)
@@ -109,6 +113,8 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
         raise
     master = settings.master or "the configured master"
     if errors:
+        if isinstance(errors[0], PreprocError):
+            raise errors[0]
         reason = cause(str(errors[0]))
         raise PreprocError(f"Spark at {master} did not start: {reason}") from errors[0]
     if not sessions:
@@ -157,7 +163,7 @@ def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> 
 
 
 def _set_environment() -> None:
-    """Makes Spark's Python workers use this interpreter and repository."""
+    """Makes Spark's Python workers use this interpreter, unless another is named."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import gzip
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,16 +24,21 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
+from preproc.criteo.input import DAY_NAME
 from preproc.criteo.rules import NUM_CATEGORICAL
+from preproc.files.disk import DiskNeeds
+from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import new_flags, print_line, run_command
-from recsys.settings import REQUIRED, setting
+from recsys.resources import available_cores
+from recsys.settings import REQUIRED, require_not_negative, setting
 
 CHUNK_ROWS = 32_768
+_ROW_BYTES, _GZIP_ROW_BYTES = 200, 80
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +63,7 @@ class GeneratorConfig:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
+        require_not_negative(self, "seed")
         if self.rows < max(self.days, 1):
             raise UserError(f"`rows` must be at least 1 a day, got {self.rows}")
         if self.days < 0 or self.threads < 1:
@@ -148,7 +153,7 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
     Files have temporary names until all are complete.
 
     Raises:
-        FileExistsError: a file exists and `overwrite` is not set.
+        PreprocError: a file exists and `overwrite` is not set, or the disk is full.
     """
     finals = [*config.data_files(), config.planted_file()]
     if config.write_probabilities:
@@ -157,23 +162,26 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
     old = {p for p in [*finals, config.probabilities_file()] if p.exists()}
     if not config.is_single_file:
         # Days of an earlier, longer run would silently belong to this log.
-        old |= {p for p in folder.glob("day_*") if p.suffix != ".tmp"}
-    if old and not config.overwrite:
-        raise FileExistsError(
-            f"{min(old)} exists; choose another `output` or give `overwrite` to replace it"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+        old |= {p for p in folder.glob("day_*") if DAY_NAME.fullmatch(p.name)}
+    check_files(finals, old, overwrite=config.overwrite)
+    row_bytes = _GZIP_ROW_BYTES if config.gzip else _ROW_BYTES
+    needs = DiskNeeds(
+        {folder: config.rows * row_bytes}, config.rows, "or choose `output` on another disk"
+    )
+    needs.check()
     temporary = {path: path.with_name(path.name + ".tmp") for path in finals}
-    try:
-        planted = _write(config, temporary, progress=progress)
-        temporary[config.planted_file()].write_text(json.dumps(planted, indent=1) + "\n")
-        for path in old:
-            path.unlink()
-        for path in finals:
-            temporary[path].replace(path)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
+    with needs.explained("nothing was written"):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            planted = _write(config, temporary, progress=progress)
+            temporary[config.planted_file()].write_text(json.dumps(planted, indent=1) + "\n")
+            for path in old:
+                path.unlink()
+            for path in finals:
+                temporary[path].replace(path)
+        finally:
+            for path in temporary.values():
+                path.unlink(missing_ok=True)
     return planted
 
 
@@ -262,7 +270,7 @@ SECTIONS: dict[type, str] = {GeneratorConfig: "log"}
 def define_flags() -> flags.FlagValues:
     """Defines the flags of this command."""
     values = new_flags()
-    define_settings(values, SECTIONS, defaults={"threads": os.cpu_count() or 1})
+    define_settings(values, SECTIONS, defaults={"threads": available_cores()})
     return values
 
 

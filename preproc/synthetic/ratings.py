@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from absl import flags
 
+from preproc.files.disk import DiskNeeds
+from preproc.files.output import check_files
 from preproc.files.workspace import atomic_file
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -57,6 +59,7 @@ FORMATS: dict[str, RatingsFormat] = {
 
 MIN_LENGTH = 5
 _BLOCK_ROWS = 2**18
+_ROW_BYTES = 24
 _FIRST_TIME, _START_SPAN, _MOST_SECONDS = 1_000_000_000, 400_000_000, 600
 _RATING_SHARES = (0.05, 0.10, 0.25, 0.35, 0.25)
 
@@ -191,15 +194,21 @@ def generate(config: RatingsConfig) -> None:
     """Writes the file, which gets its name when it is complete.
 
     Raises:
-        FileExistsError: it exists and `overwrite` is not set.
+        PreprocError: it exists and `overwrite` is not set, or the disk is full.
     """
-    if config.output.exists() and not config.overwrite:
-        raise FileExistsError(
-            f"{config.output} exists; choose another `output` or give `overwrite` to replace it"
-        )
+    check_files([config.output], {config.output}, overwrite=config.overwrite)
     layout = FORMATS[config.format]
     config.output.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(config.output) as fd, os.fdopen(os.dup(fd), "wb") as raw:
+    needs = DiskNeeds(
+        {config.output.parent: config.interactions * _ROW_BYTES},
+        config.interactions,
+        "or choose `output` on another disk",
+    )
+    with (
+        needs.explained("nothing was written"),
+        atomic_file(config.output) as fd,
+        os.fdopen(os.dup(fd), "wb") as raw,
+    ):
         if config.output.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                 _write(config, layout, packed)

@@ -43,13 +43,13 @@ from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RawParts
 from recsys.data.sequences import RawIds
-from recsys.settings import default_threads
+from recsys.resources import available_cores
 
 
 def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -> EngineResult:
     """Makes the histories of a ratings file with NVTabular; see `Engine`."""
     process = NvtabularProcess(
-        job.nvtabular_python, job.nvtabular_device, None, default_threads(), folder / "log"
+        job.nvtabular_python, job.nvtabular_device, None, available_cores(), folder / "log"
     )
     with process:
         (folder / "raw").mkdir()

@@ -2,6 +2,7 @@
 """The command line and the shell script: flags, exit statuses, output."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ EVERY_FLAG = """
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
 --numerical_offset=4 --numerical_min=-2 --numerical_missing=output_zero --frequency_limit=7
 --dictionary_days=train --category_modulus=none --last_day=validation_test
---last_day_rounding=floor --split_fractions=0.5,0.25,0.25
+--last_day_rounding=floor --split_fractions=0.5,1/4,1/4
 """
 SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
@@ -73,6 +74,7 @@ def test_preset_alone_gives_its_semantics(preset):
         ("--frequency_limit=-1", "--frequency_limit must not be negative"),
         ("--split_fractions=0.5,0.5", "--split_fractions must be three numbers"),
         ("--split_fractions=a,b,c", "--split_fractions must be numbers such as"),
+        ("--split_fractions=1/0,0,0", "--split_fractions must be numbers such as"),
         ("--split_fractions=0.5,0.5,0.5", "--split_fractions must be three numbers in"),
         ("--category_modulus=0", "--category_modulus must lie in"),
         ("--last_day=never", "--last_day must be one of test_validation, validation_test"),
@@ -165,6 +167,21 @@ def test_script_makes_a_dataset_of_relative_paths(tmp_path):
     assert "already exists" in shell(tmp_path, status=2, **paths).stderr
     shell(tmp_path, "--overwrite", **paths)
     assert Manifest.load(tmp_path / "made").semantics["frequency_limit"] == 15
+
+
+def test_script_works_in_the_folder_of_its_caller(tmp_path):
+    """That stays the same folder, and no module is taken from it."""
+    write_days(tmp_path / "days", rows=60)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "numpy.py").write_text("raise SystemExit(9)\n")
+    python = os.path.relpath(sys.executable, tmp_path)
+    paths = {"INPUT_PATH": "days", "OUTPUT_PATH": "made", "PYTHON": python}
+    harness.run(SCRIPT, folder=tmp_path, **paths)
+    inode = (tmp_path / "here").stat().st_ino
+    for flags in ((), ("--overwrite",)):
+        shell(tmp_path / "here", *flags, INPUT_PATH="../days", OUTPUT_PATH=".")
+        assert (tmp_path / "here").stat().st_ino == inode
+        assert Manifest.load(tmp_path / "here").files == Manifest.load(tmp_path / "made").files
 
 
 @pytest.mark.parametrize(

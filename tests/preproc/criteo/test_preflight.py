@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo import preflight as criteo_preflight
-from preproc.files import workspace
+from preproc.files import disk, workspace
 from preproc.files.errors import PreprocError
 from recsys.errors import UserError
 from recsys.settings import parse_bytes
@@ -74,7 +73,7 @@ def test_outputs_that_must_not_be_written(tmp_path):
 def test_full_disk(tmp_path, monkeypatch):
     days = write_days(tmp_path / "days", rows=100)
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-    monkeypatch.setattr(criteo_preflight.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(PreprocError, match=r"about .* KiB are needed for 3.. rows, 9\.8 KiB are"):
         run(days, tmp_path / "made")
     monkeypatch.setattr(workspace.Workspace, "used_bytes", lambda self: 10**9)

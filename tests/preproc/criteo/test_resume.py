@@ -16,6 +16,7 @@ from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
 from preproc.criteo.layouts import parquet as criteo_parquet
+from preproc.files import output as dataset_output
 from preproc.files import workspace
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
@@ -220,7 +221,7 @@ def test_overwrite_where_folders_cannot_be_swapped(tmp_path, monkeypatch):
     days = write_days(tmp_path / "days", rows=100)
     run(days, tmp_path / "made")
     other = write_days(tmp_path / "other", rows=150, seed=9)
-    monkeypatch.setattr(workspace, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(dataset_output, "_exchange", lambda first, second: False)
     second = run(other, tmp_path / "made", overwrite=True)
     assert Manifest.describe_files(tmp_path / "made") == second.files
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "made", "other"]

@@ -30,7 +30,7 @@ def expected(rows: list[Row], *, min_rating=0.0, min_users=3, min_items=0, kcore
             break
 
     def raw_order(raw: str) -> tuple[int, bytes]:
-        return len(raw), raw.encode()
+        return len(raw.encode()), raw.encode()
 
     histories: dict[str, list[str]] = {}
     for user in sorted({r[0] for r in rows}, key=raw_order):

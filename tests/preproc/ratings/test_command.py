@@ -65,9 +65,24 @@ MALFORMED = {
     "comma": ("movielens", edited(CSV, 5, "1,2,nan,5"), "line 5.*rating 'nan' must be a number"),
     "exponent": ("movielens", edited(CSV, 5, "1,2,4e0,5"), "line 5.*rating '4e0' must be"),
     "minus": ("movielens", edited(CSV, 5, "1,2,-4,5"), "line 5.*rating '-4' must be"),
-    "real time": ("movielens", edited(CSV, 5, "1,2,4.0,5.0"), "line 5.*timestamp '5.0' must be"),
+    "real time": ("movielens", edited(CSV, 5, "1,2,4.0,5."), r"line 5.*timestamp '5\.' must be"),
     "date": ("movielens", edited(CSV, 5, "1,2,4.0,2001-01-01"), "line 5.*timestamp '2001-01-01'"),
-    "quotes": ("movielens", edited(CSV, 5, '"1",2,4.0,5'), "line 5.*user '\"1\"' must be"),
+    "late fraction": (
+        "movielens",
+        edited(CSV + CSV[1:] * 5, 105, "1,2,4.0,5.5"),
+        r"line 105.*timestamp 5.5 has a fraction, which none of the first rows has \(timestamp\)",
+    ),
+    "quoted name": ("movielens", edited(CSV, 5, '"x",2,4.0,5'), "line 5.*user 'x' must be a whole"),
+    "quote within": ("movielens", edited(CSV, 5, '1,"2"3,4,5'), "line 5.*quotes do not go around"),
+    "open quote": ("movielens", edited(CSV, 5, '1,"2,4.0,5'), "line 5.*quotes do not go around"),
+    "plain quote": ("amazon", edited(AMAZON, 5, 'A"1,B2,4,5'), "line 5.*a quoted field is doubled"),
+    "dat quotes": ("movielens", edited(DAT, 5, '"1"::2::4::5'), "line 5.*user '\"1\"' must be"),
+    "quoted tab": ("amazon", edited(AMAZON, 5, '"A\t1",B2,4,5'), r"line 5.*'A\\t1' holds bytes"),
+    "unicode digit": (
+        "movielens",
+        edited(CSV, 5, "\xd9\xa1,2,4,5"),
+        "line 5.*user '\u0661' must be",
+    ),
     "bytes": ("movielens", edited(CSV, 5, "1,\xff,4.0,5"), r"line 5.*item '\\xff' holds bytes"),
     "nul": ("movielens", edited(CSV, 5, "1,2\0,4.0,5"), r"line 5.*item '2\\x00' holds bytes"),
     "second header": ("movielens", edited(CSV, 5, HEADER), "line 5.*user 'userId' must be"),
@@ -76,7 +91,7 @@ MALFORMED = {
     "text": ("movielens", edited(["1 2"] * 9, 5, "1  2"), "line 5.*3 fields, needed are 2"),
     "cut end": ("movielens", [*CSV, "1,2"], "line 26, byte .*2 fields, needed are 4"),
     "amazon comma": ("amazon", edited(AMAZON, 5, "A1,B,2,4.0,5"), "line 5.*5 fields"),
-    "amazon space": ("amazon", edited(AMAZON, 5, "A 1,B2,4.0,5"), "line 5.*user 'A 1' must be"),
+    "amazon space": ("amazon", edited(AMAZON, 5, "A1, B2,4.0,5"), "line 5.*item ' B2' must be"),
     "json cut": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, '{"asin": "B'), r"line 5.*not JSON"),
     "json key": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, "{}"), "line 5.*user is missing"),
     "json twice": ("amazon", edited([json.dumps(REVIEW)] * 9, 5, json.dumps(REVIEW) * 2), "line 5"),
@@ -364,3 +379,73 @@ def test_help_names_every_flag(capsys, command):
     for flag in ("input", "output", "format", "min_rating", "min_user_count", "kcore", "bad_rows"):
         assert f"--{flag}" in shown or f"--[no]{flag}" in shown
     assert ("--columns" in shown) == (command == "amazon")
+
+
+def prepared(command: str, source: Path, *flags: str):
+    """Returns histories and items of a file, and removes the dataset."""
+    made = source.parent / "made"
+    assert call(command, source, made, "--progress=none", *flags) == 0
+    found = decode(made)
+    shutil.rmtree(made)
+    return found
+
+
+def quoted(line: str) -> str:
+    return ",".join(f'"{field}"' for field in line.split(","))
+
+
+def test_quotes_change_nothing(tmp_path):
+    """As pandas and R write them: around every field, the header's too, or around some."""
+    expected = prepared("movielens", write(tmp_path / "plain.csv", CSV))
+    assert prepared("movielens", write(tmp_path / "all.csv", map(quoted, CSV))) == expected
+    some = [quoted(line) if number % 3 else line for number, line in enumerate(CSV)]
+    assert prepared("movielens", write(tmp_path / "some.csv", some, "\r\n")) == expected
+
+
+def test_ids_as_the_world_has_them(tmp_path):
+    items = ["Größe", "映画", "Toy Story (1995), again", 'the "x"', "\N{NO-BREAK SPACE}", "B1"]
+    rows = [(user, item, place) for user in ("zoë", "李") for place, item in enumerate(items)]
+    for command, header, flag in (
+        ("movielens", HEADER.split(","), "--min_item_count=0"),
+        ("amazon", ["user_id", "asin", "rating", "timestamp"], "--min_item_count=0"),
+        ("amazon", None, "--columns=user,item"),
+    ):
+        source = tmp_path / "ratings.csv"
+        with source.open("w", newline="", encoding="utf-8") as file:
+            written = csv.writer(file)
+            if header:
+                written.writerow(header)
+            written.writerows((user, item, 4.0, place) for user, item, place in reversed(rows))
+        histories, known = prepared(command, source, flag, "--min_item_count=0")
+        assert histories == {"zoë": items, "李": items}
+        assert sorted(known) == sorted(items)
+    source.write_text("".join(f"{u} {i}\n" for u, i, _ in rows if " " not in i and '"' not in i))
+    kept = [item for item in items if " " not in item and '"' not in item]
+    assert prepared("movielens", source)[0] == {"zoë": kept, "李": kept}
+    objects = [dict(zip(REVIEW, (u, i, 4.0, t), strict=True)) for u, i, t in rows]
+    for escape in (False, True):
+        lines = (json.dumps(o, ensure_ascii=escape) + "\n" for o in objects)
+        source.write_text("".join(lines))
+        assert prepared("amazon", source, "--min_item_count=0")[0]["zoë"] == items
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_times_with_decimals(tmp_path, command):
+    """In their order, however many rows have decimals; equal ones in the order of the file."""
+    times = ["-0.5", "-0.25", "0", "-0.0", "1609459200.1", "1609459200.25", '"1609459200.3"', "3e9"]
+    times[-1] = "999999999999999999.0"
+    rows = [f"{user},{place + 1},4.0,{time}" for user in (1, 2) for place, time in enumerate(times)]
+    rows = sorted(rows, key=lambda row: row.split(",")[1] in "258")
+    source = write(tmp_path / "ratings.csv", [HEADER, *rows])
+    if command == "amazon":
+        source = write(tmp_path / "ratings.csv", rows)
+    flags = ["--columns=user,item", "--min_item_count=0"] if command == "amazon" else []
+    histories, _ = prepared(command, source, *flags)
+    order = ["1", "2", "3", "4", "5", "6", "7", "8"]
+    assert histories == {"1": order, "2": order}
+    whole = [row.rsplit(",", 1)[0] + f",{place}" for place, row in enumerate(rows)]
+    plain = prepared("amazon", write(tmp_path / "whole", whole), "--columns=user,item",
+                     "--min_item_count=0")  # fmt: skip
+    same = [row + (".0" if place % 5 else "") for place, row in enumerate(whole)]
+    assert plain == prepared("amazon", write(tmp_path / "zeros", same), "--columns=user,item",
+                             "--min_item_count=0")  # fmt: skip

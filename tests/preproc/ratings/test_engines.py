@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every engine of ratings makes the bytes of the embedded one; one Spark, one NVTabular for all."""
 
+import csv
 import gzip
 from collections import Counter
 
@@ -66,6 +67,24 @@ def test_amazon_packed_and_without_filters(engine, tmp_path):
     source = tmp_path / "ratings.csv"
     source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
     assert_agrees(engine, source, tmp_path, family=AMAZON, min_user_count=3, min_item_count=0)
+
+
+def test_quotes_unicode_and_decimals(engine, tmp_path):
+    """Rows that Python reads, among those that Arrow reads."""
+    words = ["zoë", "李,四", 'a "b"', "A1", "B2", "x y"]
+    rows = [
+        (words[int(u) % 6] + u, words[int(i) % 6] + i, r, t / 4 if t % 3 else t)
+        for u, i, r, t in interactions(500, seed=6)
+    ]
+    source = tmp_path / "ratings.csv"
+    with source.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    settings = {"columns": "user,item", "min_rating": 2.5, "min_item_count": 4, "chunk_bytes": 3000}
+    made = assert_agrees(engine, source, tmp_path, family=AMAZON, **settings)
+    limits = {"min_rating": 2.5, "min_users": 5, "min_items": 4}
+    histories, items, fingerprint = expected(rows, **limits)
+    assert decode(tmp_path / "made") == (histories, items)
+    assert made.statistics["split_fingerprint"] == fingerprint
 
 
 def test_text_without_times(engine, tmp_path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows are good: the code against plain regular expressions, on text made to be nasty."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from preproc.ratings.format import (
     AMAZON_JSON,
     MOVIELENS_CSV,
     MOVIELENS_DAT,
+    MOVIELENS_TOKEN_CSV,
     MOVIELENS_UDATA,
     REJECT_REASONS,
     TEXT,
@@ -32,14 +34,21 @@ LINE_FORMATS = {
     "amazon_csv": AMAZON_CSV,
     "amazon_item_first_csv": AMAZON_ITEM_FIRST_CSV,
     "text": TEXT,
+    "movielens_csv_of_tokens": MOVIELENS_TOKEN_CSV,
+    "csv_with_real_times": dataclasses.replace(AMAZON_CSV, real_times=True),
 }
+CSV_FIELD = r'(?:"(?:[^"]|"")*"|[^",]*)'
 
 NASTY = r"""
 1 0 01 -1 +1 1.5 .5 5. 1e3 nan NULL "1" 1:2 B00X 12345678901234567890 1234.5 0x1 1_0 true 007 -0 -77
-a\b 1.50000 999.9999 -999999999999999999
+a\b 1.50000 999.9999 -999999999999999999 zoë 李 "a,b" "say""so" "zoë" "4.5" a"b "a"b " 7.0 -7.25 5.
+"7.5" 0.1 .5
 """
 FIELDS = st.one_of(
     st.sampled_from(NASTY.encode().split()),
+    st.sampled_from(
+        [b'"a b"', b'""', b'"a\tb"', b"\xc2\x85", b"\xc2\xa0", b'"\xff"', b"\xed\xa0\x80"]
+    ),
     st.sampled_from([b"", b" 1", b"1 ", b"\xff", b"\x00", b"1\r", b"\xd9\xa1", b"\t"]),
     st.integers(0, 10**18).map(lambda n: str(n).encode()),
     st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"")),
@@ -55,8 +64,15 @@ def parse(text: bytes, layout):
     """Returns the good rows as tuples of raw values, and the places of the bad ones."""
     rows, bad = parse_chunk(chunk_of(text), layout, skip_header=False)
     columns = [rows.users.to_pylist(), rows.items.to_pylist()]
-    columns += [c.tolist() for c in (rows.ratings, rows.timestamps) if c is not None]
+    if rows.ratings is not None:
+        times = as_floats(rows.timestamps) if layout.real_times else rows.timestamps
+        columns += [rows.ratings.tolist(), times.tolist()]
     return list(zip(*columns, strict=True)), bad.tolist()
+
+
+def as_floats(keys):
+    """Returns the floats whose order the keys are."""
+    return np.where(keys < 0, keys ^ np.iinfo(np.int64).max, keys).view(np.float64)
 
 
 def expected_row(row: bytes, layout):
@@ -64,17 +80,32 @@ def expected_row(row: bytes, layout):
     kinds = dict(re.findall(r"^    ([A-Z]+) += (.+)$", PAGE, re.MULTILINE))
     is_integer = layout in (MOVIELENS_CSV, MOVIELENS_DAT, MOVIELENS_UDATA)
     patterns = {"rating": kinds["RATING"], "timestamp": kinds["TIME"]}
-    fields = row.split(layout.separator.encode())
+    try:
+        text = row.decode()
+    except UnicodeDecodeError:
+        return None
+    fields = [(field, False) for field in text.split(layout.separator)]
+    if layout.separator == ",":
+        if not re.fullmatch(f"{CSV_FIELD}(,{CSV_FIELD})*", text, re.DOTALL):
+            return None
+        written = re.findall(f"(?:^|,)({CSV_FIELD})", text, re.DOTALL)
+        unquoted = [w[1:-1].replace('""', '"') if w.startswith('"') else w for w in written]
+        fields = [(v, v != w) for v, w in zip(unquoted, written, strict=True)]
     if len(fields) != len(layout.columns):
         return None
     values = {}
-    for column, field in zip(layout.columns, fields, strict=True):
-        pattern = patterns.get(column, kinds["ID" if is_integer else "TOKEN"])
-        if not re.fullmatch(pattern.encode(), field):
+    for column, (field, is_quoted) in zip(layout.columns, fields, strict=True):
+        token = kinds["QUOTED" if is_quoted else "NAME" if layout.separator == "," else "TOKEN"]
+        if not re.fullmatch(patterns.get(column, kinds["ID"] if is_integer else token), field):
             return None
-        values[column] = field.decode()
-    numbers = [float(values["rating"]), int(values["timestamp"])] if "rating" in values else []
-    return (values["user"], values["item"], *numbers)
+        values[column] = field
+    if "rating" not in values:
+        return values["user"], values["item"]
+    whole, _, decimals = values["timestamp"].partition(".")
+    if decimals.strip("0") and not layout.real_times:
+        return None
+    time = float(values["timestamp"]) if layout.real_times else int(whole)
+    return values["user"], values["item"], float(values["rating"]), time
 
 
 @pytest.mark.parametrize("name", LINE_FORMATS)
@@ -107,7 +138,7 @@ def test_rows_are_judged_as_the_page_says(name, data):
     assert bad == [i for i, row in enumerate(wanted) if row is None]
     assert found == [row for row in wanted if row is not None]
     for place in bad:
-        reason, message = layout.diagnose(stripped[place])
+        reason, message = layout.read(stripped[place])
         assert reason in REJECT_REASONS
         assert message
     assert [layout.is_good(line) for line in stripped] == [row is not None for row in wanted]
@@ -119,14 +150,28 @@ JSON_LINES = st.one_of(
     st.builds(
         lambda key, value: json.dumps(GOOD_OBJECT | {key: value}),
         st.sampled_from([*GOOD_OBJECT, "vote"]),
-        st.sampled_from([None, "", "x y", "7", 7, 7.5, -1, 1000, True, [], {}, 10**18, "\u00e9"]),
+        st.sampled_from(
+            [None, "", "x y", "7", 7, 7.5, 7.0, -1, 1000, True, [], {}, 10**18, "\u00e9", "\ud800"]
+        ),
     ),
     st.builds(
         lambda key: json.dumps({k: v for k, v in GOOD_OBJECT.items() if k != key}),
         st.sampled_from(list(GOOD_OBJECT)),
     ),
     st.sampled_from(
-        ["", " ", "{}", "[]", "1", "{", "}", '{"a":1}{"a":2}', "{'reviewerID': 'A'}", "nonsense"]
+        [
+            '{"a":1,"a":2}',
+            "",
+            " ",
+            "{}",
+            "[]",
+            "1",
+            "{",
+            "}",
+            '{"a":1}{"a":2}',
+            "{'reviewerID': 'A'}",
+            "nonsense",
+        ]
     ),
     st.just(json.dumps(GOOD_OBJECT) * 2),
     st.just(json.dumps(GOOD_OBJECT)[:-5]),
@@ -161,6 +206,8 @@ def test_the_grammar_of_the_page_is_that_of_the_code():
     code = {
         "ID": ratings_format.INTEGER_ID,
         "TOKEN": ratings_format.TOKEN_ID,
+        "NAME": ratings_format.NAME_ID,
+        "QUOTED": ratings_format.QUOTED_ID,
         "RATING": ratings_format.RATING_PATTERN,
         "TIME": ratings_format.TIMESTAMP_PATTERN,
     }

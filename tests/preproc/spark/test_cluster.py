@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,45 @@ def test_cluster_without_the_asked_memory_is_reported(cluster, days, tmp_path):
     cause = r"needs 1 core\(s\) and 3\.0 GiB; the largest of [12] worker\(s\) has 1 core\(s\) and"
     assert re.search(cause, errors), errors
     assert not (tmp_path / "made").exists()
+
+
+def submit(master: str, *arguments: object, status: int) -> subprocess.CompletedProcess[str]:
+    """Calls spark-submit as documented: its folder, with Python beside it, first on the PATH."""
+    folder = Path(sys.executable).parent
+    return harness.run(
+        *(folder / "spark-submit", "--master", master, "--executor-memory", "700m"),
+        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+        *(harness.REPOSITORY / "preproc" / "spark_data_utils.py", *arguments),
+        status=status, PYSPARK_PYTHON=None, PYTHONPATH=None,
+        PATH=os.pathsep.join([str(folder), os.environ["PATH"]]),
+    )  # fmt: skip
+
+
+def test_spark_submit_in_kernel_mode(cluster, days, tmp_path):
+    output = tmp_path / "made"
+    submit(cluster.url, f"--input={days}", f"--output={output}", status=0)
+    made = Manifest.load(output)
+    assert made.engine["mode"] == "kernel"
+    assert made.files == run(days, tmp_path / "native").files
+
+
+@pytest.mark.parametrize("submitted", [True, False])
+def test_master_that_is_not_there_is_named(days, tmp_path, submitted):
+    """A port without a listener; Spark itself asks three times, a minute long."""
+    master = f"spark://127.0.0.1:{harness.free_port()}"
+    paths = (f"--input={days}", f"--output={tmp_path / 'made'}")
+    start = time.monotonic()
+    if submitted:
+        done = submit(master, *paths, status=2)
+    else:
+        flags = ("--engine=spark", f"--master={master}", *paths)
+        done = harness.python("-m", "preproc.criteo", *flags, status=2)
+    assert time.monotonic() - start < 60
+    text = done.stdout + done.stderr  # spark-submit joins what Python writes
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, text
+    assert f"no Spark master answers at {master}" in errors[0]
+    assert "Traceback" not in text
 
 
 def test_worker_killed_in_the_middle(cluster, days, tmp_path):

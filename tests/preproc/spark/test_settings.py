@@ -2,6 +2,7 @@
 """What can be known of the Spark engine without Spark: settings, places of rows, messages."""
 
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -175,7 +176,8 @@ def test_script_passes_the_environment_on():
     paths = {"INPUT_PATH": "/in", "OUTPUT_PATH": "/out"}
     done = shell("--progress=json", TOTAL_CORES="80", TOTAL_MEMORY="800", **paths)
     assert done.stdout.split() == [
-        "preproc/spark_data_utils.py", "--input=/in", "--output=/out", "--master=local[80]",
+        f"{harness.REPOSITORY}/preproc/spark_data_utils.py",
+        "--input=/in", "--output=/out", "--master=local[80]",
         "--spark_conf=spark.driver.memory=800g", "--progress=json",
     ]  # fmt: skip
     cluster = {"MASTER": "spark://h:7077", "EXECUTOR_CORES": "8"} | paths
@@ -212,3 +214,11 @@ def test_without_pyspark_the_remedy_is_named(tmp_path):
     )
     done = harness.python("-c", program, status=1)
     assert "make spark" in done.stderr
+
+
+def test_submitted_script_names_a_python_without_the_requirements():
+    script = harness.REPOSITORY / "preproc" / "spark_data_utils.py"
+    done = harness.python("-S", script, "--input=in", "--output=out", PYTHONPATH=None, status=2)
+    assert done.stderr.startswith(f"error: {sys.executable}: No module named")
+    assert "PYSPARK_PYTHON" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

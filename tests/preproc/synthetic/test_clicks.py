@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from preproc.criteo.rules import row_grammar
+from preproc.files.errors import PreprocError
 from preproc.synthetic import clicks as generate_criteo
 from preproc.synthetic import model as planted_model
 from preproc.synthetic import rows as planted_rows
@@ -153,7 +154,7 @@ def test_single_file_and_command_line(tmp_path, capsys):
 
 def test_overwriting_removes_the_days_of_a_longer_run(tmp_path):
     generate(GeneratorConfig(output=tmp_path, rows=300, days=3))
-    with pytest.raises(FileExistsError, match="`overwrite`"):
+    with pytest.raises(PreprocError, match="`overwrite`"):
         generate(GeneratorConfig(output=tmp_path, rows=300, days=2))
     generate(GeneratorConfig(output=tmp_path, rows=300, days=2, overwrite=True))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["day_0", "day_1", "planted.json"]
@@ -168,6 +169,8 @@ def test_overwriting_removes_the_days_of_a_longer_run(tmp_path):
         (["--rows=5", "--best_auc=0.4"], "--best_auc"),
         (["--rows=5", "--best_auc=0.9999"], "cannot be planted"),
         (["--rows=5", "--click_rate=2"], "--click_rate"),
+        (["--rows=5", "--seed=-1"], "--seed must not be negative"),
+        (["--rows=100000000000000"], "are needed for 100,000,000,000,000 rows"),
         (["--rows=x"], "rows"),
         (["--raws=5"], "raws"),
         ([], "--rows"),

@@ -133,7 +133,7 @@ def test_the_script_and_a_missing_environment(tmp_path):
 
     assert "must be CPU or GPU" in script("TPU")
     error = script("CPU", NVTABULAR_PYTHON="nowhere/python")
-    assert f"{tmp_path}/nowhere/python: no Python with NVTabular is there" in error
+    assert "nowhere/python: no Python with NVTabular is there" in error
     assert "make nvtabular" in error
     error = script("CPU", NVTABULAR_PYTHON=sys.executable)
     assert "NVTabular cannot be used: ModuleNotFoundError" in error

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Space on disk: refused beforehand if short, named if it runs out."""
+
+import contextlib
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from preproc.files.errors import KernelError, PreprocError
+from recsys.errors import UserError
+from recsys.sizes import format_bytes
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiskNeeds:
+    """Estimated bytes that a run writes.
+
+    Attributes:
+        bytes_of: folder, which need not exist yet, -> bytes.
+        rows: estimated rows of the run.
+        remedy: what to do, besides making room.
+    """
+
+    bytes_of: Mapping[Path, float]
+    rows: float
+    remedy: str
+
+    def check(self, reusable_bytes: int = 0) -> None:
+        """Refuses a run that would fill a disk.
+
+        Args:
+            reusable_bytes: taken by an earlier run that was interrupted.
+
+        Raises:
+            PreprocError: the estimated need exceeds the free space.
+        """
+        by_device: dict[int, list[tuple[Path, float]]] = {}
+        for path, need in self.bytes_of.items():
+            folder = existing_folder(path)
+            by_device.setdefault(folder.stat().st_dev, []).append((folder, need))
+        for on_device in by_device.values():
+            folder, need = on_device[0][0], sum(need for _, need in on_device)
+            free = shutil.disk_usage(folder).free + reusable_bytes
+            if need > free:
+                raise PreprocError(
+                    f"{folder}: about {format_bytes(need)} are needed for {self.rows:,.0f} rows, "
+                    f"{format_bytes(free)} are free; make room, {self.remedy}"
+                )
+
+    @contextlib.contextmanager
+    def explained(self, end: str) -> Iterator[None]:
+        """Explains the error of a full disk; `end` closes the message.
+
+        Raises:
+            PreprocError: a disk is full.
+        """
+        try:
+            yield
+        except (OSError, KernelError, UserError) as error:
+            if not is_full(error):
+                raise
+            folders = sorted(map(existing_folder, self.bytes_of), key=_free)
+            need = sum(self.bytes_of.values())
+            raise PreprocError(
+                f"{folders[0]}: the disk is full ({format_bytes(_free(folders[0]))} free); the run "
+                f"needs {format_bytes(need)} in all by an estimate from its first rows, which may "
+                f"be short. Make room, {self.remedy}; {end}"
+            ) from error
+
+
+def is_full(error: Exception) -> bool:
+    """Returns whether an error says that a disk is full, Java's too."""
+    return getattr(error, "errno", None) in _FULL or any(
+        os.strerror(number) in str(error) for number in _FULL
+    )
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def existing_folder(folder: Path) -> Path:
+    """Returns the nearest existing folder: itself or one above."""
+    folder = folder.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    return folder

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real mount points of a test: a small file system, and a folder mounted once more."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    """Mounts something on a new folder; skips where that takes more rights."""
+    folder.mkdir()
+    command = ["mount", *options, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def tmpfs(folder: Path, size: str) -> contextlib.AbstractContextManager[Path]:
+    """Mounts an empty file system of some bytes, such as `4m`."""
+    return mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that is really full: one line that says so, nothing left that is in the way."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recsys.data.manifest import Manifest
+from tests import harness
+from tests.preproc.criteo.rows import run, write_days
+from tests.preproc.files.mounts import tmpfs
+
+ENGINES = [
+    "native",
+    "reference",
+    pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(600)]),
+    pytest.param("nvtabular", marks=[pytest.mark.nvtabular, pytest.mark.timeout(600)]),
+]
+
+
+def days_of_short_rows(folder: Path) -> Path:
+    """Days whose first rows are ten times as long as the others: the estimate is too low."""
+    write_days(folder, rows=120)
+    for day in sorted(folder.iterdir()):
+        with day.open("ab") as file:
+            file.write((b"0" + b"\t" * 39 + b"\n") * 20_000)
+    return folder
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_full_disk_is_named_and_the_run_continues(tmp_path, engine):
+    days = days_of_short_rows(tmp_path / "days")
+    flags = (f"--input={days}", f"--engine={engine}")
+    with tmpfs(tmp_path / "disk", "3m") as disk:
+        command = ("-m", "preproc.criteo", *flags, f"--output={disk / 'made'}")
+        if engine == "spark":
+            command += ("--master=local[1]",)
+        done = harness.python(*command, status=2)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        for text in (str(disk), "the disk is full", " free", "needs", "--work_dir", "continues"):
+            assert text in errors[0]
+        assert not (disk / "made").exists()
+        if engine == "native":
+            harness.run("mount", "-o", "remount,size=64m", disk)
+            harness.python(*command)
+            assert Manifest.load(disk / "made").files == run(days, tmp_path / "native").files
+            assert [p.name for p in disk.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("name", ["generate_criteo", "generate_ratings", "movielens"])
+def test_full_disk_of_the_other_programs(tmp_path, name):
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        output = disk / "made"
+        flags = {
+            "generate_criteo": ("--rows=20000", "--days=2"),
+            "generate_ratings": ("--users=20000", "--items=3000", "--interactions=200000"),
+            "movielens": (f"--input={tmp_path / 'r.csv'}", "--min_item_count=0"),
+        }[name]
+        if name == "movielens":
+            lines = "".join(f"{'u' * 9}{u},{i},5,{i}\n" for u in range(60_000) for i in range(5))
+            (tmp_path / "r.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
+            shutil.copy(harness.REPOSITORY / "LICENSE", disk / "ballast")
+            (disk / "ballast2").write_bytes(b"x" * 700_000)
+        done = harness.python("-m", f"preproc.{name}", f"--output={output}", *flags, status=2)
+        error = done.stderr.splitlines()[-1]
+        assert error.startswith("error: ")
+        assert str(disk) in error
+        assert "free" in error
+        assert "on another disk" in error
+        assert not [p for p in disk.rglob("*") if p.is_file() and "ballast" not in p.name]
