@@ -5,7 +5,7 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from cuda_ext.row_rules import RowOptimizer
 from recsys.errors import UserError
 from recsys.settings import (
     joined,
+    require_below,
     require_not_negative,
     require_positive,
     sections_from_dict,
@@ -21,6 +22,7 @@ from recsys.settings import (
 )
 from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
 from recsys.train.optimizers.precision import AmpDtype
+from recsys.train.origin import ignore_fingerprint
 
 DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
@@ -84,6 +86,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Refuses layer and table sizes that do not fit together."""
         require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
+        require_below(self, "dcn_num_layers", 1000)
         if self.num_numerical_features < 0:
             raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
@@ -113,6 +116,10 @@ class ModelConfig:
             )
         if not 0 <= self.dropout < 1:
             raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
+
+    def capped(self, table_sizes: Sequence[int]) -> list[int]:
+        """Returns the rows of each table under `max_table_size`."""
+        return [min(rows, self.max_table_size or rows) for rows in table_sizes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,11 +156,15 @@ class DataConfig:
     )
     batch_size: int = setting(32768, "Batch size used for training")
     test_batch_size: int = setting(32768, "Batch size used for testing/validation", resumable=True)
+    drop_last: bool = setting(
+        False,
+        "Leave out the last rows of an epoch of training, if they make no whole batch",
+        earlier=True,
+    )
     shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
     eval_split: Literal["test", "validation"] = setting(
         "test",
         "Split that evaluations run on. Choose settings on `validation`, report `test`",
-        resumable=True,
     )
     read_ahead: int = setting(
         4,
@@ -168,6 +179,11 @@ class DataConfig:
         "Embedding table sizes to use with the synthetic dataset",
         default_text="26 times 100000",
     )
+    synthetic_dataset_use_feature_spec: bool = setting(
+        False,
+        "Take the table sizes and the number of numerical features of the synthetic dataset from "
+        "--dataset and its --feature_spec",
+    )
     synthetic_dataset_dir: str = setting(
         "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True
     )
@@ -179,6 +195,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         """Refuses sizes out of range and loaders that cannot read the dataset."""
         require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
+        require_below(self, "synthetic_dataset_num_entries", 10**12)
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
             raise UserError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
         if self.read_ahead < 0:
@@ -195,6 +212,10 @@ class DataConfig:
             raise UserError(
                 "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
                 "while preparing the dataset, or use `loader` default"
+            )
+        if self.synthetic_dataset_use_feature_spec and self.dataset is None:
+            raise UserError(
+                "`synthetic_dataset_use_feature_spec` needs `dataset`, the folder of the real data"
             )
         if not self.is_synthetic and self.dataset is None:
             raise UserError(
@@ -255,6 +276,11 @@ class OptimizerConfig:
             "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
             "mlp_weight_decay",
         )  # fmt: skip
+        if self.embedding_lr and not self.lr:
+            raise UserError(
+                f"`embedding_lr` {self.embedding_lr:g} follows the schedule of `lr`, which is 0; "
+                "`freeze_mlps` trains the embeddings alone"
+            )
 
     @property
     def embedding_rule(self) -> RowOptimizer:
@@ -320,6 +346,11 @@ class RunConfig:
         "dlrm.model.placement writes it; by default it is planned",
         resumable=True,
     )
+    backend: Literal["auto", "nccl", "gloo"] = setting(
+        "auto",
+        "What several processes exchange tensors with: nccl on CUDA, gloo on the CPU",
+        resumable=True,
+    )
     process_timeout: float = setting(
         60.0,
         "Seconds without a heartbeat of one of several processes after which the run ends with an "
@@ -359,13 +390,20 @@ class RunConfig:
     save_freq: int | None = setting(
         None,
         "Number of optimization steps between checkpoints, besides those at the best evaluation, "
-        "at the end and on SIGTERM or SIGINT",
+        "at the end and on SIGTERM, SIGINT or SIGHUP",
         resumable=True,
     )
     checkpoint_format: Literal["native", "nvidia"] = setting(
         "native",
         "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
     )
+    bottom_features_ordered: bool = setting(
+        False,
+        "Write --checkpoint_format nvidia for NVIDIA's runs on several devices with this flag, "
+        "else for its runs on one, where the tables come by size; any order is read",
+        resumable=True,
+    )
+    ignore_fingerprint: bool = ignore_fingerprint()
     resume: bool = setting(
         False,
         "Continue the run saved under --save_checkpoint_path, if there is one",
@@ -392,6 +430,7 @@ class RunConfig:
         for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
+        require_below(self, "seed", 2**63)
         require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
@@ -438,6 +477,11 @@ class DlrmConfig:
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
             raise UserError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
+
+    @property
+    def folder_setting(self) -> str:
+        """Name of the setting of the checkpoint folder."""
+        return "save_checkpoint_path"
 
     @property
     def checkpoint_folder(self) -> Path | None:

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from dlrm.config import SECTIONS, DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.check_rows import check_rows
+from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
+from dlrm.data.origin import dataset_origin
 from dlrm.data.sources import load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
@@ -28,12 +31,15 @@ from dlrm.train.evaluate import SplitScores, check_auc, score_split
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
-from recsys.settings import resumable_settings
-from recsys.train.checkpoint import Checkpoint, CheckpointFolder
+from recsys.errors import UserError
+from recsys.settings import fixed_settings
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
+from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState
+from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 logger = logging.getLogger(__name__)
@@ -42,7 +48,9 @@ logger = logging.getLogger(__name__)
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
     """Joins the processes of a run, see `join_processes`."""
     run = config.run
-    return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
+    return join_processes(
+        run.base_device, run.num_threads, process_timeout=run.process_timeout, backend=run.backend
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +62,15 @@ class DlrmRecipe(Generic[LookupsT]):
         machine: device, precision and processes of the run.
         spec: features of the dataset.
         devices: the model on one device, or this rank's shard of it.
+        origin: identity of the dataset, which checkpoints keep.
     """
 
     config: DlrmConfig
     machine: Machine
     spec: FeatureSpec
     devices: Devices[LookupsT]
-    resumable = resumable_settings(SECTIONS)
-    folder_setting = "save_checkpoint_path"
+    origin: Origin
+    fixed = fixed_settings(SECTIONS)
     summary = ()
 
     @classmethod
@@ -79,17 +88,14 @@ class DlrmRecipe(Generic[LookupsT]):
         spec = load_feature_spec(config.data, config.model.num_numerical_features)
         config = resolve(config, machine.device, spec, processes.world_size)
         devices = build_devices(config, spec, machine.device, processes, machine.print_line)
-        return cls(config=config, machine=machine, spec=spec, devices=devices)
+        origin = dataset_origin(config.data, spec, devices.model.embeddings.table_sizes)
+        return cls(config=config, machine=machine, spec=spec, devices=devices, origin=origin)
 
     def check_dataset(self, path: Path) -> None:
-        """Refuses a checkpoint with other table sizes than the dataset."""
-        data = self.config.data
-        check_dataset(
-            path,
-            [feature.name for feature in self.spec.categorical],
-            self.devices.model.embeddings.table_sizes,
-            data.dataset or data.dataset_type,
-        )
+        """Refuses a checkpoint that was trained on another dataset."""
+        data, ignore = self.config.data, self.config.run.ignore_fingerprint
+        dataset = data.dataset or data.dataset_type
+        check_dataset(path, self.origin, dataset, ignore_fingerprint=ignore)
 
     def load_weights(self, path: Path) -> None:
         """Loads the weights of a checkpoint into the model."""
@@ -97,13 +103,52 @@ class DlrmRecipe(Generic[LookupsT]):
 
     def training(self) -> "DlrmTraining[LookupsT]":
         """Opens the training batches and builds the training step."""
+        folder, layout = self.config.checkpoint_folder, self.config.run.checkpoint_format
+        if layout == "native" and folder and nvidia_checkpoint.is_nvidia_checkpoint(folder):
+            raise UserError(
+                f"`save_checkpoint_path`: {folder} holds a checkpoint in NVIDIA's layout, which "
+                "would be taken for that of this run; name another folder"
+            )
         train_step = self.devices.train_step(self.machine.precision)
         batch_size = self.config.data.batch_size
         source = self.devices.batches(
-            SplitPass(split="train", batch_size=batch_size, train=True, drop_last=True)
+            SplitPass(
+                split="train",
+                batch_size=batch_size,
+                train=True,
+                drop_last=self.config.data.drop_last,
+            )
         )
+        num_rows = self._check_splits(source.num_batches * batch_size)
         _warn_of_endless_warmup(self.config, source.num_batches)
-        return DlrmTraining(self, source, train_step, self.devices.replayed(train_step))
+        step = self.devices.replayed(train_step)
+        return DlrmTraining(self, source, train_step, step, num_rows)
+
+    def _check_splits(self, training_rows: int) -> int:
+        """Refuses splits that training or evaluation could not read to their ends.
+
+        Args:
+            training_rows: rows of an epoch of training.
+
+        Returns:
+            The rows of the training split.
+        """
+        run, data = self.config.run, self.config.data
+        if data.dataset_type == "synthetic_gpu":
+            return data.synthetic_dataset_num_entries
+        if run.max_steps is not None and not data.shuffle_batch_order:
+            training_rows = min(training_rows, run.max_steps * data.batch_size)
+        check = functools.partial(
+            check_rows,
+            self.config,
+            self.spec,
+            processes=self.machine.processes,
+            print_line=self.machine.print_line,
+        )
+        num_rows = check("train", training_rows)
+        if run.test_after <= run.epochs:
+            check(data.eval_split, None)
+        return num_rows
 
     def score(self, split: str | None = None) -> SplitScores:
         """Evaluates the model on a split; None takes `eval_split`."""
@@ -140,8 +185,15 @@ class DlrmRecipe(Generic[LookupsT]):
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
         """Returns calls that each predict a batch of the evaluation split."""
         self.devices.model.eval()
-        wanted = SplitPass(split=self.config.data.eval_split, batch_size=batch_size, drop_last=True)
-        batches = itertools.islice(self.devices.batches(wanted).batches(), DISTINCT_INPUTS)
+        split = self.config.data.eval_split
+        wanted = SplitPass(split=split, batch_size=batch_size, drop_last=True)
+        try:
+            source = self.devices.batches(wanted)
+        except NoBatchError as error:
+            raise UserError(
+                f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows"
+            ) from error
+        batches = itertools.islice(source.batches(), DISTINCT_INPUTS)
         return [functools.partial(self._probabilities, batch) for batch in batches]
 
     def _probabilities(self, batch: Batch[LookupsT]) -> Tensor:
@@ -158,12 +210,14 @@ class DlrmTraining(Generic[LookupsT]):
         source: training batches.
         train_step: the eager training step, which owns the optimizers.
         step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
+        num_rows: rows of the training split.
     """
 
     recipe: DlrmRecipe[LookupsT]
     source: BatchSource[LookupsT]
     train_step: DlrmTrainStep[LookupsT]
     step: TrainStep[Batch[LookupsT]]
+    num_rows: int
     metric = "auc"
 
     @property
@@ -204,8 +258,15 @@ class DlrmTraining(Generic[LookupsT]):
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
         sizes, source = self.recipe.spec.table_sizes, self.source
+        rest = self.num_rows % source.batch_size
+        left_out = (
+            f" (`drop_last` leaves out the last {rest}, {rest / self.num_rows:.1%} of the split)"
+            if rest and self.recipe.config.data.drop_last
+            else ""
+        )
         return (
-            f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch, "
+            f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"
+            f"{left_out}, "
             f"{len(sizes)} tables with {sum(sizes)} rows, on {self.recipe.machine.device.type}; "
             f"evaluating on the {self.recipe.config.data.eval_split} split"
         )
@@ -225,7 +286,8 @@ class DlrmTraining(Generic[LookupsT]):
     def saved(self) -> Iterator[SavedState]:
         """Yields weights, optimizer states and random-generator states to save."""
         recipe = self.recipe
-        yield saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
+        state = saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
+        yield dataclasses.replace(state, values=recipe.origin.values())
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restores the state of a checkpoint."""
@@ -259,9 +321,9 @@ class NvidiaLayout:
 
     recipe: DlrmRecipe[Any]
 
-    def check_destination(self, folder: Path) -> None:
-        """Refuses a folder with files of anything else."""
-        nvidia_checkpoint.check_destination(folder)
+    def check_unused(self, folder: Path) -> None:
+        """Refuses a folder with files."""
+        nvidia_checkpoint.check_unused(folder)
 
     def save(self, folder: Path, state: LoopState, is_best: bool) -> None:
         """Saves the best checkpoint; the layout keeps only one."""
@@ -272,8 +334,9 @@ class NvidiaLayout:
             self.recipe.devices.model,
             state.epoch,
             state.step,
-            self.recipe.config.to_dict(),
+            self.recipe.config.to_dict() | self.recipe.origin.values(),
             self.recipe.machine.processes,
+            bottom_features_ordered=self.recipe.config.run.bottom_features_ordered,
         )
 
 

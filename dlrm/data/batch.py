@@ -110,3 +110,10 @@ class NarrowBatch:
             else:
                 wide[list(features)] = ids.to(torch.int64)
         return Batch(self.numerical, wide.t(), self.label.to(torch.float32))
+
+
+def mixed_seed(seed: int, *numbers: int) -> int:
+    """Mixes the seed of a run with numbers, such as the epoch's."""
+    for number in numbers:
+        seed = seed * 1_000_003 + number
+    return seed if -(2**63) <= seed < 2**63 else seed % 2**63  # what a generator takes

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dlrm.data.batch import Batch, NarrowBatch
+from dlrm.data.batch import Batch, NarrowBatch, mixed_seed
 from dlrm.data.sources import RowSource, StreamedRows
 from recsys.data.click_columns import ClickColumns
 from recsys.errors import UserError
@@ -78,7 +78,7 @@ class BatchLoader:
         """Yields (first row, row after the last) of each batch."""
         order = list(range(self.num_batches))
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
             order = torch.randperm(self.num_batches, generator=generator).tolist()
         for index in order[start:]:
             first = index * self.batch_size
@@ -118,14 +118,20 @@ def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float
     return whole if subset is None else int(whole * subset)
 
 
+class NoBatchError(UserError):
+    """A split has fewer rows than a batch."""
+
+
 def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: float | None) -> None:
     """Refuses an epoch without batches.
 
     Raises:
         UserError: there is none.
     """
+    if num_rows == 0:
+        raise UserError("a split of the dataset has no rows; prepare the dataset again")
     if num_batches == 0:
-        raise UserError(
+        raise NoBatchError(
             f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "
             f"rows{'' if subset is None else f' x `dataset_subset` {subset}'}; "
             "use a smaller one"

@@ -29,6 +29,11 @@ class RowSource(Protocol):
         """Rows of the split."""
         ...
 
+    @property
+    def files(self) -> Sequence[Path]:
+        """Files of the split."""
+        ...
+
     def read(self, start: int, stop: int) -> ClickColumns:
         """Reads rows [start, stop); several threads may call it."""
         ...
@@ -62,6 +67,7 @@ class ParquetRows:
         self._lock = threading.Lock()
         self.spec = reader.spec
         self.num_rows = reader.num_rows
+        self.files = reader.paths
 
     def stream(self, start: int) -> Iterator[ClickColumns]:
         """Yields the rows from number `start` on, by row group."""
@@ -100,6 +106,9 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
     Raises:
         DatasetError: the folder or the spec is missing or malformed.
     """
+    if config.is_synthetic and config.synthetic_dataset_use_feature_spec:
+        real = _stored_spec(config, Path(config.dataset or ""), num_numerical)
+        return FeatureSpec.criteo(real.table_sizes, len(real.numerical))
     if config.is_synthetic:
         return FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
     root = dataset_root(config)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
-from dlrm.data.batch import Batch
+from dlrm.data.batch import Batch, mixed_seed
+from dlrm.data.sources import load_feature_spec
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest, fingerprint
@@ -87,7 +88,7 @@ class SyntheticBatches:
         """Yields an epoch's batches from number `start` on."""
         generator = torch.Generator(self.device)
         for index in range(start, self.num_batches):
-            generator.manual_seed((self.seed * 1_000_003 + epoch) * 1_000_003 + index)
+            generator.manual_seed(mixed_seed(self.seed, epoch, index))
             rows = min(self.batch_size, self.num_rows - index * self.batch_size)
             yield self._make(rows, generator)
 
@@ -166,9 +167,7 @@ def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], Non
     print_line(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
     write_synthetic_dataset(
         root,
-        FeatureSpec.criteo(
-            config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
-        ),
+        load_feature_spec(config.data, config.model.num_numerical_features),
         config.data.synthetic_dataset_num_entries,
         config.data.synthetic_distribution,
         config.run.seed,

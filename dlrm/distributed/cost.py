@@ -7,7 +7,6 @@ measured one can replace it.
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +16,9 @@ import torch
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement
+from dlrm.model.memory import weight_bytes
 from recsys.data.feature_spec import index_dtype
+from recsys.resources import memory_limits
 from recsys.train.processes import Processes
 
 GIB = 2**30
@@ -239,7 +240,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
         top_mlp_sizes=model.top_mlp_sizes,
         embedding_dim=model.embedding_dim,
         global_batch=config.data.batch_size,
-        weight_bytes=2 if model.embedding_storage == "bfloat16" else 4,
+        weight_bytes=weight_bytes(model),
         state_bytes_per_row=rule.state_bytes_per_row(model.embedding_dim),
         wire_bytes=2 if config.precision.amp else 4,
     )
@@ -247,17 +248,18 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
 
 def machine_here(processes: Processes, device: torch.device) -> Machine:
     """Describes the devices of this run, with typical rates."""
-    per_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(processes.world_size)))
+    per_node = processes.on_this_machine
     if device.type == "cuda":
         memory = float(torch.cuda.get_device_properties(device).total_memory)
         rates = {"memory": 2e12, "node": 300e9, "network": 40e9, "flop": 2e14, "latency": 2e-5}
     else:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / per_node
+        memory = memory_limits()[0].available / per_node
         rates = {"memory": 1e10, "node": 2e9, "network": 1e9, "flop": 5e10, "latency": 2e-4}
     return Machine(
         world_size=processes.world_size,
         ranks_per_node=per_node,
-        memory_bytes=memory,
+        # All plan for the same memory: it may differ between machines, the plan must not.
+        memory_bytes=min(processes.gather_values(memory)),
         memory_bytes_per_s=rates["memory"],
         node_bytes_per_s=rates["node"],
         network_bytes_per_s=rates["network"],

@@ -10,10 +10,13 @@ import torch.distributed as dist
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.distributed.cost import machine_here, predict, workload_of
 from dlrm.distributed.embedding import ShardedEmbeddings
-from dlrm.distributed.exchange import ExchangedLookups
+from dlrm.distributed.exchange import ExchangedLookups, sharded_features
 from dlrm.distributed.placement import Placement
 from dlrm.distributed.planner import PlannedPlacement, describe, plan
+from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import DlrmNetwork
+from recsys.data.feature_spec import FeatureSpec
+from recsys.train.memory import require_memory
 from recsys.train.processes import Processes
 
 
@@ -50,12 +53,13 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         for table in self.sharded.replicated.stored_tables():
             for tensor in (table.values, table.low):
                 if tensor is not None:
-                    dist.broadcast(tensor, 0)
+                    # As bytes: neither gloo nor NCCL knows the int16 of planar tables.
+                    dist.broadcast(tensor.view(torch.uint8), 0)
 
 
 def build_distributed(
     config: DlrmConfig,
-    table_sizes: Sequence[int],
+    spec: FeatureSpec,
     processes: Processes,
     device: torch.device,
     print_line: Callable[[str], None],
@@ -66,20 +70,28 @@ def build_distributed(
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
+        OutOfMemoryError: the model does not fit in memory.
     """
-    if config.model.max_table_size is not None:
-        table_sizes = [min(n, config.model.max_table_size) for n in table_sizes]
+    table_sizes = config.model.capped(spec.table_sizes)
     machine, workload = machine_here(processes, device), workload_of(config, table_sizes)
     if config.run.placement is not None:
         path = Path(config.run.placement)
         placement = Placement.load(path, table_sizes, processes.world_size)
         planned = PlannedPlacement(placement, predict(placement, workload, machine))
     else:
-        # Rank 0's plan: memory may differ between machines, the plan must not.
-        planned = processes.gather_values(plan(workload, machine))[0]
+        planned = plan(workload, machine)
     for line in describe(planned, workload):
         print_line(line)
+    names = [feature.name for feature in spec.categorical]
+    rows = _rows_here(planned.placement, processes.rank, names)
+    require_memory(trained_memory(config, rows, len(names)), device, processes)
     torch.manual_seed(config.run.seed + processes.rank)
     model = DistributedDlrm(config.model, planned.placement, processes.rank)
     model.broadcast_replicated()
     return model
+
+
+def _rows_here(placement: Placement, rank: int, names: Sequence[str]) -> TableRows:
+    own = {names[i]: placement.local_rows(i, rank) for i in sharded_features(placement, rank)}
+    copies = {names[i]: placement.tables[i].rows for i in placement.of_kind("replicate")}
+    return TableRows(own, copies)

@@ -2,6 +2,7 @@
 """The placement of tables on ranks, and its JSON file."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.errors import UserError
+from recsys.settings import checked
 
 FORMAT = "recsys-recipes placement"
 FORMAT_VERSION = 1
 
 PlacementKind = Literal["replicate", "whole", "rows"]
+_TABLE_KEYS = {"rows", "kind", "rank"}
 KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
 
 
@@ -148,11 +151,12 @@ class Placement:
                 f"{FORMAT_VERSION}"
             )
         try:
-            tables = tuple(TablePlacement(**table) for table in values["tables"])
-            placement = cls(values["world_size"], tables)
-        except (KeyError, TypeError) as error:
-            raise PlacementError(f"{path}: a key is missing or unknown: {error}") from error
-        except PlacementError as error:
+            world = checked("world_size", int, values.get("world_size"))
+            tables = values.get("tables")
+            if not isinstance(tables, list):
+                raise PlacementError(f"tables must be a list, got {tables!r}")
+            placement = cls(world, tuple(itertools.starmap(_read_table, enumerate(tables))))
+        except UserError as error:
             raise PlacementError(f"{path}: {error}") from error
         if placement.world_size != world_size:
             raise PlacementError(
@@ -168,3 +172,22 @@ class Placement:
             ] or [f"{len(sizes)} tables, the model has {len(table_sizes)}"]
             raise PlacementError(f"{path}: was made for other tables: {', '.join(differing[:5])}")
         return placement
+
+
+def _read_table(number: int, values: Any) -> TablePlacement:
+    """Builds a table's placement from its JSON value.
+
+    Raises:
+        UserError: a key is missing or unknown, or a value is of another type.
+    """
+    name = f"table {number}"
+    if not isinstance(values, dict) or not {"rows", "kind"} <= values.keys() <= _TABLE_KEYS:
+        raise PlacementError(
+            f"{name}: must have the keys rows, kind and maybe rank, got {values!r}"
+        )
+    rank = values.get("rank")
+    return TablePlacement(
+        checked(f"{name}: rows", int, values["rows"]),
+        checked(f"{name}: kind", str, values["kind"]),
+        None if rank is None else checked(f"{name}: rank", int, rank),
+    )

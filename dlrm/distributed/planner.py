@@ -96,15 +96,19 @@ def _try(
 
 
 def _too_large(workload: Workload, machine: Machine) -> str:
-    needed = sum(workload.table_bytes(rows) for rows in workload.table_sizes)
+    sizes = {f"table {i}": workload.table_bytes(n) for i, n in enumerate(workload.table_sizes)}
+    needed = sum(sizes.values())
     devices = int(-(-needed // machine.table_bytes))
+    largest = sorted(sizes.items(), key=lambda table: -table[1])[:3]
+    named = ", ".join(f"{name} {size / GIB:,.1f} GiB" for name, size in largest)
     return (
-        f"the tables need {needed / GIB:,.1f} GiB with the state of their optimizer, "
+        f"the tables need {needed / GIB:,.1f} GiB with the state of their optimizer "
+        f"(the largest: {named}), "
         f"{machine.world_size} x {machine.memory_bytes / GIB:,.1f} GiB leave "
         f"{machine.world_size * machine.table_bytes / GIB:,.1f} GiB for them: take at least "
         f"{devices} such devices, or make the tables smaller (`max_table_size` with "
-        "`hash_indices`, `embedding_storage` bfloat16, a higher `frequency_limit` when the dataset "
-        "is prepared)"
+        "`hash_indices`, `embedding_storage` bfloat16, `embedding_optimizer` sgd, which keeps "
+        "no state, a higher `frequency_limit` when the dataset is prepared)"
     )
 
 

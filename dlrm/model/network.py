@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dlrm.config import ModelConfig
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.interaction import build_interaction
-from dlrm.nn.mlp import ApexMlp, Mlp
+from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
 
 
 class DlrmNetwork(nn.Module, Generic[LookupsT]):
@@ -29,8 +29,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         build_tables: Callable[[Sequence[int]], Embeddings[LookupsT]],
     ) -> None:
         super().__init__()
-        if config.max_table_size is not None:
-            table_sizes = [min(n, config.max_table_size) for n in table_sizes]
+        table_sizes = config.capped(table_sizes)
         self.num_numerical_features = config.num_numerical_features
         # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
         self.bottom_mlp = Mlp(
@@ -57,7 +56,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
                 self.top_mlp.linears[0].weight[:, -self.interaction.num_padding :] = 0
         self._run_bottom: nn.Module = self.bottom_mlp
         self._run_top: nn.Module = self.top_mlp
-        if config.optimized_mlp:
+        if config.optimized_mlp and has_apex():
             self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
 
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes checkpoints in the layout of NVIDIA's DLRM.
 
-    bottom_model.embeddings.{i}.bin      raw little-endian float32, row-major
-    bottom_model.embeddings.{i}.meta.pt  {"shape": (rows, dim)}
+    bottom_model.embeddings.{i}.bin  raw little-endian float32, row-major
+    embeddings.{i}.meta.pt           {"shape": (rows, dim)}
     bottom_model.mlp.pt, top_model.mlp.pt  {"weights": [...], "biases": [...]} float32
-    top_model.out.pt                     state dict of the last layer of the top MLP
-    metadata.pt                          {"data": {...}, "config": {...}}
+    top_model.out.pt                 state dict of the last layer of the top MLP
+    metadata.pt                      {"data": {...}, "config": {...}}
 
-NVIDIA's DLRM has the last layer of the top MLP in a module of its own (`out`). Pickles are read
-with `weights_only`, so a file cannot run code.
+NVIDIA's DLRM has the last layer of the top MLP in a module of its own (`out`), and passes the
+tables to the interaction as they lie on its devices: on one by decreasing size, on several device
+by device, or by number with its `--bottom_features_ordered`. The first weights of the top MLP are
+stored for that order, which metadata.pt tells. Its keys may begin with `module.`. Pickles are read
+with `weights_only`, so a file cannot run code. docs/migrating_from_nvidia.md names the sources.
 """
 
 import pickle
-import re
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dlrm.config import ModelConfig
 from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
-from recsys.train.checkpoint import CheckpointError, replace_folder
+from dlrm.nn.interaction import CatInteraction
+from recsys.train.checkpoint import CheckpointError, stored_settings
 from recsys.train.processes import ALONE, Processes
+from recsys.train.saving.run_folder import LOCK_FILE
+from recsys.train.saving.write import Saving
 
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"
-_OURS = re.compile(
-    r"bottom_model\.embeddings\.\d+\.(bin|meta\.pt)|"
-    r"(bottom_model\.mlp|top_model\.mlp|top_model\.out|metadata)\.pt"
-)
+_UNFINISHED = ".unfinished"
 
 
 def is_nvidia_checkpoint(path: Path) -> bool:
@@ -48,8 +50,10 @@ def save(
     step: int,
     config: Mapping[str, Any],
     processes: Processes = ALONE,
+    *,
+    bottom_features_ordered: bool = False,
 ) -> None:
-    """Writes a model's weights; the folder appears when it is complete.
+    """Writes a model's weights; a checkpoint is there when it is complete.
 
     All processes must call it and reach the folder: each writes its table-wise tables, and some
     blocks of rows of the row-wise ones.
@@ -61,42 +65,66 @@ def save(
         step: completed steps.
         config: settings, stored in metadata.pt.
         processes: all ranks of the run.
+        bottom_features_ordered: store the top MLP for tables by number, as NVIDIA's runs on
+            several devices with this flag load it, else by size, as its runs on one device do.
 
     Raises:
-        CheckpointError: the layout cannot hold the model, or the folder holds other files.
+        CheckpointError: the layout cannot hold the model, or it cannot be written, as on a full
+            disk; nothing is left of it then.
     """
     if any(True for _ in model.interaction.parameters()):
         raise CheckpointError(
             "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` dcnv2"
         )
-    check_destination(path)
     sizes, dim = model.embeddings.table_sizes, model.embeddings.embedding_dim
-    temporary = path.with_name(path.name + ".tmp")
-    processes.barrier()  # all ranks have checked the folder before it changes
-    if processes.is_first:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        for i, size in enumerate(sizes):
-            torch.save({"shape": (size, dim)}, temporary / _table(i, "meta.pt"))
-            (temporary / _table(i, "bin")).touch()
-    processes.barrier()
-    for i, first_row, rows in _rows_to_write(model, processes.rank):
-        with (temporary / _table(i, "bin")).open("r+b") as file:
-            file.seek(first_row * dim * 4)
-            file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
-    if processes.is_first:
-        torch.save(_mlp_dict(model.bottom_mlp.linears), temporary / _BOTTOM_MLP)
-        torch.save(_mlp_dict(model.top_mlp.linears[:-1]), temporary / _TOP_MLP)
-        out = model.top_mlp.linears[-1]
-        torch.save({"weight": _host(out.weight), "bias": _host(out.bias)}, temporary / _TOP_OUT)
-        # The placement is not stored: any number of devices can load the checkpoint.
-        data = {"device_mapping": {"embedding": [list(range(len(sizes)))], "bottom_mlp": 0}}
-        data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
-        torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
-    processes.barrier()
-    if processes.is_first:
-        replace_folder(path, temporary)
-    processes.barrier()
+    # Inside the folder, which may be a mount point or the current one: neither can be renamed.
+    temporary = path / _UNFINISHED
+    saving = Saving(path, temporary, processes, 4 * dim * sum(sizes) if processes.is_first else 0)
+
+    def begin() -> None:
+        saving.make_folder()
+        if processes.is_first:
+            for i, size in enumerate(sizes):
+                torch.save({"shape": (size, dim)}, temporary / f"embeddings.{i}.meta.pt")
+                (temporary / _table(i)).touch()
+
+    def write() -> None:
+        for i, first_row, rows in _rows_to_write(model, processes.rank):
+            with (temporary / _table(i)).open("r+b") as file:
+                file.seek(first_row * dim * 4)
+                file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
+        if processes.is_first:
+            order = list(range(len(sizes)))
+            if not bottom_features_ordered:
+                order.sort(key=lambda table: -sizes[table])
+            _write_mlps(temporary, model, order)
+            # The placement is not stored: any number of devices can load the checkpoint.
+            data = {"device_mapping": {"embedding": [order], "bottom_mlp": 0}}
+            data |= {"epoch": epoch, "step": step}  # type: ignore[dict-item]
+            torch.save({"data": data, "config": dict(config)}, temporary / _METADATA)
+
+    saving.all_write(begin)
+    saving.all_write(write)
+    saving.all_write(lambda: _replace_files(path, temporary) if processes.is_first else None)
+
+
+def _write_mlps(folder: Path, model: DlrmNetwork[LookupsT], order: Sequence[int]) -> None:
+    torch.save(_mlp_dict(model.bottom_mlp.linears), folder / _BOTTOM_MLP)
+    top = _mlp_dict(model.top_mlp.linears)
+    first = top["weights"][0].clone()
+    top["weights"][0][:, _columns(model, order)] = first
+    out = {"weight": top["weights"].pop(), "bias": top["biases"].pop()}
+    torch.save(top, folder / _TOP_MLP)
+    torch.save(out, folder / _TOP_OUT)
+
+
+def _replace_files(path: Path, new: Path) -> None:
+    """Moves complete files into the folder, the bottom MLP's last."""
+    names = sorted(file.name for file in new.iterdir() if file.name != _BOTTOM_MLP)
+    (path / _BOTTOM_MLP).unlink(missing_ok=True)
+    for name in (*names, _BOTTOM_MLP):
+        (new / name).replace(path / name)
+    new.rmdir()
 
 
 def _rows_to_write(model: DlrmNetwork[LookupsT], rank: int) -> Iterator[tuple[int, int, Tensor]]:
@@ -122,19 +150,70 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
         load_table(embeddings, i, _read_table(path, i, (rows, embeddings.embedding_dim)))
     _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
     _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
-    out = _read_pickle(path / _TOP_OUT)
-    _copy(path / _TOP_OUT, "weight", out.get("weight"), model.top_mlp.linears[-1].weight)
-    _copy(path / _TOP_OUT, "bias", out.get("bias"), model.top_mlp.linears[-1].bias)
+    out, last = _read_pickle(path / _TOP_OUT), model.top_mlp.linears[-1]
+    _copy(path / _TOP_OUT, "weight", out.get("weight"), last.weight)
+    _copy(path / _TOP_OUT, "bias", out.get("bias"), last.bias)
+    first = model.top_mlp.linears[0].weight
+    first.copy_(first[:, _columns(model, _stored_order(path, len(embeddings.table_sizes)))])
+
+
+def _stored_order(path: Path, num_tables: int) -> list[int]:
+    """Reads the order in which the tables reach the stored top MLP."""
+    data, config = read_metadata(path)
+    try:
+        devices = [list(tables) for tables in data["device_mapping"]["embedding"]]
+    except (KeyError, TypeError):
+        devices = []
+    order = [table for tables in devices for table in tables if type(table) is int]
+    if sorted(order) != list(range(num_tables)):
+        raise CheckpointError(
+            f"{path / _METADATA}: its device_mapping does not hold each of {num_tables} tables once"
+        )
+    return sorted(order) if len(devices) > 1 and config.get("bottom_features_ordered") else order
+
+
+def _columns(model: DlrmNetwork[LookupsT], order: Sequence[int]) -> Tensor:
+    """Returns the interaction columns of a given order of the tables."""
+    dim, columns = model.embeddings.embedding_dim, torch.arange(model.interaction.out_features)
+    vectors = [0, *(1 + order.index(table) for table in range(len(order)))]
+    if isinstance(model.interaction, CatInteraction):
+        return columns.view(-1, dim)[vectors].flatten()
+    i, j = torch.tril_indices(len(vectors), len(vectors), -1)
+    products = columns[dim : dim + len(i)]
+    number = torch.zeros(len(vectors), len(vectors), dtype=torch.int64)
+    number[i, j] = number[j, i] = products
+    return torch.cat([columns[:dim], number[vectors][:, vectors][i, j], columns[dim + len(i) :]])
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], int]:
+    """Reads (settings of the model, completed steps) from metadata.pt.
+
+    Raises:
+        UserError: metadata.pt is missing, damaged, or a setting is of another type.
+    """
+    data, config = read_metadata(path)
+    if config.get("embedding_type") == "custom_cuda":  # NVIDIA's name for its choice of two
+        del config["embedding_type"]
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in config.items()}
+    settings = stored_settings(path / _METADATA, plain, ModelConfig)
+    weights = _read_mlp(path / _BOTTOM_MLP)["weights"]
+    if "num_numerical_features" not in settings and weights:
+        settings["num_numerical_features"] = weights[0].shape[1]  # NVIDIA's dataset has it
+    step = data.get("step")
+    return settings, step if type(step) is int else 0
 
 
 def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads (epoch and step, settings) of the run from metadata.pt.
+    """Reads (position and placement, settings) of the run from metadata.pt.
 
     Raises:
         CheckpointError: metadata.pt is missing or damaged.
     """
     stored = _read_pickle(path / _METADATA)
-    return dict(stored.get("data", {})), dict(stored.get("config", {}))
+    data, config = stored.get("data", {}), stored.get("config", {})
+    if not isinstance(data, dict) or not isinstance(config, dict):
+        raise CheckpointError(f"{path / _METADATA}: data and config must be dicts")
+    return data, dict(config)
 
 
 def table_sizes(path: Path) -> tuple[int, ...]:
@@ -143,30 +222,28 @@ def table_sizes(path: Path) -> tuple[int, ...]:
     Raises:
         CheckpointError: a file is damaged.
     """
-    count = len(list(path.glob(_table("*", "meta.pt"))))
+    count = len(list(path.glob(_table("*"))))
     return tuple(_stored_shape(path, i)[0] for i in range(count))
 
 
-def check_destination(path: Path) -> None:
-    """Refuses to replace anything but a checkpoint of this layout.
+def check_unused(path: Path) -> None:
+    """Refuses a folder that holds anything, such as an earlier checkpoint.
 
     Raises:
-        CheckpointError: the folder holds other files, or is no folder.
+        CheckpointError: the folder holds files, or is no folder.
     """
-    if not path.exists():
-        return
-    others = (
-        [p.name for p in path.iterdir() if not _OURS.fullmatch(p.name)] if path.is_dir() else []
-    )
-    if others or not path.is_dir():
+    own = (LOCK_FILE, _UNFINISHED)
+    others = sorted(p.name for p in path.iterdir() if p.name not in own) if path.is_dir() else []
+    if others:
+        holds = "a checkpoint already" if is_nvidia_checkpoint(path) else others[0]
         raise CheckpointError(
-            f"{path}: holds {others[0] if others else 'a file'}, which is no part of a checkpoint "
-            "in NVIDIA's layout; name a folder of its own with `save_checkpoint_path`"
+            f"`save_checkpoint_path`: {path} holds {holds}; NVIDIA's layout takes a folder of its "
+            "own: name another one, or remove it"
         )
 
 
-def _table(index: int | str, suffix: str) -> str:
-    return f"bottom_model.embeddings.{index}.{suffix}"
+def _table(index: int | str) -> str:
+    return f"bottom_model.embeddings.{index}.bin"
 
 
 def _host(tensor: Tensor) -> Tensor:
@@ -189,19 +266,22 @@ def _read_pickle(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not readable as tensors: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a dict, got {type(value).__name__}")
-    return value
+    return {str(key).removeprefix("module."): entry for key, entry in value.items()}
 
 
 def _stored_shape(path: Path, index: int) -> tuple[int, ...]:
-    meta = path / _table(index, "meta.pt")
-    shape = tuple(_read_pickle(meta).get("shape", ()))
-    if len(shape) != 2:
-        raise CheckpointError(f"{meta}: expected a shape of two numbers, got {list(shape)}")
+    meta = path / f"embeddings.{index}.meta.pt"
+    if not meta.is_file():
+        earlier = path / f"bottom_model.{meta.name}"  # as this project wrote it before
+        meta = earlier if earlier.is_file() else meta
+    shape = _read_pickle(meta).get("shape")
+    if not isinstance(shape, tuple) or len(shape) != 2:
+        raise CheckpointError(f"{meta}: expected a shape of two numbers, got {shape!r}")
     return shape
 
 
 def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
-    file = path / _table(index, "bin")
+    file = path / _table(index)
     shape = _stored_shape(path, index)
     if shape != expected:
         raise CheckpointError(
@@ -218,9 +298,17 @@ def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
     return torch.from_numpy(np.memmap(file, dtype="<f4", mode="c", shape=shape))
 
 
-def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
+def _read_mlp(path: Path) -> dict[str, list[Tensor]]:
     stored = _read_pickle(path)
-    weights, biases = stored.get("weights", []), stored.get("biases", [])
+    layers = {name: stored.get(name) for name in ("weights", "biases")}
+    for name, tensors in layers.items():
+        if not isinstance(tensors, list):
+            raise CheckpointError(f"{path}: {name}: expected a list of tensors, got {tensors!r}")
+    return layers  # type: ignore[return-value]
+
+
+def _load_mlp(path: Path, linears: list[nn.Linear]) -> None:
+    weights, biases = _read_mlp(path).values()
     if len(weights) != len(linears) or len(biases) != len(linears):
         raise CheckpointError(
             f"{path}: {len(weights)} weights and {len(biases)} biases, the model has "

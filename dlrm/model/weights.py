@@ -7,7 +7,7 @@ placement of the tables.
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from torch import Tensor
 
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
+from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import Checkpoint, CheckpointError, RowShard, read_checkpoint
+from recsys.train.memory import require_memory
 from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
@@ -83,14 +85,14 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
         load_table(embeddings, i, stored[_WEIGHT])
 
 
-def model_settings(path: Path) -> dict[str, Any] | None:
-    """Reads the settings of a checkpoint; None for NVIDIA's layout.
+def model_settings(path: Path) -> dict[str, Any]:
+    """Reads the model's settings of a checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint.
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        return None
+        return nvidia_checkpoint.read_settings(path)[0]
     return read_checkpoint(path).settings(ModelConfig)
 
 
@@ -115,7 +117,11 @@ class StoredModel:
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
+            OutOfMemoryError: it does not fit in memory.
         """
+        names = [f"table {i}" for i in range(len(self.table_sizes))]
+        rows = TableRows.of_model(self.config, names, self.table_sizes)
+        require_memory(loaded_memory(self.config, rows, len(names)))
         model = Dlrm(self.config, self.table_sizes)
         load_weights(self.path, model)
         return model.eval()
@@ -134,33 +140,42 @@ def stored_table_sizes(path: Path) -> tuple[int, ...]:
     return tuple(checkpoint.shape_of(table_group(i), _WEIGHT)[0] for i in range(count))
 
 
-def check_dataset(
-    path: Path, names: Sequence[str], table_sizes: Sequence[int], dataset: str
-) -> None:
-    """Refuses a checkpoint trained on a dataset with other table sizes.
+def check_dataset(path: Path, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
+    """Refuses a checkpoint trained on another dataset; see `check_same_dataset`.
 
     Args:
         path: checkpoint, as for `describe_model`.
-        names: names of the dataset's categorical features.
-        table_sizes: rows of the table that each feature needs.
+        now: dataset to use it with, see `dlrm.data.origin`.
         dataset: name of the dataset, for the error message.
+        ignore_fingerprint: compare the sizes of the tables alone.
 
     Raises:
-        CheckpointError: the sizes differ, or the checkpoint is missing or damaged.
+        CheckpointError: the datasets differ, or the checkpoint is missing or damaged.
     """
+    stored = stored_table_sizes(path)
+    if len(stored) == len(now.sizes):
+        sizes = dict(zip(now.sizes, stored, strict=True))
+    else:
+        sizes = {"categorical features": len(stored)}
+        now = Origin({"categorical features": len(now.sizes)})
     check_same_dataset(
         path,
-        Origin(_sizes(names, stored_table_sizes(path))),
-        Origin(_sizes(names, table_sizes)),
+        Origin.of_checkpoint(sizes, stored_values(path)),
+        now,
         dataset,
         "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
+        ignore_fingerprint=ignore_fingerprint,
     )
 
 
-def _sizes(names: Sequence[str], table_sizes: Sequence[int]) -> dict[str, int]:
-    if len(names) != len(table_sizes):
-        return {"categorical features": len(table_sizes)}
-    return {f"rows of {name}": rows for name, rows in zip(names, table_sizes, strict=True)}
+def stored_values(path: Path) -> Mapping[str, Any]:
+    """Reads the plain values beside the weights; none of NVIDIA's own checkpoints."""
+    if not nvidia_checkpoint.is_nvidia_checkpoint(path):
+        return read_checkpoint(path).state
+    try:
+        return nvidia_checkpoint.read_metadata(path)[1]
+    except CheckpointError:
+        return {}
 
 
 def describe_model(path: Path) -> StoredModel:
@@ -173,9 +188,8 @@ def describe_model(path: Path) -> StoredModel:
         CheckpointError: the checkpoint is missing, damaged or of another model.
     """
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        data, settings = nvidia_checkpoint.read_metadata(path)
-        config = _model_config(path, settings)
-        step, folder = int(data.get("step", 0)), path
+        settings, step = nvidia_checkpoint.read_settings(path)
+        config, folder = _model_config(path, settings), path
     else:
         checkpoint = read_checkpoint(path)
         config = _model_config(checkpoint.path, checkpoint.settings(ModelConfig))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of the DLRM programs: a flag per setting, presets and aliases."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ _HEAD_ALIASES = {
     "Adam_MLP_optimizer": ("mlp_optimizer", "adam"),
 }
 """Flag of NVIDIA's later versions -> the setting it stands for, and its value."""
+
+_THEIR_VALUES = {
+    "dataset_type": {"parametric": "split"},
+    "embedding_type": {"custom_cuda": "joint_fused"},
+    "auc_device": {"GPU": "cuda", "CPU": "cpu"},
+}
+"""Flag -> value of NVIDIA's later versions -> ours."""
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
@@ -47,6 +55,28 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
             flag_values=flag_values,
             module_name="Aliases",
         )
+    flags.DEFINE_integer(
+        "synthetic_dataset_numerical_features",
+        None,
+        "The same as --num_numerical_features, for synthetic data alone",
+        flag_values=flag_values,
+        module_name="Aliases",
+    )
+    for name, theirs in _THEIR_VALUES.items():
+        parser: Any = flag_values[name].parser
+        flag_values[name].parser = _TheirEnum(list(parser.enum_values), theirs)
+
+
+class _TheirEnum(flags.EnumParser):
+    """A parser of choices that takes NVIDIA's names for ours."""
+
+    def __init__(self, choices: list[str], theirs: Mapping[str, str]) -> None:
+        super().__init__(choices)
+        self._theirs = theirs
+
+    def parse(self, argument: str) -> str:
+        """Returns the choice that an argument names."""
+        return super().parse(self._theirs.get(argument, argument))
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
@@ -79,4 +109,14 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
                     raise UserError(f"--{alias} contradicts `{name}` {values[name]}")
             values[name] = value
             explicit.add(name)
+    num_numerical = flag_values["synthetic_dataset_numerical_features"].value
+    if num_numerical is not None and "synthetic" in values["dataset_type"]:
+        name = "num_numerical_features"
+        if name in explicit and values[name] != num_numerical:
+            raise UserError(
+                f"`synthetic_dataset_numerical_features` {num_numerical} contradicts `{name}` "
+                f"{values[name]}"
+            )
+        values[name] = num_numerical
+        explicit.add(name)
     return values, explicit, preset

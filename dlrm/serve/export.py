@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import describe_model, stored_values
 from dlrm.serve import triton_model
 from dlrm.serve.network import build_network, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
@@ -29,6 +29,7 @@ from recsys.serve.signature import (
     Signature,
     dlrm_signature,
 )
+from recsys.train.origin import Origin
 
 _ROWS_PER_REQUEST = 256
 
@@ -49,32 +50,37 @@ class DlrmExport(CheckpointExport):
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
     def __init__(self, path: Path) -> None:
-        self._stored = describe_model(path)
-        self.path = self._stored.path
-        self.step = self._stored.step
-        if not self._stored.table_sizes or not self._stored.config.num_numerical_features:
+        self.stored = describe_model(path)
+        self.path = self.stored.path
+        self.step = self.stored.step
+        if not self.stored.table_sizes or not self.stored.config.num_numerical_features:
             raise UserError(
-                f"{path}: a model with {self._stored.config.num_numerical_features} numerical and "
-                f"{len(self._stored.table_sizes)} categorical features cannot be deployed: Triton "
+                f"{path}: a model with {self.stored.config.num_numerical_features} numerical and "
+                f"{len(self.stored.table_sizes)} categorical features cannot be deployed: Triton "
                 "has no empty tensors"
             )
 
     @functools.cached_property
     def model(self) -> Dlrm:
         """The trained model in evaluation mode, loaded on first use."""
-        return self._stored.load()
+        return self.stored.load()
+
+    @property
+    def origin(self) -> Origin:
+        """The training dataset."""
+        return Origin.of_checkpoint({}, stored_values(self.path))
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""
         return dlrm_signature(
-            self._stored.config.num_numerical_features, len(self._stored.table_sizes)
+            self.stored.config.num_numerical_features, len(self.stored.table_sizes)
         )
 
     def model_values(self) -> dict[str, Any]:
         """Returns the model settings and table sizes for `deployment.json`."""
         return {
-            "config": dataclasses.asdict(self._stored.config),
-            "table_sizes": list(self._stored.table_sizes),
+            "config": dataclasses.asdict(self.stored.config),
+            "table_sizes": list(self.stored.table_sizes),
         }
 
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
@@ -83,7 +89,7 @@ class DlrmExport(CheckpointExport):
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch."""
-        config, sizes = self._stored.config, self._stored.table_sizes
+        config, sizes = self.stored.config, self.stored.table_sizes
         return build_network(config, sizes, weights, out_of_range, portable=True)
 
     def example_requests(
@@ -94,11 +100,11 @@ class DlrmExport(CheckpointExport):
     ) -> list[Arrays]:
         """Draws samples with random features and ids; at most 256 a request."""
         generator = np.random.default_rng(0)
-        sizes = np.array(self._stored.table_sizes)
+        sizes = np.array(self.stored.table_sizes)
         requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
-            shape = (rows, self._stored.config.num_numerical_features)
+            shape = (rows, self.stored.config.num_numerical_features)
             requests.append(
                 {
                     NUMERICAL: generator.normal(size=shape).astype(np.float32),

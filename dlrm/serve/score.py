@@ -12,8 +12,10 @@ from torch import Tensor
 from dlrm.config import DataConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
+from dlrm.data.origin import dataset_origin
 from dlrm.data.sources import load_feature_spec, open_rows
 from dlrm.model.network import Dlrm
+from dlrm.model.weights import StoredModel, check_dataset
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
@@ -38,6 +40,24 @@ class ServedSplit:
     offline: ClickMetrics | None
     largest_difference: float | None
     rows_per_s: float
+
+
+def check_dataset_of(stored: StoredModel, data: DataConfig, *, ignore_fingerprint: bool) -> None:
+    """Refuses another dataset than that of a checkpoint's training.
+
+    Args:
+        stored: the checkpoint.
+        data: dataset to score it with; its ids need only lie inside the tables.
+        ignore_fingerprint: take any dataset with as many features.
+
+    Raises:
+        CheckpointError: the datasets differ.
+        DatasetError: the dataset is missing or damaged.
+    """
+    spec, sizes = load_feature_spec(data, stored.config.num_numerical_features), stored.table_sizes
+    sizes = sizes if len(sizes) == len(spec.categorical) else spec.table_sizes
+    now = dataset_origin(data, spec, sizes)
+    check_dataset(stored.path, now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
 
 
 def read_requests(

@@ -19,11 +19,13 @@ from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, build_distributed
+from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.loop import TrainStep
+from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import Processes
 
@@ -60,7 +62,14 @@ class OneDevice:
 
     @classmethod
     def build(cls, config: DlrmConfig, spec: FeatureSpec, device: torch.device) -> "OneDevice":
-        """Builds the model with random weights."""
+        """Builds the model with random weights.
+
+        Raises:
+            OutOfMemoryError: it does not fit in memory.
+        """
+        names = [feature.name for feature in spec.categorical]
+        rows = TableRows.of_model(config.model, names, spec.table_sizes)
+        require_memory(trained_memory(config, rows, len(names)), device)
         with device:
             return cls(config, spec, device, Dlrm(config.model, spec.table_sizes))
 
@@ -106,9 +115,10 @@ class SeveralDevices:
 
         Raises:
             PlacementError: the tables do not fit, or the file does not fit the run.
+            OutOfMemoryError: the model does not fit in memory.
         """
         with device:
-            model = build_distributed(config, spec.table_sizes, processes, device, print_line)
+            model = build_distributed(config, spec, processes, device, print_line)
         return cls(config, spec, device, model)
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
@@ -153,6 +163,7 @@ def build_devices(
 
     Raises:
         PlacementError: the tables do not fit, or the file does not fit the run.
+        OutOfMemoryError: the model does not fit in memory.
     """
     if processes.world_size == 1:
         return OneDevice.build(config, spec, device)

@@ -2,6 +2,7 @@
 """Evaluates a DLRM on a split."""
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 from recsys.train.timing import synchronize
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ def score_split(
 def check_auc(metrics: ClickMetrics) -> None:
     """Refuses an AUC of a random model after an epoch of training.
 
+    A split too small to tell gets a warning.
+
     Raises:
         DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to tell.
     """
@@ -88,6 +93,14 @@ def check_auc(metrics: ClickMetrics) -> None:
         return
     # Standard error of the AUC of a random score. Source: Hanley and McNeil 1982.
     error = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+    if error >= 0.003 and abs(auc - 0.5) < 2 * error:
+        logger.warning(
+            "AUC %.3f on %d rows is no better than chance (0.5 +- %.3f): train longer, or with "
+            "settings for data of this size (docs/dlrm.md, Training)",
+            auc,
+            metrics.num_rows,
+            2 * error,
+        )
     if math.isnan(auc) or (error < 0.003 and abs(auc - 0.5) < 0.01):
         raise DivergenceError(
             f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "

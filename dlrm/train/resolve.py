@@ -2,7 +2,6 @@
 """Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
-import logging
 from pathlib import Path
 
 import torch
@@ -13,10 +12,7 @@ from dlrm.nn.mlp import has_apex
 from dlrm.train.step import check_graphable
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
-from recsys.train.optimizers.precision import resolve_device
 from recsys.train.recipe import adopt
-
-logger = logging.getLogger(__name__)
 
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that depend on the machine and are not taken from a checkpoint."""
@@ -33,17 +29,15 @@ def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
     if config.run.load_checkpoint_path is None:
         return config
     stored = model_settings(Path(config.run.load_checkpoint_path))
-    if stored is None:
-        return config
     taken = {field.name for field in dataclasses.fields(ModelConfig)} - _CHOSEN_BY_MACHINE
     values = {name: value for name, value in stored.items() if name in taken}
-    return adopt(config, values, "as in the checkpoint")
+    return adopt(config, values)
 
 
 def resolve(
     config: DlrmConfig, device: torch.device, spec: FeatureSpec, world_size: int = 1
 ) -> DlrmConfig:
-    """Adapts the defaults to the machine and the dataset; logs each change.
+    """Adapts the defaults to the machine and the dataset.
 
     Args:
         config: settings as the user gave them.
@@ -72,19 +66,15 @@ def resolve(
         changes["optimized_mlp"] = False
     if config.run.auc_device == "auto":
         changes["auc_device"] = device.type
-    elif config.run.auc_device == "cuda":
-        resolve_device("cuda")
+    elif config.run.auc_device == "cuda" and not torch.cuda.is_available():
+        raise UserError("`auc_device` cuda: this machine has no CUDA device; use auto or cpu")
     if config.run.cuda_graphs:
         check_graphable(config.model.embedding_type, device)
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
         raise UserError("`placement` is for several processes, see dlrm.scripts.dist_main")
-    values = config.to_dict()
-    for name, value in changes.items():
-        if values[name] != value:
-            logger.info("`%s`: %s instead of %s", name, value, values[name])
-    return DlrmConfig.from_dict(values | changes, config.explicit)
+    return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
 
 
 def _check_distributed(config: DlrmConfig) -> None:

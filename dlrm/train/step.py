@@ -173,7 +173,8 @@ class DlrmTrainStep(Generic[LookupsT]):
 class GraphedTrainStep:
     """A step captured in a CUDA graph, replayed in one launch.
 
-    All batches must have the shape of the first one; see `check_graphable`.
+    Shorter batches than the longest, such as the last of an epoch, are not replayed: they take an
+    eager step. See `check_graphable`.
 
     Args:
         step: the step to capture, after three eager steps.
@@ -184,6 +185,7 @@ class GraphedTrainStep:
     def __init__(self, step: DlrmTrainStep[Tensor]) -> None:
         self._step = step
         self._seen = 0
+        self._rows = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch[Tensor] | None = None
         self._loss: Tensor | None = None
@@ -191,6 +193,9 @@ class GraphedTrainStep:
     def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
         """Trains on a batch; returns its scalar loss on the device."""
         self._step.set_lr(lr)
+        self._rows = max(self._rows, len(batch))
+        if len(batch) < self._rows:
+            return self._step.update(batch)
         if self._graph is None:
             self._seen += 1
             if self._seen <= self._WARMUP_STEPS:

@@ -12,10 +12,11 @@ from dlrm.config import (
 from dlrm.model.weights import describe_model, load_weights
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
-from recsys.train.checkpoint import CheckpointError, CheckpointFolder, read_checkpoint
+from recsys.train.checkpoint import CheckpointError, read_checkpoint
 from recsys.train.loop import LoopState
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests.dlrm.ranks import (
     SIZES,
     batch,

@@ -299,3 +299,8 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
     model.train()
     assert not torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
+
+
+def test_a_model_with_default_settings_needs_no_apex():
+    model = Dlrm(ModelConfig(), (5, 7))
+    assert model(torch.zeros(3, 13), torch.zeros(3, 2, dtype=torch.int64)).shape == (3,)

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's checkpoint layout, written here from its description, not by our writer."""
+"""NVIDIA's checkpoint layout, written and read here as its code does, not by our writer.
+
+Followed: dlrm/utils/checkpointing/{model,distributed}.py, dlrm/model/distributed.py and the config
+of dlrm/scripts/main.py in PyTorch/Recommendation/DLRM of NVIDIA's DeepLearningExamples at 729963dd.
+"""
 
 import struct
 
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
+from dlrm.model.weights import describe_model
 from dlrm.nn.embedding import read_tables
+from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError
 
 SIZES = (3, 2)
@@ -19,6 +26,47 @@ BOTTOM = ([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]], [0.5, 0.25])
 HIDDEN_IN = 8  # 2 + 3 dot products = 5, padded to 8
 TOP = ([[float(10 * i + j) / 64 for j in range(HIDDEN_IN)] for i in range(4)], [0.0, 1.0, 2.0, 3.0])
 OUT = ([[1.0, -1.0, 0.5, 0.25]], [0.125])
+
+
+MAPPING = {"bottom_mlp": 0, "embedding": [[0, 1]], "vectors_per_gpu": [3]}
+
+
+def their_config(**changes):
+    return {
+        "mode": "train", "embedding_type": "custom_cuda", "embedding_dim": DIM, "?": False,
+        "bottom_mlp_sizes": [DIM], "top_mlp_sizes": [4, 1], "interaction_op": "dot",
+        "hash_indices": False, "max_table_size": None, "bottom_features_ordered": False,
+        "optimized_mlp": True, "auc_device": "GPU", "dataset_type": "parametric", "verbosity": -1,
+    } | changes  # fmt: skip
+
+
+def their_logits(folder, order, interaction_op, numerical, ids):
+    """Runs the files of a folder as NVIDIA's network does, its tables in the order of a run."""
+
+    def read(name):
+        return torch.load(folder / name, weights_only=True)
+
+    def mlp(name, x):
+        layers = read(name)
+        for weight, bias in zip(layers["weights"], layers["biases"], strict=True):
+            x = linear(x, weight, bias).relu()
+        return x
+
+    bottom = mlp("bottom_model.mlp.pt", numerical)
+    vectors = [bottom]
+    for i in order:
+        rows, dim = read(f"embeddings.{i}.meta.pt")["shape"]
+        raw = (folder / f"bottom_model.embeddings.{i}.bin").read_bytes()
+        table = torch.tensor(struct.unpack(f"<{rows * dim}f", raw)).view(rows, dim)
+        vectors.append(table[ids[:, i]])
+    if interaction_op == "cat":
+        x = torch.cat(vectors, 1)
+    else:
+        pairs = [(vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)]
+        x = torch.cat([bottom, torch.stack(pairs, 1)], 1)
+        x = torch.nn.functional.pad(x, (0, -x.shape[1] % 8))
+    out = read("top_model.out.pt")
+    return linear(mlp("top_model.mlp.pt", x), out["weight"], out["bias"]).squeeze(1)
 
 
 def model(embedding_type="joint_fused"):
@@ -41,7 +89,7 @@ def folder(tmp_path):
         raw = b"".join(struct.pack("<f", v) for v in values)
         assert len(raw) == rows * DIM * 4
         (tmp_path / f"bottom_model.embeddings.{i}.bin").write_bytes(raw)
-        torch.save({"shape": (rows, DIM)}, tmp_path / f"bottom_model.embeddings.{i}.meta.pt")
+        torch.save({"shape": (rows, DIM)}, tmp_path / f"embeddings.{i}.meta.pt")
 
     def layer(weights_and_bias):
         weight, bias = weights_and_bias
@@ -53,8 +101,8 @@ def folder(tmp_path):
         {"weight": torch.tensor(OUT[0]), "bias": torch.tensor(OUT[1])},
         tmp_path / "top_model.out.pt",
     )
-    metadata = {"data": {"epoch": 0, "step": 5}, "config": {"embedding_dim": DIM}}
-    torch.save(metadata, tmp_path / "metadata.pt")
+    data = {"device_mapping": MAPPING, "epoch": 0, "step": 5}
+    torch.save({"data": data, "config": their_config()}, tmp_path / "metadata.pt")
     return tmp_path
 
 
@@ -82,10 +130,96 @@ def test_our_writer_gives_the_same_bytes_and_tensors(folder, tmp_path):
     for i in range(2):
         name = f"bottom_model.embeddings.{i}.bin"
         assert (ours / name).read_bytes() == (folder / name).read_bytes()
+    assert {p.name for p in ours.iterdir()} == {p.name for p in folder.iterdir()} - {"ours"}
     for name in ("bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"):
         a, b = (torch.load(f / name, weights_only=True) for f in (ours, folder))
         assert str(a) == str(b)
     assert torch.load(ours / "metadata.pt", weights_only=True)["data"]["step"] == 5
+
+
+def test_the_model_is_described_by_their_metadata(folder):
+    described = describe_model(folder)
+    config = described.config
+    assert (described.step, described.table_sizes, config.num_numerical_features) == (5, SIZES, 3)
+    assert (config.bottom_mlp_sizes, config.top_mlp_sizes) == ((DIM,), (4, 1))
+    assert config.interaction_op == "dot"
+    assert torch.equal(described.load().top_mlp.linears[0].weight, torch.tensor(TOP[0]))
+
+
+def test_shape_files_of_our_earlier_name_are_read(folder):
+    for i in range(2):
+        (folder / f"embeddings.{i}.meta.pt").rename(folder / f"bottom_model.embeddings.{i}.meta.pt")
+    nvidia_checkpoint.load(folder, model())
+
+
+def test_names_of_a_data_parallel_module_are_read(folder):
+    out = {"module.weight": torch.tensor(OUT[0]), "module.bias": torch.tensor(OUT[1])}
+    torch.save(out, folder / "top_model.out.pt")
+    loaded = model()
+    nvidia_checkpoint.load(folder, loaded)
+    assert loaded.top_mlp.linears[1].weight.tolist() == OUT[0]
+
+
+ORDERS = [
+    (False, [[2, 1, 3, 0]]),  # one device: by size
+    (True, [[0, 1, 2, 3]]),
+]
+
+
+@pytest.mark.parametrize("interaction_op", ["dot", "cat"])
+@pytest.mark.parametrize(("ordered", "mapping"), ORDERS)
+def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
+    tmp_path, interaction_op, ordered, mapping
+):
+    torch.manual_seed(1)
+    config = ModelConfig(
+        num_numerical_features=3,
+        embedding_dim=DIM,
+        bottom_mlp_sizes=(DIM,),
+        top_mlp_sizes=(4, 1),
+        interaction_op=interaction_op,
+        optimized_mlp=False,
+    )
+    sizes = (3, 7, 9, 7)
+    saved = Dlrm(config, sizes)
+    folder = tmp_path / "c"
+    nvidia_checkpoint.save(folder, saved, 1, 7, their_config(interaction_op=interaction_op),
+                           bottom_features_ordered=ordered)  # fmt: skip
+    metadata = torch.load(folder / "metadata.pt", weights_only=True)
+    assert metadata["data"]["device_mapping"]["embedding"] == mapping
+    numerical = torch.randn(20, 3)
+    ids = torch.stack([torch.randint(size, (20,)) for size in sizes], 1)
+    ours = saved(numerical, ids).squeeze(-1)
+    torch.testing.assert_close(
+        their_logits(folder, mapping[0], interaction_op, numerical, ids), ours
+    )
+    assert torch.equal(describe_model(folder).load()(numerical, ids).squeeze(-1), ours)
+    # The same files as written on two devices, where the order is by device or by number.
+    metadata["data"]["device_mapping"]["embedding"] = [mapping[0][:2], mapping[0][2:]]
+    metadata["config"]["bottom_features_ordered"] = ordered
+    torch.save(metadata, folder / "metadata.pt")
+    assert torch.equal(describe_model(folder).load()(numerical, ids).squeeze(-1), ours)
+
+
+@pytest.mark.parametrize("mapping", [None, {"embedding": 3}, {"embedding": [[0], [0]]}, "x"])
+def test_a_checkpoint_without_the_order_of_its_tables_is_refused(folder, mapping):
+    metadata = {"data": {"device_mapping": mapping}, "config": their_config()}
+    torch.save(metadata, folder / "metadata.pt")
+    with pytest.raises(CheckpointError, match="device_mapping"):
+        nvidia_checkpoint.load(folder, model())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"data": 3, "config": {}}, "must be dicts"),
+        ({"data": {}, "config": their_config(embedding_dim="x")}, "embedding_dim must be"),
+    ],
+)
+def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
+    torch.save(metadata, folder / "metadata.pt")
+    with pytest.raises(UserError, match=f"metadata.pt.*{message}"):
+        describe_model(folder)
 
 
 def test_saving_again_replaces_the_checkpoint(tmp_path):
@@ -97,7 +231,7 @@ def test_saving_again_replaces_the_checkpoint(tmp_path):
 DAMAGE = [
     ("bottom_model.embeddings.0.bin", lambda b: b[:-4], "has 20 bytes, expected 24"),
     ("bottom_model.embeddings.1.bin", None, "is missing, expected 16"),
-    ("bottom_model.embeddings.1.meta.pt", None, "is missing from the checkpoint"),
+    ("embeddings.1.meta.pt", None, "is missing from the checkpoint"),
     ("bottom_model.mlp.pt", lambda b: b[:50], "not readable as tensors"),
     ("top_model.out.pt", lambda _: b"", "not readable as tensors"),
     ("top_model.mlp.pt", None, "is missing from the checkpoint"),
@@ -119,7 +253,9 @@ def test_damage_is_named(folder, name, change, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("bottom_model.embeddings.0.meta.pt", {"shape": (4, 2)}, r"table of shape \[4, 2\]"),
+        ("embeddings.0.meta.pt", {"shape": (4, 2)}, r"table of shape \[4, 2\]"),
+        ("embeddings.0.meta.pt", {"shape": 4}, "a shape of two numbers, got 4"),
+        ("bottom_model.mlp.pt", {"weights": 3, "biases": []}, "weights: expected a list"),
         ("bottom_model.mlp.pt", {"weights": [], "biases": []}, "0 weights and 0 biases"),
         (
             "top_model.mlp.pt",

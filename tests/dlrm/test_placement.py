@@ -74,6 +74,28 @@ def test_impossible_placements_are_refused(table, message):
         Placement(2, (TablePlacement(10, "replicate"), table))
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tables": {}}, "tables must be a list, got {}"),
+        ({"tables": [7]}, "table 0: must have the keys rows, kind and maybe rank, got 7"),
+        ({"tables": [{"rows": 7}]}, "table 0: must have the keys rows, kind and maybe rank"),
+        ({"tables": [{"rows": 7.0, "kind": "rows"}]}, "table 0: rows must be an integer, got 7.0"),
+        ({"tables": [{"rows": "7", "kind": "rows"}]}, "table 0: rows must be an integer, got '7'"),
+        ({"tables": [{"rows": 7, "kind": ["rows"]}]}, "table 0: kind must be text"),
+        ({"tables": [{"rows": 7, "kind": "whole", "rank": True}]}, "table 0: rank must be an int"),
+        ({"world_size": "2"}, "world_size must be an integer, got '2'"),
+        ({"world_size": None}, "world_size must be an integer, got None"),
+    ],
+)
+def test_values_of_a_file_of_another_type_are_named(tmp_path, values, message):
+    file = tmp_path / "placement.json"
+    Placement(2, (TablePlacement(7, "rows"),)).save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(PlacementError, match=re.escape(f"placement.json: {message}")):
+        Placement.load(file, (7,), 2)
+
+
 def test_a_file_gives_the_placement_back_and_refuses_another_model(tmp_path):
     file = tmp_path / "placement.json"
     tables = (TablePlacement(7, "replicate"), TablePlacement(90, "whole", 1))
@@ -89,7 +111,7 @@ def test_a_file_gives_the_placement_back_and_refuses_another_model(tmp_path):
     values = json.loads(file.read_text())
     values["tables"][0]["kindd"] = "rows"
     file.write_text(json.dumps(values))
-    with pytest.raises(PlacementError, match=r"placement.json: a key is missing or unknown.*kindd"):
+    with pytest.raises(PlacementError, match=r"placement.json: table 0: must have the keys.*kindd"):
         Placement.load(file, (7, 90, 1000), 2)
     file.write_text("{")
     with pytest.raises(PlacementError, match="not readable as JSON"):

@@ -4,8 +4,10 @@
 import pytest
 import torch
 
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
-from tests.dlrm.conftest import ROWS
+from dlrm.model.weights import describe_model
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
+from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL
 
 DATASET_TYPES = ("split", "memmap", "binary", "parquet")
 
@@ -35,8 +37,8 @@ def test_learns_from_every_dataset_type(program, dataset, dataset_type, capsys):
     assert program.exit_code == 0, capsys.readouterr().err
     assert final(records)["best_auc"] > 0.8
     out = capsys.readouterr().out
-    assert "Epoch:[0/1] [10/46]" in out
-    assert f"Epoch 0 step {ROWS['train'] // 128}. auc 0.8" in out
+    assert "Epoch:[0/1] [10/47]" in out
+    assert "Epoch 0 step 47. auc 0.8" in out
 
 
 def test_every_dataset_type_gives_the_same_model(program, dataset, tmp_path):
@@ -134,14 +136,14 @@ def test_resumed_run_equals_the_uninterrupted_one(
         "--amp",
     )
     program(*common, f"--save_checkpoint_path={tmp_path / 'whole'}")
-    for stop in (13, 46, 60):
+    for stop in (13, 47, 60):
         program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", f"--max_steps={stop}",
                 "--resume")  # fmt: skip
     program(*common, f"--save_checkpoint_path={tmp_path / 'parts'}", "--resume")
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[k], parts[k]) for k in whole)
-    assert latest(tmp_path / "whole").state["step"] == 92
+    assert latest(tmp_path / "whole").state["step"] == 94
 
 
 def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
@@ -157,7 +159,7 @@ def test_best_checkpoint_is_kept_beside_the_latest(program, dataset, tmp_path):
     folder = CheckpointFolder(tmp_path / "run")
     best = read_checkpoint(folder.best())
     assert best.state["best_metric"] == final(records)["best_auc"]
-    assert latest(tmp_path / "run").state["step"] == 92
+    assert latest(tmp_path / "run").state["step"] == 94
     assert len(list((tmp_path / "run").glob("step_*"))) <= 2
     tested = program(
         "--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}"
@@ -175,8 +177,29 @@ def test_nvidia_layout_round_trip(program, dataset, tmp_path):
         )
     )
     assert (folder / "bottom_model.embeddings.3.bin").stat().st_size == 17 * 8 * 4
-    tested = program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={folder}")
+    tested = program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={folder}",
+                     model=SMALL_MODEL[3:])  # fmt: skip
     assert final(tested)["auc"] == trained["best_auc"]
+
+
+def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path):
+    folder = tmp_path / "nvidia"
+    records = program(
+        "--dataset_type=synthetic_gpu", "--synthetic_dataset_use_feature_spec",
+        f"--dataset={dataset}", "--feature_spec=feature_spec.yaml", "--embedding_type=custom_cuda",
+        "--synthetic_dataset_numerical_features=3", "--synthetic_dataset_num_entries=512",
+        "--auc_device=CPU", "--backend=nccl", "--bottom_features_ordered",
+        f"--save_checkpoint_path={folder}", "--checkpoint_format=nvidia",
+    )  # fmt: skip
+    assert program.exit_code == 0
+    assert records[0]["data"]["num_numerical_features"] == 3
+    assert describe_model(folder).table_sizes == CARDINALITIES
+    metadata = torch.load(folder / "metadata.pt", weights_only=True)
+    assert metadata["data"]["device_mapping"]["embedding"] == [[0, 1, 2, 3]]
+    tested = program("--mode=test", "--dataset_type=parametric", f"--dataset={dataset}",
+                     f"--load_checkpoint_path={folder}", model=SMALL_MODEL[3:])  # fmt: skip
+    assert program.exit_code == 0
+    assert tested[0]["data"]["dataset_type"] == "split"
 
 
 def test_auc_threshold_stops_and_saves(program, dataset, tmp_path, capsys):
@@ -189,7 +212,7 @@ def test_auc_threshold_stops_and_saves(program, dataset, tmp_path, capsys):
     )
     assert "Hit target accuracy AUC 0.75" in capsys.readouterr().out
     assert final(records)["best_auc"] >= 0.75
-    assert latest(tmp_path / "run").state["step"] < 46 * 5
+    assert latest(tmp_path / "run").state["step"] < 47 * 5
 
 
 def test_dataset_subset_and_eval_split(program, dataset):
@@ -243,3 +266,12 @@ def test_a_diverged_model_is_not_saved(program, dataset, tmp_path, capsys, layou
     assert program.exit_code == 4
     assert "is NaN or infinite" in capsys.readouterr().err
     assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("seed", [20240101, 2**62])
+def test_a_seed_of_any_size_draws_batches(program, dataset, seed):
+    generated = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_num_entries=1000")
+    for data in (generated, (f"--dataset={dataset}", "--shuffle")):
+        log = program(*data, f"--seed={seed}", "--max_steps=2", "--print_freq=1")
+        assert program.exit_code == 0
+        assert len([entry for entry in log if "loss" in entry["data"]]) == 2

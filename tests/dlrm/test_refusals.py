@@ -28,6 +28,12 @@ FLAGS = [
     (["--embedding_lr=-1"], "--embedding_lr must not be negative, got -1"),
     (["--loss_scale=inf"], "--loss_scale must be a finite number, got inf"),
     (["--warmup_factor=-1"], "--warmup_factor must not be negative"),
+    (["--lr=0", "--embedding_lr=0.1"], "--embedding_lr 0.1 follows the schedule of --lr, which is"),
+    (["--dcn_num_layers=100000000"], "--dcn_num_layers must be"),
+    (["--seed=18446744073709551616"], "--seed must be"),
+    (["--num_threads=100000"], "--num_threads must be at most 1024, got 100000"),
+    (["--synthetic_dataset_num_entries=1000000000000000"], "--synthetic_dataset_num_entries must"),
+    (["--top_mlp_sizes=1000000,10000000,1"], "To change: smaller --bottom_mlp_sizes and --top_mlp"),
     (["--loss_scale=0"], "--loss_scale must be positive"),
     (["--dropout=1"], r"--dropout must lie in \[0, 1\)"),
     (["--dataset_subset=2"], r"--dataset_subset must lie in \(0, 1\]"),
@@ -38,13 +44,28 @@ FLAGS = [
     (["--optimized_mlp"], "--optimized_mlp needs a CUDA device"),
     (["--cuda_graphs"], "--cuda_graphs needs a CUDA device"),
     (["--warmup_steps=100", "--decay_start_step=50"], "--decay_start_step"),
-    (["--batch_size=100000"], "leaves no whole batch of 6000 rows"),
+    (["--batch_size=100000", "--drop_last"], "leaves no whole batch of 6000 rows"),
     (["--freeze_mlps", "--freeze_embeddings"], "leave nothing to train"),
     (["--Adam_MLP_optimizer", "--mlp_optimizer=sgd"], "--Adam_MLP_optimizer contradicts"),
+    (
+        [
+            "--synthetic_dataset_numerical_features=4",
+            "--num_numerical_features=3",
+            "--dataset_type=synthetic_gpu",
+        ],
+        "--synthetic_dataset_numerical_features 4 contradicts --num_numerical_features 3",
+    ),
     (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
     (["--checkpoint_format=nvidia", "--interaction_op=dcnv2"], "--checkpoint_format nvidia has no"),
     (["--feature_spec=other.yaml"], "other.yaml is not a file"),
-    (["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=99999"], "no whole batch"),
+    (
+        ["--mode=inference_benchmark", "--inference_benchmark_batch_sizes=1,99999"],
+        "--inference_benchmark_batch_sizes 99999: the test split has fewer rows",
+    ),
+    (
+        ["--dataset_type=synthetic_gpu", "--test_batch_size=90000000000000", "--mode=test"],
+        "out of memory: take smaller batches",
+    ),
 ]
 
 
@@ -59,16 +80,20 @@ def test_flags(program, dataset, tmp_path, capsys, arguments, message):
     assert not output.exists()
 
 
-def test_cuda_that_is_not_there(program, dataset, capsys):
+@pytest.mark.parametrize("flag", ["--base_device", "--auc_device"])
+def test_cuda_that_is_not_there(program, dataset, capsys, flag):
     if torch.cuda.is_available():
         pytest.skip("needs a machine that has no CUDA device")
-    program(f"--dataset={dataset}", model=(*SMALL_MODEL, "--base_device=cuda"))
+    program(f"--dataset={dataset}", model=(*SMALL_MODEL, f"{flag}=cuda"))
     assert program.exit_code == 2
-    assert "no CUDA device" in capsys.readouterr().err
+    assert re.search(f"error: {flag} cuda: .* no CUDA device", capsys.readouterr().err)
 
 
-def test_no_dataset(program, capsys):
-    program()
+@pytest.mark.parametrize(
+    "arguments", [(), ("--dataset_type=synthetic_gpu", "--synthetic_dataset_use_feature_spec")]
+)
+def test_no_dataset(program, capsys, arguments):
+    program(*arguments)
     assert program.exit_code == 2
     assert "needs --dataset" in capsys.readouterr().err
 
@@ -216,7 +241,7 @@ def test_files_of_others_are_never_removed(program, dataset, tmp_path, capsys, l
     assert program.exit_code == (0 if layout == "native" else 2)
     assert notes.read_text() == "x"
     if layout == "nvidia":
-        assert "step_by_step_notes, which is no part" in capsys.readouterr().err
+        assert "holds step_by_step_notes; NVIDIA's layout takes" in capsys.readouterr().err
 
 
 def test_a_destination_that_cannot_be_written_is_found_first(program, dataset, tmp_path, capsys):

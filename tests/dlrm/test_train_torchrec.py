@@ -3,6 +3,8 @@
 
 import json
 import re
+import shlex
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -317,3 +319,18 @@ def test_an_interrupted_run_continues_with_the_same_losses(train, binary_path, t
     assert status == 0, err
     assert "Finished after 50 steps" in out
     assert "no throughput measured in training" in out
+
+
+def test_the_documents_command_says_what_memory_its_tables_need(binary_path, tmp_path):
+    text = (harness.REPOSITORY / "docs" / "training_input.md").read_text()
+    command = (
+        text.split("\npython -m dlrm.scripts.train_torchrec", 1)[1]
+        .split("```")[0]
+        .replace("\\\n", " ")
+    )
+    words = shlex.split(command.replace("/data/criteo_binary/split/", str(binary_path)))
+    words += [f"--log_path={tmp_path / 'log.json'}", "--base_device=cpu"]
+    limited = ("bash", "-c", 'ulimit -v 40000000; exec "$@"', "bash", sys.executable)
+    done = harness.run(*limited, "-m", "dlrm.scripts.train_torchrec", *words, status=2)
+    assert re.search(r"the model needs 97\.\d GiB of memory: 97\.\d GiB of tables", done.stderr)
+    assert "Traceback" not in done.stderr

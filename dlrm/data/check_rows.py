@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks every row that a run will read, before its first step."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from dlrm.config import DlrmConfig
+from dlrm.data.sources import RowSource, StreamedRows, dataset_root, open_rows
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.train.processes import Processes
+
+_BLOCK_ROWS = 1 << 18
+_SILENT_S = 3.0
+"""Seconds between lines of progress."""
+
+
+def check_rows(
+    config: DlrmConfig,
+    spec: FeatureSpec,
+    split: str,
+    most_rows: int | None,
+    processes: Processes,
+    print_line: Callable[[str], None],
+) -> int:
+    """Refuses a split with values that a reader would refuse later.
+
+    Rows are not read where the manifest vouches for the files: they have the sizes that it records
+    and were not written after it. Otherwise processes divide the rows.
+
+    Args:
+        config: dataset of the run.
+        spec: its features.
+        split: `train`, `validation` or `test`.
+        most_rows: first rows to check; None checks all.
+        processes: processes of the run; every one must call it.
+        print_line: prints the progress, where it takes longer than seconds.
+
+    Returns:
+        The rows of the split.
+
+    Raises:
+        DatasetError: names file, row and feature.
+    """
+    problem, num_rows = "", 0
+    try:
+        source = open_rows(config.data, split, spec, check_ids=not config.model.hash_indices)
+        num_rows = source.num_rows
+        if not num_rows:
+            raise DatasetError(
+                f"{source.files[0].parent}: no rows for the {split} split; prepare it again"
+            )
+        if not _manifest_vouches(dataset_root(config.data), source.files, spec):
+            rows = num_rows if most_rows is None else min(most_rows, num_rows)
+            rank, ranks = processes.rank, processes.world_size
+            first, after = rank * rows // ranks, (rank + 1) * rows // ranks
+            _read(source, split, first, after, print_line)
+    except DatasetError as error:
+        problem = str(error)
+    problems = [p for p in processes.gather_values(problem) if p]
+    if problems:
+        raise DatasetError(problems[0])
+    return num_rows
+
+
+def _manifest_vouches(root: Path, files: Sequence[Path], spec: FeatureSpec) -> bool:
+    """Tells whether files are as they were written, which checked them."""
+    try:
+        manifest = Manifest.load(root)
+        written = (root / MANIFEST_FILE).stat().st_mtime_ns
+        for file in files:
+            entry, stat = manifest.files[file.relative_to(root).as_posix()], file.stat()
+            if stat.st_size != entry["bytes"] or stat.st_mtime_ns > written:
+                return False
+    except (DatasetError, OSError, KeyError, ValueError):
+        return False
+    checked, tables = manifest.cardinalities, spec.table_sizes
+    return len(checked) == len(tables) and all(map(int.__le__, checked, tables))
+
+
+def _read(
+    source: RowSource, split: str, first: int, after: int, print_line: Callable[[str], None]
+) -> None:
+    done, printed = 0, time.monotonic()
+    for rows in _blocks(source, first, after):
+        done += rows
+        if time.monotonic() - printed >= _SILENT_S:
+            printed = time.monotonic()
+            print_line(
+                f"Checking the rows of the {split} split, for which no {MANIFEST_FILE} vouches: "
+                f"{min(done / (after - first), 1):.0%}"
+            )
+
+
+def _blocks(source: RowSource, first: int, after: int) -> Iterator[int]:
+    """Yields the number of rows of each block that was read."""
+    if not isinstance(source, StreamedRows):
+        for start in range(first, after, _BLOCK_ROWS):
+            yield len(source.read(start, min(start + _BLOCK_ROWS, after)))
+        return
+    blocks = source.stream(first)
+    while first < after:
+        rows = len(next(blocks))
+        first += rows
+        yield rows

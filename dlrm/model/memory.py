@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that a DLRM will need, counted before it is built."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cuda_ext.row_rules import ROW_RULES
+from dlrm.config import DlrmConfig, ModelConfig
+from dlrm.model.network import Dlrm
+from recsys.train.memory import ModelMemory, count_bytes
+
+_FLOAT = 4
+_DENSE_COPIES = {"sgd": 2, "adagrad": 3, "adam": 4}
+"""Weights, their gradients, and the optimizer's tensors of the same shape."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of the tables on a process, by name of the feature.
+
+    Attributes:
+        own: rows that it updates alone.
+        copies: rows of tables that every process has, whose gradients are summed whole.
+    """
+
+    own: Mapping[str, int]
+    copies: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_model(
+        cls, config: ModelConfig, names: Sequence[str], sizes: Sequence[int]
+    ) -> "TableRows":
+        """Returns the whole tables of a model on one device."""
+        return cls(dict(zip(names, config.capped(sizes), strict=True)))
+
+    @property
+    def all(self) -> dict[str, int]:
+        """Rows of every table."""
+        return {**self.own, **self.copies}
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Returns the bytes of a number in a table."""
+    return 2 if config.embedding_storage == "bfloat16" else _FLOAT
+
+
+def mlp_bytes(config: ModelConfig, num_tables: int) -> int:
+    """Returns the bytes of all parameters but the tables."""
+    plain = dataclasses.replace(config, embedding_storage="float32", optimized_mlp=False)
+    tables = num_tables * config.embedding_dim * _FLOAT
+    return max(count_bytes(lambda: Dlrm(plain, (1,) * num_tables)) - tables, 0)
+
+
+def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> ModelMemory:
+    """Returns the memory of a model that is not trained.
+
+    Args:
+        config: settings of the model.
+        rows: rows of the tables on this process.
+        num_tables: tables of the model.
+    """
+    row = config.embedding_dim * weight_bytes(config)
+    sizes = {name: count * row for name, count in rows.all.items()}
+    parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
+    if config.embedding_storage != "float32":
+        # Drawn and loaded table by table, in float32.
+        largest = max(rows.all.values(), default=0)
+        parts["float32 copies"] = largest * config.embedding_dim * _FLOAT
+    remedies = _remedies(config)
+    if parts["MLPs"] > parts["tables"]:
+        remedies.insert(0, "smaller `bottom_mlp_sizes` and `top_mlp_sizes`")
+    return ModelMemory(parts, sizes, remedies)
+
+
+def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
+    """Returns the memory of a run, in training with its optimizers.
+
+    Args:
+        config: settings of the run.
+        rows: rows of the tables on this process.
+        num_tables: tables of the model.
+    """
+    model, run = config.model, config.run
+    loaded = loaded_memory(model, rows, num_tables)
+    if run.mode != "train":
+        return loaded
+    parts, sizes, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
+    if not run.freeze_mlps:
+        parts["MLPs, their gradients and optimizer"] = (
+            parts.pop("MLPs") * _DENSE_COPIES[config.optimizer.mlp_rule]
+        )
+    if not run.freeze_embeddings:
+        rule = ROW_RULES[config.optimizer.embedding_rule]
+        state = rule.state_bytes_per_row(model.embedding_dim)
+        sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
+        parts["optimizer state of the tables"] = sum(rows.all.values()) * state
+        # A column more counts the lookups.
+        row = (model.embedding_dim + 1) * _FLOAT
+        parts["gradients of copied tables"] = sum(rows.copies.values()) * row
+        if state:
+            remedies.append("`embedding_optimizer` sgd, which keeps no state")
+    if config.checkpoint_folder is not None and model.embedding_storage != "float32":
+        # A checkpoint holds float32.
+        parts["float32 copies"] = sum(rows.all.values()) * model.embedding_dim * _FLOAT
+    remedies.append("more processes, which share the tables (`python -m dlrm.scripts.dist_main`)")
+    return ModelMemory(parts, sizes, remedies)
+
+
+def _remedies(config: ModelConfig) -> list[str]:
+    remedies = ["fewer rows (`max_table_size` with `hash_indices`)", "a smaller `embedding_dim`"]
+    if config.embedding_storage == "float32":
+        remedies.append("`embedding_storage` bfloat16")
+    return remedies

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DLRM that does not fit in memory is refused before it is allocated."""
+
+import dataclasses
+
+import pytest
+
+from dlrm.config import DlrmConfig
+from dlrm.distributed.placement import Placement, TablePlacement
+from dlrm.model.memory import TableRows, trained_memory
+from dlrm.model.network import Dlrm
+from dlrm.model.weights import describe_model
+from dlrm.scripts import main
+from dlrm.train.step import DlrmTrainStep
+from recsys.train.memory import OutOfMemoryError
+from recsys.train.optimizers.precision import Precision
+from tests import harness
+from tests.dlrm.conftest import SMALL_MODEL
+
+WIDE = ("--dataset_type=synthetic_gpu", "--embedding_dim=1024", "--bottom_mlp_sizes=16,1024")
+ROWS = 2_000_000_000
+SIZES = (3, 20_000, 400)
+
+
+@pytest.mark.parametrize("mode", ["train", "test", "inference_benchmark"])
+def test_what_needs_the_memory_is_named(program, capsys, mode):
+    assert (
+        program(
+            *WIDE,
+            f"--synthetic_dataset_table_sizes=5,{ROWS},{ROWS // 2}",
+            f"--mode={mode}",
+            "--optimizer=adam",
+        )
+        == []
+    )
+    assert program.exit_code == 2
+    message = capsys.readouterr().err
+    assert "GiB are available on this machine" in message
+    assert "To change: fewer rows (--max_table_size with --hash_indices), a smaller" in message
+    if mode == "train":
+        assert "the model needs 33.5 TiB of memory: 11.2 TiB of tables" in message
+        assert "22.4 TiB of optimizer state of the tables" in message
+        assert "Largest tables: cat_1 22.4 TiB, cat_2 11.2 TiB, cat_0" in message
+        assert "--embedding_storage bfloat16, --embedding_optimizer sgd" in message
+    else:
+        assert "the model needs 11.2 TiB of memory: 11.2 TiB of tables" in message
+        assert "optimizer" not in message
+
+
+@pytest.mark.multiprocess
+def test_the_processes_of_a_machine_count_together(tmp_path):
+    arguments = (*SMALL_MODEL, *WIDE, f"--synthetic_dataset_table_sizes={ROWS},{ROWS}")
+    arguments += (f"--log_path={tmp_path / 'log'}",)
+    planned = harness.call_on_ranks(2, main, *arguments, status=2)
+    assert "the tables need 15,258.8 GiB" in planned
+    assert "(the largest: table 0 7,629.4 GiB, table 1 7,629.4 GiB)" in planned
+    file = tmp_path / "placement.json"
+    Placement(2, tuple(TablePlacement(ROWS, "whole", rank) for rank in range(2))).save(file)
+    told = harness.call_on_ranks(2, main, *arguments, f"--placement={file}", status=2)
+    assert "the model's 2 processes here need 14.9 TiB of memory, the largest of them 7.5" in told
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_deployed(program, dataset, tmp_path):
+    run = tmp_path / "run"
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={run}", "--max_steps=1")
+    stored = describe_model(run)
+    assert stored.load().embeddings.table_sizes == stored.table_sizes
+    larger = dataclasses.replace(stored, table_sizes=(*stored.table_sizes[1:], 10**12))
+    with pytest.raises(OutOfMemoryError, match=r"29\.1 TiB of tables.*Largest tables: table 3 29"):
+        larger.load()
+
+
+@pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
+def test_the_count_is_what_training_allocates(rule, storage):
+    values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}
+    config = DlrmConfig.from_dict(values | {"optimized_mlp": False})
+    model = Dlrm(config.model, SIZES)
+    step = DlrmTrainStep(model, config.optimizer, Precision(device_type="cpu"))
+    tensors = [*model.parameters(), *model.buffers(), *step.mlp_optimizer.state().values()]
+    tensors += [t for state in step.embedding_optimizer.state for t in state.values()]
+    allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    gradients = sum(parameter.numel() * 4 for parameter in model.mlp_parameters())
+    needed = trained_memory(config, TableRows.of_model(config.model, "abc", SIZES), len(SIZES))
+    counted = needed.total - needed.parts.get("float32 copies", 0)
+    assert counted == pytest.approx(allocated + gradients, rel=1e-3)

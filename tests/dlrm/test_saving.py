@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving in runs of the real program: signals, full and read-only disks, shared folders."""
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlrm.model.weights import describe_model
+from tests import harness
+from tests.dlrm.conftest import SMALL_MODEL
+from tests.dlrm.test_interruptions import command, wait_for_step
+from tests.dlrm.test_program import latest
+
+LARGE = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=2000000,3000000",
+         "--synthetic_dataset_num_entries=1280", "--num_numerical_features=3")  # fmt: skip
+"""A model whose checkpoint takes a while to write: 320 MB with the optimizer's state."""
+
+
+@contextlib.contextmanager
+def mounted(folder, *options):
+    """Mounts a file system in memory; skips where that is not allowed."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def arguments(folder, log, *more):
+    return command("", folder, "--epochs=1", "--save_freq=1000", f"--log_path={log}", *LARGE, *more)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
+    folder, log = tmp_path / "run", tmp_path / "log.json"
+    with harness.started(*arguments(folder, log, "--max_steps=2", "--test_after=9")) as process:
+        harness.wait_for(lambda: list(folder.glob("step_*.tmp/*")), "a checkpoint to be begun")
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(harness.PATIENCE_S) == 0, rest
+    assert latest(folder).state["step"] == 2
+    assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000002"]
+    assert f"{number.name}: stopped after step 2. Continue with:" in rest
+
+
+def test_a_hangup_saves_as_sigterm_does_and_is_ignored_under_nohup(dataset, tmp_path):
+    for folder, prefix in ((tmp_path / "a", ()), (tmp_path / "b", ("--max_steps=150",))):
+        ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if prefix else None
+        run = command(dataset, folder, "--save_freq=100000", *prefix)
+        with harness.started(*run, preexec_fn=ignore) as process:
+            wait_for_step(process, 5)
+            process.send_signal(signal.SIGHUP)
+            rest = process.stdout.read()
+            assert process.wait(harness.PATIENCE_S) == 0, rest
+        assert ("SIGHUP: stopped after step" in rest) != bool(prefix)
+        assert (latest(folder).state["step"] == 150) == bool(prefix)
+
+
+def test_a_closed_output_does_not_end_the_training(dataset, tmp_path):
+    folder = tmp_path / "run"
+    with harness.started(*command(dataset, folder, "--max_steps=60")) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(harness.PATIENCE_S) == 0
+    assert latest(folder).state["step"] == 60
+    records = harness.read_log(Path(f"{folder}.json"))
+    assert records[-1]["data"]["best_auc"] is not None
+
+
+def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
+    layout = ("--checkpoint_format=nvidia",)
+    for name, first, seconds in (
+        ("run", (), ((), ("--resume",), layout)),
+        ("nvidia", layout, (layout,)),
+    ):
+        folder = tmp_path / name
+        with harness.started(*command(dataset, folder, "--epochs=1000", *first)) as process:
+            wait_for_step(process, 3)
+            for second in seconds:
+                refused = harness.python(*command(dataset, folder, *second), status=2)
+                assert re.search(
+                    rf"--save_checkpoint_path: another run saves in .*process {process.pid} on",
+                    refused.stderr,
+                )
+    assert (tmp_path / "run" / ".run.lock").exists()  # of a killed run: nobody holds it
+    harness.python(*command(dataset, tmp_path / "run", "--resume", "--max_steps=6"))
+
+
+@pytest.mark.parametrize("layout", ["native", "nvidia"])
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
+    log = tmp_path / "log.json"
+    with mounted(tmp_path / "disk", "size=4m") as disk:
+        run = arguments(disk / "run", log, f"--checkpoint_format={layout}", "--max_steps=2")
+        error = harness.python(*run, status=2).stderr.strip().splitlines()[-1]
+        assert re.match(rf"error: {disk}/run.*: the disk is full \(.*\); a check", error), error
+        needed, free = re.findall(r"([\d,]{5,}) (?:bytes|are)", error)
+        assert int(needed.replace(",", "")) >= 160_000_000
+        assert int(free.replace(",", "")) > 3_900_000
+        assert list(disk.iterdir()) == []
+
+
+def test_an_earlier_checkpoint_survives_a_full_disk(dataset, tmp_path):
+    with mounted(tmp_path / "disk", "size=5m") as disk:
+        run = command(dataset, disk / "run", "--save_freq=2", f"--log_path={tmp_path / 'log'}")
+        harness.python(*run, "--max_steps=2")
+        (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - 1_000_000))
+        error = harness.python(*run, "--resume", status=2).stderr
+        assert "step_000000004: the disk is full" in error
+        assert sorted(p.name for p in (disk / "run").iterdir()) == ["latest.json", "step_000000002"]
+        (disk / "filler").unlink()
+        harness.python(*run, "--resume", "--max_steps=4")
+        assert latest(disk / "run").state["step"] == 4
+
+
+def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(dataset, tmp_path):
+    folder = tmp_path / "run"
+    run = command(dataset, folder, "--resume")
+    before = os.umask(0o027)
+    try:
+        harness.python(*run, "--max_steps=3")
+        # As if killed between the two renames that replace a checkpoint.
+        (folder / "step_000000003").rename(folder / "step_000000003.old")
+        for name in ("step_000000003.tmp", "step_000000009.tmp"):
+            (folder / name).mkdir()
+            (folder / name / "mlp.safetensors").write_bytes(b"cut")
+        assert "at step 3" in harness.python(*run, "--max_steps=4").stdout
+    finally:
+        os.umask(before)
+    assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000004"]
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in folder.glob("step_*/*")}
+    assert modes == {0o640}
+
+
+def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path):
+    with mounted(tmp_path / "disk", "size=20m") as disk:
+        for folder, where in ((disk, disk), (tmp_path / "here", ".")):
+            folder.mkdir(exist_ok=True)
+            run = command(dataset, where, "--checkpoint_format=nvidia", "--max_steps=2",
+                          f"--log_path={tmp_path / 'log'}")  # fmt: skip
+            harness.python(*run, folder=folder)
+            assert describe_model(folder).step == 2
+            assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
+
+
+def test_a_folder_with_another_runs_checkpoint_is_refused(program, dataset, tmp_path, capsys):
+    native, nvidia = tmp_path / "native", tmp_path / "nvidia"
+    run = (f"--dataset={dataset}", "--max_steps=2")
+    layout = "--checkpoint_format=nvidia"
+    program(*run, f"--save_checkpoint_path={native}")
+    program(*run, f"--save_checkpoint_path={nvidia}", layout)
+    before = {p.name: p.read_bytes() for p in nvidia.iterdir()}
+    for more, message in (
+        ((f"--save_checkpoint_path={nvidia}", layout), "holds a checkpoint already"),
+        ((f"--save_checkpoint_path={nvidia}",), "holds a checkpoint in NVIDIA's layout"),
+        ((f"--save_checkpoint_path={native}", layout), "holds latest.json"),
+    ):
+        capsys.readouterr()
+        program(*run, *more)
+        error = capsys.readouterr().err
+        assert program.exit_code == 2
+        assert re.search(f"error: --save_checkpoint_path: .*{message}", error), error
+    assert {p.name: p.read_bytes() for p in nvidia.iterdir()} == before
+
+
+def test_another_evaluation_split_cannot_be_resumed(program, dataset, tmp_path, capsys):
+    run = (f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}", "--resume")
+    program(*run, "--max_steps=2")
+    program(*run, "--max_steps=4", "--eval_split=validation")
+    assert program.exit_code == 2
+    assert "--eval_split (was test, now validation)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["save_checkpoint_path", "log_path"])
+def test_a_read_only_folder_is_found_before_the_model_is_built(dataset, tmp_path, setting):
+    with mounted(tmp_path / "disk", "size=1m,ro") as disk:
+        run = ["-m", "dlrm.scripts.main", f"--dataset={dataset}", f"--{setting}={disk / 'x' / 'y'}",
+               *SMALL_MODEL, "--embedding_type=multi_table", "--num_threads=1"]  # fmt: skip
+        done = harness.python(*run, status=2, folder=tmp_path)
+    assert re.search(f"error: --{setting}.* cannot be written", done.stderr), done.stderr
+    assert "Epoch" not in done.stdout
