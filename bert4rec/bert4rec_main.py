@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training program as a script, for launchers that need a file.
 
-torchx run -s local_cwd dist.ddp -j 1x2 --script bert4rec/bert4rec_main.py -- \
-    --dataset_name random --mode dmp
+torchrun --nproc_per_node 2 bert4rec/bert4rec_main.py --dataset_name random --mode ddp
 """
 
 import sys

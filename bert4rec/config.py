@@ -14,6 +14,7 @@ from cuda_ext.row_rules import StatefulRowOptimizer
 from recsys.errors import UserError
 from recsys.settings import (
     joined,
+    require_below,
     require_not_negative,
     require_positive,
     sections_from_dict,
@@ -21,6 +22,7 @@ from recsys.settings import (
     to_dict,
 )
 from recsys.train.optimizers.precision import AmpDtype
+from recsys.train.origin import ignore_fingerprint
 
 Activation = Literal["gelu", "relu"]
 Norm = Literal["pre", "post"]
@@ -106,6 +108,8 @@ class DataConfig:
             *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
             *("train_batch_size", "val_batch_size", "test_batch_size"),
         )
+        for name in ("random_user_count", "random_item_count"):
+            require_below(self, name, 2**31 - 1)  # the mask item has a number too
         if self.min_user_count < 3:
             raise UserError(
                 f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
@@ -221,14 +225,26 @@ class EvaluationConfig:
     choose_by: Ranking = setting(
         "full",
         "Ranking whose NDCG@10 on the validation items decides which checkpoint is best",
-        resumable=True,
     )
     bootstrap_samples: int = setting(
         1000, "Resamplings of the users behind each interval", resumable=True
     )
+    ranks_file: str = setting(
+        "",
+        "File for the rank of each user's test item, .csv or .parquet; empty writes none",
+        resumable=True,
+    )
+    report_slices: bool = setting(
+        False,
+        "Report the test by length of the history and frequency of the item, cold ones included, "
+        "and the share of items in the best --top_k of any user",
+        resumable=True,
+    )
 
     def __post_init__(self) -> None:
-        """Refuses lists without a length."""
+        """Refuses lists without a length, and ranks in another format."""
+        if self.ranks_file and not self.ranks_file.endswith((".csv", ".parquet")):
+            raise UserError(f"`ranks_file` must end in .csv or .parquet, got {self.ranks_file}")
         require_positive(self, "num_eval_negatives")
         if not self.metric_ks or min(self.metric_ks) < 1:
             raise UserError(f"`metric_ks` must be positive, got {joined(self.metric_ks)!r}")
@@ -268,6 +284,7 @@ class RunConfig:
     load_checkpoint_path: str | None = setting(
         None, "Checkpoint, or folder of a run, to load", resumable=True
     )
+    ignore_fingerprint: bool = ignore_fingerprint()
     resume: bool = setting(
         False, "Continue the run saved under --export_root, if there is one", resumable=True
     )
@@ -290,6 +307,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuses counts and intervals below 1."""
         require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
+        require_not_negative(self, "seed")
+        require_below(self, "seed", 2**63)
         for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
@@ -354,6 +373,11 @@ class Bert4RecConfig:
         choice = self.optimizer.item_update
         by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
         return choice == "rows" or (choice == "auto" and by_itself)
+
+    @property
+    def folder_setting(self) -> str:
+        """Name of the setting of the checkpoint folder."""
+        return "export_root"
 
     @property
     def checkpoint_folder(self) -> Path | None:

@@ -21,10 +21,10 @@ from bert4rec.data.batches import (
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
 from bert4rec.data.split import Split
+from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer
 from bert4rec.model.weights import (
-    FINGERPRINT,
     MODEL_GROUP,
     NUM_ITEMS,
     describe_model,
@@ -34,24 +34,27 @@ from bert4rec.model.weights import (
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 from bert4rec.train.evaluate import SplitRanks, rank_split, seen_pairs
-from bert4rec.train.metrics import bootstrap_intervals, ranking_metrics
+from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
+from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
-from bert4rec.train.step import Bert4RecTrainStep, build_step
+from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.settings import resumable_settings
-from recsys.train.allocator import keep_few_primitives
-from recsys.train.checkpoint import Checkpoint, CheckpointFolder
+from recsys.settings import fixed_settings
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
+from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import (
     Schedule,
     WarmupCosine,
     WarmupPolynomialDecay,
     WarmupStepDecay,
 )
+from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, PrintLine, SavedState
+from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"
@@ -82,8 +85,7 @@ class Bert4RecRecipe:
     sequences: Sequences
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
-    resumable = resumable_settings(SECTIONS)
-    folder_setting = "export_root"
+    fixed = fixed_settings(SECTIONS)
 
     @classmethod
     def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":
@@ -94,7 +96,11 @@ class Bert4RecRecipe:
         """
         keep_few_primitives()
         config = take_filters_from_dataset(take_model_from_checkpoint(config))
+        if config.evaluation.ranks_file:
+            check_ranks_file(Path(config.evaluation.ranks_file))
         sequences = open_sequences(config.data, config.run.seed)
+        needed = trained_memory(config, sequences.num_items, item_rule(config, machine.device))
+        require_memory(needed, machine.device, machine.processes)
         ranks = config.run.mode != "inference_benchmark"
         negatives = _draw_all_negatives(sequences, config, machine.print_line) if ranks else {}
         with machine.device:
@@ -125,6 +131,7 @@ class Bert4RecRecipe:
             dataset_fingerprint(data),
             str(dataset_root(data) or data.dataset_name),
             "`dataset_path`",
+            ignore_fingerprint=self.config.run.ignore_fingerprint,
         )
 
     def load_weights(self, path: Path) -> None:
@@ -140,8 +147,8 @@ class Bert4RecRecipe:
             machine.print_line(f"TorchRec's plan: {line}")
         return Bert4RecTraining(self, source, step)
 
-    def rank(self, split: Split) -> SplitRanks:
-        """Ranks every user's target in a split."""
+    def rank(self, split: Split, top_k: int = 0) -> SplitRanks:
+        """Ranks every user's target in a split; see `rank_split`."""
         data = self.config.data
         return rank_split(
             self.model,
@@ -153,34 +160,14 @@ class Bert4RecRecipe:
             precision=self.machine.precision,
             device=self.machine.device,
             processes=self.machine.processes,
+            top_k=top_k,
         )
 
-    def metrics(self, ranked: SplitRanks) -> dict[str, float]:
-        """Computes the metrics of every ranking as `{ranking}_{metric}`."""
-        return {
-            f"{name}_{metric}": value
-            for name, ranks in ranked.ranks.items()
-            for metric, value in ranking_metrics(ranks, self.config.evaluation.metric_ks).items()
-        }
-
     def test(self) -> dict[str, float]:
-        """Ranks the test targets with the model and the popularity baseline."""
-        ranked = self.rank("test")
-        ranked.ranks["popularity"] = popularity_ranks(self.sequences, "test")
-        evaluation, print_line = self.config.evaluation, self.machine.print_line
-        metrics = self.metrics(ranked)
-        print_line(f"Test on {self.sequences.num_users} users, {ranked.users_per_s:,.0f}/s")
-        for name, ranks in ranked.ranks.items():
-            intervals = bootstrap_intervals(
-                ranks, evaluation.metric_ks, evaluation.bootstrap_samples, self.config.run.seed
-            )
-            shown = []
-            for metric, value in ranking_metrics(ranks, evaluation.metric_ks).items():
-                low, high = intervals.get(metric, (float("nan"), float("nan")))
-                shown.append(f"{metric} {value:.4f} [{low:.4f}, {high:.4f}]")
-                metrics |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
-            print_line(f"{name}: " + ", ".join(shown))
-        return {f"test_{name}": value for name, value in metrics.items()}
+        """Ranks the test targets and reports them beside the popularity baseline."""
+        counted = self.config.run.top_k if self.config.evaluation.report_slices else 0
+        ranked = self.rank("test", counted)
+        return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
 
     def inference_summary(self) -> Sequence[str]:
         """Describes the measured inference in a line."""
@@ -253,16 +240,25 @@ class Bert4RecTraining:
         return f"{self.recipe.config.evaluation.choose_by} {_CHOSEN_METRIC}"
 
     def summary(self) -> str:
-        """Returns the batches of an epoch and their size."""
+        """Returns the batches of an epoch, their size and the objective."""
         batch_size = self.source.batch_size * self.recipe.machine.processes.world_size
-        return f"Training on {self.source.num_batches} batches of {batch_size} per epoch"
+        recipe = self.recipe
+        choose_by = recipe.config.evaluation.choose_by
+        popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)[choose_by]
+        baseline = ranking_metrics(popular, (10,))[_CHOSEN_METRIC]
+        return (
+            f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "
+            f"`objective` {recipe.config.objective.objective}; {self.metric} of popularity: "
+            f"{baseline:.6f}"
+        )
 
     def evaluate(self, epochs_done: int) -> Evaluation:  # noqa: ARG002  (any model can be ranked)
         """Ranks the validation items."""
         with self.step.whole_tables():
             ranked = self.recipe.rank("validation")
         chosen = ranking_metrics(ranked.ranks[self.recipe.config.evaluation.choose_by], (10,))
-        return Evaluation(chosen[_CHOSEN_METRIC], self.recipe.metrics(ranked), ranked.users_per_s)
+        metrics = metrics_of(ranked.ranks, self.recipe.config.evaluation.metric_ks)
+        return Evaluation(chosen[_CHOSEN_METRIC], flat_metrics(metrics), ranked.users_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:

@@ -76,13 +76,17 @@ def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
     Returns:
         [I] float64.
     """
+    return training_counts(sequences).astype(np.float64) + 1.0
+
+
+def training_counts(sequences: Sequences) -> npt.NDArray[np.int64]:
+    """Returns [I] occurrences of each item in the training split."""
     known = known_lengths(sequences, "train")
     position = np.arange(len(sequences.items)) - np.repeat(
         sequences.offsets[:-1], sequences.lengths
     )
     items = sequences.items[position < np.repeat(known, sequences.lengths)]
-    counts = np.bincount(items, minlength=sequences.num_items + 1)[1:]
-    return counts.astype(np.float64) + 1.0
+    return np.bincount(items, minlength=sequences.num_items + 1)[1:]
 
 
 def draw_negatives(

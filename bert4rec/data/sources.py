@@ -4,10 +4,17 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from bert4rec.config import DataConfig
-from recsys.data.manifest import Manifest
-from recsys.data.sequences import MIN_LENGTH, Sequences, read_sequences
+from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.sequences import (
+    MIN_LENGTH,
+    Sequences,
+    read_item_map,
+    read_sequences,
+    read_user_map,
+)
 from recsys.errors import UserError
 
 
@@ -18,13 +25,23 @@ def dataset_root(config: DataConfig) -> Path | None:
     return Path(config.dataset_path or config.dataset_name)
 
 
-def dataset_fingerprint(config: DataConfig) -> str | None:
-    """Returns a prepared dataset's fingerprint; None for `random`.
+def dataset_fingerprint(config: DataConfig) -> str:
+    """Returns a prepared dataset's fingerprint; "random" for `random`.
 
     The settings of `random` fix its sequences.
     """
     root = dataset_root(config)
-    return None if root is None else Manifest.load(root).fingerprint
+    return "random" if root is None else Manifest.load(root).fingerprint
+
+
+def raw_ids(config: DataConfig, sequences: Sequences) -> tuple[pa.Array, pa.Array]:
+    """Returns the raw ids of all users and items; numbers for `random`."""
+    root = dataset_root(config)
+    if root is not None:
+        return read_user_map(root).raw, read_item_map(root).raw
+    counts = (sequences.num_users, sequences.num_items)
+    users, items = (pa.array([str(i + 1) for i in range(count)]) for count in counts)
+    return users, items
 
 
 def open_sequences(config: DataConfig, seed: int) -> Sequences:
@@ -39,20 +56,38 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
     """
     root = dataset_root(config)
     if root is None:
-        return random_sequences(
+        sequences = random_sequences(
             config.random_user_count,
             config.random_item_count,
             config.random_size,
             config.min_user_count,
             seed,
         )
-    if not (root / "manifest.json").is_file():
-        program = "amazon" if config.dataset_name == "amazon" else "movielens"
+    else:
+        require_prepared(config, root)
+        sequences = read_sequences(root)
+    if sequences.num_items < 2:
         raise UserError(
-            f"`dataset_path` {root}: no prepared dataset (no manifest.json). Make one from the raw "
-            f"ratings with `python -m preproc.{program}`, then name its output folder"
+            f"{root or '`random_item_count` 1'}: a catalogue of one item leaves nothing to rank, "
+            "every metric would be 1"
         )
-    return read_sequences(root)
+    return sequences
+
+
+def require_prepared(config: DataConfig, root: Path) -> None:
+    """Refuses a folder without a prepared dataset.
+
+    Raises:
+        UserError: says how to make and to name one.
+    """
+    if (root / MANIFEST_FILE).is_file():
+        return
+    default = "" if config.dataset_path else f", the default for `dataset_name` {root}"
+    program = "amazon" if config.dataset_name == "amazon" else "movielens"
+    raise UserError(
+        f"`dataset_path` {root}{default}: no prepared dataset (no {MANIFEST_FILE}). Make one from "
+        f"the raw ratings with `python -m preproc.{program}`, then name its output folder"
+    )
 
 
 def random_sequences(
@@ -71,8 +106,11 @@ def random_sequences(
         UserError: no user is left.
     """
     generator = np.random.default_rng(seed)
-    owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
-    items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
+    try:
+        owners = generator.integers(0, num_users, num_interactions, dtype=np.int32)
+        items = generator.integers(1, num_items + 1, num_interactions, dtype=np.int32)
+    except (MemoryError, ValueError) as error:  # NumPy: more than memory, or than an array holds
+        raise UserError(f"`random_size` {num_interactions} is too large: {error}") from error
     lengths = np.bincount(owners, minlength=num_users)
     # Items are independent of users, so only the length of each history matters.
     kept = lengths[lengths >= max(min_user_count, MIN_LENGTH)]

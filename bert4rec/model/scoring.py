@@ -170,7 +170,7 @@ class ItemScorer:
 
         Args:
             items: [B, K] int64 item numbers, best first, 0 where none is left.
-            scores: [B, K] float32, -inf where none is left.
+            scores: [B, K] float32; anything where none is left.
             seen_row: [P] int64, as for `top`.
             seen_item: [P] int64, as for `top`.
 
@@ -180,7 +180,7 @@ class ItemScorer:
         """
         _, best = self.top(items.shape[1], seen_row, seen_item)
         items, scores = items.to(best.device), scores.to(best.device)
-        filled = scores.isfinite()
+        filled = (items > 0) & ~scores.isnan()
         if not torch.equal(filled, best.isfinite()):
             return float("nan")
         largest = 0.0

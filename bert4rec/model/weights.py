@@ -8,9 +8,11 @@ from pathlib import Path
 from torch import Tensor
 
 from bert4rec.config import ModelConfig, ObjectiveConfig
+from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from recsys.settings import section_from_dict
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
+from recsys.train.memory import require_memory
 from recsys.train.origin import Origin, check_same_dataset
 
 logger = logging.getLogger(__name__)
@@ -18,8 +20,6 @@ logger = logging.getLogger(__name__)
 MODEL_GROUP = "model"
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state of a checkpoint."""
-FINGERPRINT = "dataset_fingerprint"
-"""Key of the fingerprint of the training dataset in the state of a checkpoint."""
 
 
 def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
@@ -48,7 +48,7 @@ class StoredModel:
         config: settings of the network.
         causal: the model predicts the next item at the last one, without a mask item.
         num_items: items of the catalogue.
-        fingerprint: fingerprint of the training dataset; None if it was not recorded.
+        origin: training dataset.
     """
 
     path: Path
@@ -56,25 +56,33 @@ class StoredModel:
     config: ModelConfig
     causal: bool
     num_items: int
-    fingerprint: str | None
+    origin: Origin
 
     def check_dataset(
-        self, num_items: int, fingerprint: str | None, dataset: str, setting: str
+        self,
+        num_items: int,
+        fingerprint: str,
+        dataset: str,
+        setting: str,
+        *,
+        ignore_fingerprint: bool = False,
     ) -> None:
         """Refuses another dataset than that of the training; see `check_same_dataset`.
 
         Args:
             num_items: items of the dataset.
-            fingerprint: fingerprint of the dataset; None for `random`, which has none.
+            fingerprint: fingerprint of the dataset.
             dataset: name of the dataset for the message.
             setting: setting that names the dataset, for the message.
+            ignore_fingerprint: compare the number of items alone.
         """
         check_same_dataset(
             self.path,
-            Origin({"items": self.num_items}, self.fingerprint),
+            self.origin,
             Origin({"items": num_items}, fingerprint),
             dataset,
             f"name the dataset of the training with {setting}",
+            ignore_fingerprint=ignore_fingerprint,
         )
 
     def load(self) -> Bert4Rec:
@@ -82,7 +90,9 @@ class StoredModel:
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
+            OutOfMemoryError: it does not fit in memory.
         """
+        require_memory(loaded_memory(self.config, self.num_items))
         model = Bert4Rec(self.config, self.num_items)
         load_weights(self.path, model)
         return model.eval()
@@ -101,13 +111,14 @@ def describe_model(path: Path) -> StoredModel:
     if NUM_ITEMS not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
     objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
+    num_items = checkpoint.count(NUM_ITEMS)
     return StoredModel(
         path=checkpoint.path,
         step=checkpoint.count("step", 0),
         config=section_from_dict(ModelConfig, checkpoint.settings(ModelConfig)),
         causal=objective.objective == "causal",
-        num_items=checkpoint.count(NUM_ITEMS),
-        fingerprint=checkpoint.state.get(FINGERPRINT),
+        num_items=num_items,
+        origin=Origin.of_checkpoint({"items": num_items}, checkpoint.state),
     )
 
 

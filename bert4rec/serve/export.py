@@ -35,6 +35,7 @@ from recsys.serve.signature import (
     Signature,
     bert4rec_signature,
 )
+from recsys.train.origin import Origin
 
 _ROWS_PER_REQUEST = 16
 
@@ -56,7 +57,14 @@ class Bert4RecExport(CheckpointExport):
     served_class: ClassVar[type[ServedModel]] = ServedBert4Rec
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
-    def __init__(self, path: Path, top_k: int, dataset: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        top_k: int,
+        dataset: Path | None = None,
+        *,
+        ignore_fingerprint: bool = False,
+    ) -> None:
         self._stored = describe_model(path)
         self.path = self._stored.path
         self.step = self._stored.step
@@ -66,12 +74,23 @@ class Bert4RecExport(CheckpointExport):
                 "catalogue"
             )
         self._top_k = top_k
-        self._names = None if dataset is None else self._read_names(dataset)
+        self._names = None if dataset is None else self._read_names(dataset, ignore_fingerprint)
 
-    def _read_names(self, dataset: Path) -> ItemNames:
+    @property
+    def origin(self) -> Origin:
+        """The training dataset."""
+        return self._stored.origin
+
+    def _read_names(self, dataset: Path, ignore_fingerprint: bool) -> ItemNames:
         names = ItemNames(read_item_map(dataset).raw.to_pylist())
         fingerprint = Manifest.load(dataset).fingerprint
-        self._stored.check_dataset(len(names), fingerprint, str(dataset), "`raw_ids`")
+        self._stored.check_dataset(
+            len(names),
+            fingerprint,
+            str(dataset),
+            "`raw_ids`",
+            ignore_fingerprint=ignore_fingerprint,
+        )
         return names
 
     @functools.cached_property

@@ -11,6 +11,8 @@ from bert4rec.rules import mask_item, max_history_length
 
 _BLOCK_ROWS = 1 << 16
 """Items scored at a time: 256 KiB of scores for each history."""
+LOWEST_SCORE = torch.finfo(torch.float32).min
+"""Served score where no item is left: JSON has no -inf."""
 
 
 class NextItemNetwork(nn.Module):
@@ -41,7 +43,8 @@ class NextItemNetwork(nn.Module):
             exclude_seen: [B, 1] bool, do not recommend items of the history.
 
         Returns:
-            ([B, K] int64 items, best first, 0 where none is left, [B, K] float32 scores).
+            ([B, K] int64 items, best first, [B, K] float32 scores); 0 and `LOWEST_SCORE` where
+            none is left.
         """
         is_item = (history > 0) & (history <= self.model.num_items)
         history = history.masked_fill(~is_item, 0)
@@ -61,4 +64,4 @@ class NextItemNetwork(nn.Module):
         best, scores = scorer.top(
             self._top_k, seen_row.flatten(), seen_item.flatten(), block_rows=_BLOCK_ROWS
         )
-        return best.masked_fill(scores.isneginf(), 0), scores
+        return best.masked_fill(scores.isneginf(), 0), scores.clamp(min=LOWEST_SCORE)

@@ -69,12 +69,15 @@ class UserRequest:
         return len(self.users)
 
 
-def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
+def open_dataset(
+    root: Path, stored: StoredModel | None, *, ignore_fingerprint: bool = False
+) -> Sequences:
     """Reads the sequences that a model was trained on.
 
     Args:
         root: folder of the dataset.
         stored: checkpoint of the model; None skips the comparison with its dataset.
+        ignore_fingerprint: compare the number of items alone.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -84,7 +87,13 @@ def open_dataset(root: Path, stored: StoredModel | None) -> Sequences:
     if stored is None:
         return sequences
     fingerprint = Manifest.load(root).fingerprint
-    stored.check_dataset(sequences.num_items, fingerprint, str(root), "`dataset`")
+    stored.check_dataset(
+        sequences.num_items,
+        fingerprint,
+        str(root),
+        "`dataset`",
+        ignore_fingerprint=ignore_fingerprint,
+    )
     return sequences
 
 

@@ -14,6 +14,7 @@ from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.serve.item_names import ItemNames
+from bert4rec.serve.network import LOWEST_SCORE
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
@@ -113,6 +114,7 @@ class ServedBert4Rec(ServedModel):
             inputs = [torch.from_numpy(array).to(self._device) for array in (whole, excludes)]
             items, scores = self._network(inputs)
         ends = np.cumsum([len(request[HISTORY]) for request in requests])[:-1]
+        scores = scores.clamp(min=LOWEST_SCORE)
         best = items.cpu().numpy()
         named = best if self._names is None else self._names.names(best)
         outputs = [np.split(output, ends) for output in (named, scores.cpu().numpy())]

@@ -31,10 +31,12 @@ class SplitRanks:
         ranks: [U] int64 each for `full` (all items but those the user has seen),
             `full_with_seen`, and each set of negatives.
         users_per_s: users ranked per second.
+        recommended: [I] number of users in whose best items each item is.
     """
 
     ranks: dict[str, Ranks]
     users_per_s: float
+    recommended: Ranks
 
 
 @torch.no_grad()
@@ -49,6 +51,7 @@ def rank_split(
     precision: Precision,
     device: torch.device,
     processes: Processes = ALONE,
+    top_k: int = 0,
 ) -> SplitRanks:
     """Ranks every user's target in a split.
 
@@ -62,6 +65,7 @@ def rank_split(
         precision: precision of the forward pass.
         device: device of the model.
         processes: each takes every world_size-th batch, and all get all ranks.
+        top_k: best unseen items of each user to count in `recommended`.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
@@ -73,6 +77,7 @@ def rank_split(
     order = np.argsort(np.minimum(known_lengths(sequences, split), model.max_len), kind="stable")
     names = ["full", "full_with_seen", *negatives]
     ranks = {name: np.zeros(sequences.num_users, np.int64) for name in names}
+    recommended = np.zeros(sequences.num_items + 1, np.int64)
     stride = batch_size * processes.world_size
     nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
@@ -84,7 +89,12 @@ def rank_split(
             computed |= {"the vector of an item": scorer.items, "the bias of an item": scorer.bias}
         nonfinite = nonfinite or find_nonfinite(computed)
         true = torch.from_numpy(truth[users].astype(np.int64)).to(device)
-        with_seen, full = scorer.ranks(true, *seen_pairs(sequences, split, users, device))
+        seen = seen_pairs(sequences, split, users, device)
+        with_seen, full = scorer.ranks(true, *seen)
+        if top_k:
+            best, scores = scorer.top(min(top_k, sequences.num_items), *seen)
+            listed = best[torch.isfinite(scores)].cpu().numpy()
+            recommended += np.bincount(listed, minlength=len(recommended))
         ranks["full"][users] = full.cpu().numpy()
         ranks["full_with_seen"][users] = with_seen.cpu().numpy()
         for name, items in negatives.items():
@@ -97,7 +107,8 @@ def rank_split(
             f"parameters have diverged. {ADVICE}"
         )
     ranks = {name: processes.sum_integers(of_rank) for name, of_rank in ranks.items()}
-    return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s))
+    recommended = processes.sum_integers(recommended)[1:]
+    return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s), recommended)
 
 
 def _scorer_for_users(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking metrics and their confidence intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,22 @@ def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str
         metrics[f"hr@{k}"] = float(hit.mean())
         metrics[f"ndcg@{k}"] = float(np.where(hit, gain, 0.0).mean())
     return metrics
+
+
+def metrics_of(
+    ranks: Mapping[str, npt.NDArray[np.int64]], ks: Sequence[int]
+) -> dict[str, dict[str, float]]:
+    """Computes the `ranking_metrics` of every ranking."""
+    return {name: ranking_metrics(of_ranking, ks) for name, of_ranking in ranks.items()}
+
+
+def flat_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the metrics of every ranking as `{ranking}_{metric}`."""
+    return {
+        f"{name}_{metric}": value
+        for name, of_ranking in metrics.items()
+        for metric, value in of_ranking.items()
+    }
 
 
 def bootstrap_intervals(

@@ -1,33 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Popularity baseline: the most popular items first, for every user."""
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from bert4rec.data.batches import known_windows, pack
+from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.split import Split, true_items
 from bert4rec.train.evaluate import Ranks, seen_pairs
 from recsys.data.sequences import Sequences
 
-_EVERYTHING = np.iinfo(np.int64).max
 
-
-def popularity_ranks(sequences: Sequences, split: Split) -> Ranks:
+def popularity_ranks(
+    sequences: Sequences, split: Split, negatives: Mapping[str, npt.NDArray[np.int32]]
+) -> dict[str, Ranks]:
     """Ranks each user's true item by popularity in the training split.
 
     Args:
         sequences: histories of all users.
         split: `validation` or `test`.
+        negatives: name of a ranking -> [U, S] items.
 
     Returns:
-        [U] int64 from 0, among the items the user has not seen; ties count against the true item.
+        The ranks that `rank_split` returns for a model: [U] int64 from 0 by kind of ranking; ties
+        count against the true item.
     """
-    cpu = torch.device("cpu")
-    users = np.arange(sequences.num_users)
-    training, _ = pack(sequences, known_windows(sequences, "train", users, _EVERYTHING), cpu)
-    counts = np.bincount(training.numpy(), minlength=sequences.num_items + 1)[1:]
+    counts = training_counts(sequences)
     of_truth = counts[true_items(sequences, split) - 1]
-    as_popular = sequences.num_items - np.searchsorted(np.sort(counts), of_truth)
-    row, item = (pairs.numpy() for pairs in seen_pairs(sequences, split, users, cpu))
+    with_seen = sequences.num_items - np.searchsorted(np.sort(counts), of_truth) - 1
+    users = np.arange(sequences.num_users)
+    pairs = seen_pairs(sequences, split, users, torch.device("cpu"))
+    row, item = (of_pair.numpy() for of_pair in pairs)
     seen_ahead = np.bincount(row[counts[item - 1] >= of_truth[row]], minlength=len(users))
-    return as_popular - 1 - seen_ahead
+    ranks = {"full": with_seen - seen_ahead, "full_with_seen": with_seen}
+    for name, others in negatives.items():
+        ranks[name] = (counts[others - 1] >= of_truth[:, None]).sum(1)
+    return ranks

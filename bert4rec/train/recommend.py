@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recommends items for text lines of histories, in raw ids.
 
-A line holds the item ids of one history, oldest first, with white space between. Each line gets
-one line of JSON, in the same order:
+A line holds the item ids of one history, oldest first, with white space between, or as a JSON list,
+for ids that hold white space. Each line gets one line of JSON, in the same order:
 
     {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
     {"line": 2, "error": "no item of this history is known"}
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -20,13 +21,15 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.sources import dataset_fingerprint, dataset_root
+from bert4rec.data.sources import dataset_fingerprint, dataset_root, require_prepared
+from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
 from recsys.errors import UserError
+from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.run import set_up_machine
 
@@ -73,13 +76,16 @@ class Recommender:
         if root is None:  # a generated dataset has no raw ids but its numbers
             raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
+            require_prepared(config.data, root)
             raw_ids = read_item_map(root).raw.to_pylist()
         describe_model(path).check_dataset(
             len(raw_ids),
             dataset_fingerprint(config.data),
             str(root or config.data.dataset_name),
             "`dataset_path`",
+            ignore_fingerprint=config.run.ignore_fingerprint,
         )
+        require_memory(loaded_memory(config.model, len(raw_ids)), machine.device)
         with machine.device:
             model = Bert4Rec(config.model, len(raw_ids))
         load_weights(path, model)
@@ -158,7 +164,7 @@ def _read(
     """Yields (line number, its known items or an error); logs unknown ids."""
     for number, line in enumerate(lines, 1):
         try:
-            words = line.decode().split()
+            words = _words(line)
         except UnicodeDecodeError as error:
             logger.warning("%s:%d: not UTF-8 text: %s", where, number, error)
             yield number, f"not UTF-8 text: {error}"
@@ -169,6 +175,19 @@ def _read(
             more = f" and {len(unknown) - _MOST_SHOWN} more" if len(unknown) > _MOST_SHOWN else ""
             logger.warning("%s:%d: left out unknown item ids: %s%s", where, number, shown, more)
         yield number, [numbers[word] for word in words if word in numbers] or _NOTHING_KNOWN
+
+
+def _words(line: bytes) -> list[str]:
+    """Returns the ids of a line, a JSON list or words.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    words = [word.decode() for word in line.split()]  # ids may hold white space beyond ASCII
+    if words and words[0].startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            return [str(word) for word in json.loads(line)]
+    return words
 
 
 def _to_json(

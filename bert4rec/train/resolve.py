@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes settings from the checkpoint and the dataset, and logs each."""
 
+import logging
 from pathlib import Path
 
 from bert4rec.config import Bert4RecConfig, ModelConfig, ObjectiveConfig
@@ -10,14 +11,16 @@ from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
 from recsys.train.recipe import adopt
 
+logger = logging.getLogger(__name__)
+
 _FILTERS = ("min_user_count", "min_item_count", "min_rating")
 
 
 def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
-    """Copies model settings from the checkpoint that the run loads.
+    """Copies model settings and objective from the checkpoint that the run loads.
 
-    Unless the run trains, the objective is copied too, since it decides whether the model predicts
-    at a mask item. Settings that the user gave are kept.
+    The objective decides whether the model predicts at a mask item. Settings that the user gave are
+    kept; another objective than the checkpoint's is warned of.
 
     Raises:
         CheckpointError: `load_checkpoint_path` is not a checkpoint of this model.
@@ -28,10 +31,14 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     if "num_items" not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
     stored = checkpoint.settings(ModelConfig)
-    if config.run.mode != "train":
-        objective = checkpoint.settings(ObjectiveConfig)
-        stored |= {name: objective[name] for name in ("objective",) if name in objective}
-    return adopt(config, stored, "as in the checkpoint")
+    given, trained_with = config.objective.objective, checkpoint.settings(ObjectiveConfig)
+    if "objective" in trained_with:
+        stored["objective"] = trained_with["objective"]
+        if "objective" in config.explicit and given != stored["objective"]:
+            logger.warning(
+                "`objective` %s: the checkpoint was trained with %s", given, stored["objective"]
+            )
+    return adopt(config, stored)
 
 
 def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
@@ -66,4 +73,4 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
                 f"`python -m preproc.{source} `{name}` {values[name]}`"
             )
     filters = {name: recorded[name] for name in _FILTERS if name in recorded}
-    return adopt(config, filters, "as the dataset was prepared")
+    return adopt(config, filters)

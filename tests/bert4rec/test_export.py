@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from bert4rec.model.scoring import history_item_pairs, scorer_for
-from bert4rec.model.weights import FINGERPRINT
 from bert4rec.serve.export import Bert4RecExport
-from bert4rec.serve.network import NextItemNetwork
+from bert4rec.serve.network import LOWEST_SCORE, NextItemNetwork
 from recsys.data.manifest import Manifest
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.train.checkpoint import CheckpointError
+from recsys.train.origin import FINGERPRINT
 from tests.bert4rec.conftest import NUM_ITEMS as CATALOGUE
 from tests.bert4rec.conftest import raw_id
 from tests.recsys.serve.checkpoints import NUM_ITEMS_IN_CATALOGUE as NUM_ITEMS
@@ -112,7 +112,7 @@ def test_a_catalogue_that_is_used_up_leaves_places_empty(tmp_path):
     (answer,) = served.predict([{"history": np.arange(1, NUM_ITEMS - 1)[None]}])
     assert set(answer["items"][0, :2].tolist()) == {NUM_ITEMS - 1, NUM_ITEMS}
     assert answer["items"][0, 2:].tolist() == [0, 0, 0]
-    assert np.isneginf(answer["scores"][0, 2:]).all()
+    assert (answer["scores"][0, 2:] == LOWEST_SCORE).all()
 
 
 def test_a_number_that_is_no_item_follows_the_policy(tmp_path):

@@ -7,9 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import read_sequences
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
 from tests.bert4rec.conftest import (
     NUM_ITEMS,
@@ -60,6 +62,20 @@ def test_training_ends_with_the_test_of_its_best_checkpoint(program, dataset, tm
     assert summary["average_train_throughput"] > 0
     best = read_checkpoint(CheckpointFolder(tmp_path / "run").best())
     assert best.state["best_metric"] == summary["best_metric"]
+
+
+def test_fine_tuning_keeps_the_objective(program, dataset, tmp_path, capsys, caplog):
+    first = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--max_steps=2")
+    program(*first, "--objective=causal")
+    more = (f"--dataset_path={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}",
+            "--max_steps=2")  # fmt: skip
+    capsys.readouterr()
+    records = program(*more)
+    assert records[0]["data"]["objective"] == "causal"
+    assert "per epoch, --objective causal" in capsys.readouterr().out
+    records = program(*more, "--objective=cloze")
+    assert records[0]["data"]["objective"] == "cloze"
+    assert "`objective` cloze: the checkpoint was trained with causal" in caplog.text
 
 
 def test_the_random_dataset_prints_its_speed(program, capsys):
@@ -131,6 +147,16 @@ def test_recommending_from_standard_input(program, dataset, trained, capsys, cap
     assert "standard input:3: left out unknown item ids: 'neither', 'this'" in caplog.text
 
 
+def test_a_history_may_be_a_list_of_json(program, dataset, trained, capsys):
+    ids = [raw_id(3), raw_id(4)]
+    lines = [" ".join(ids), json.dumps(ids), json.dumps(["no such id", *ids]), "[ " + ids[0]]
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            model=(), stdin="\n".join(lines).encode())  # fmt: skip
+    plain, listed, third, not_a_list = answers(capsys)
+    assert plain["items"] == listed["items"] == third["items"]
+    assert len(not_a_list["items"]) == 10
+
+
 def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, trained, capsys):
     common = ("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
     end = " ".join(raw_id(item) for item in range(20, 31))  # the model sees eleven items
@@ -149,11 +175,15 @@ def test_popularity_ranks_equal_a_plain_count(dataset):
     for user in range(NUM_USERS):
         for item in sequences[user][:-2]:
             counts[item] += 1
-    found = popularity_ranks(sequences, "test")
+    negatives = {"uniform": draw_negatives(sequences, 5, by_popularity=False, seed=1)}
+    found = popularity_ranks(sequences, "test", negatives)
     for user in range(NUM_USERS):
         *known, true = sequences[user].tolist()
         others = set(range(1, NUM_ITEMS + 1)) - {*known, true}
-        assert found[user] == sum(counts[item] >= counts[true] for item in others)
+        ahead = {item for item in range(1, NUM_ITEMS + 1) if counts[item] >= counts[true]}
+        assert found["full"][user] == len(ahead & others)
+        assert found["full_with_seen"][user] == len(ahead - {true})
+        assert found["uniform"][user] == len(ahead & {*negatives["uniform"][user].tolist()})
 
 
 @pytest.mark.slow

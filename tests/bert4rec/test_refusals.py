@@ -9,7 +9,7 @@ import pytest
 
 from bert4rec.config import Bert4RecConfig
 from recsys.data.manifest import Manifest
-from recsys.train.checkpoint import write_checkpoint
+from recsys.train.saving.write import write_checkpoint
 from tests import harness
 from tests.bert4rec.conftest import raw_id, write_other_dataset
 
@@ -31,6 +31,17 @@ FLAGS = [
     (["--min_rating=nan"], "--min_rating must be a finite number, got nan"),
     (["--clip_norm=-5"], "--clip_norm must be positive, got -5"),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
+    (["--seed=-1"], "--seed must not be negative, got -1"),
+    ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),
+    (
+        ["--dataset_name=random", "--random_item_count=10000000000"],
+        "--random_item_count must be below 2147483647, got 10000000000",
+    ),
+    (["--dataset_name=random", "--random_size=10000000000000"], "--random_size 1.* is too large"),
+    (
+        ["--dataset_name=random", "--random_item_count=1"],
+        "--random_item_count 1: a catalogue of one item leaves nothing to rank",
+    ),
     (["--decay_step=0"], "--decay_step must be at least 1"),
     (["--num_epochs=0"], "--num_epochs must be at least 1"),
     (["--patience=0"], "--patience must be at least 1"),
@@ -44,6 +55,7 @@ FLAGS = [
     (["--min_rating=4"], r"again with `python -m preproc.movielens --min_rating 4.0`"),
     (["--min_item_count=5"], "was prepared with --min_item_count 0"),
     (["--dataset_name=amazon"], "was made from movielens ratings"),
+    (["--export_root=/proc/run"], "--export_root: /proc/run cannot be written"),
     (["--mode=recommend"], "--mode recommend needs --load_checkpoint_path"),
     (["--load_checkpoint_path=nowhere"], "nowhere: no checkpoint here"),
     (["--config=nonesuch"], "no such file; built in are .*fast.*paper"),
@@ -197,6 +209,15 @@ def test_a_checkpoint_without_fingerprint_is_taken_by_its_items(
     program("--mode=test", f"--dataset_path={other}", f"--load_checkpoint_path={folder}",
             model=("--num_eval_negatives=5",))  # fmt: skip
     assert program.exit_code == 0
+
+
+def test_recommending_without_a_dataset(program, trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program("--mode=recommend", f"--load_checkpoint_path={trained}", model=(), stdin=b"1")
+    assert program.exit_code == 2
+    assert capsys.readouterr().err.startswith(
+        "error: --dataset_path ml-1m, the default for --dataset_name ml-1m: no prepared dataset"
+    )
 
 
 def fingerprint(root):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
 
 STEPS_PER_EPOCH = 12

@@ -52,7 +52,8 @@ def run(
 
 def weights(folder: Path) -> dict[str, Any]:
     """Returns the tensors of a run's latest checkpoint, under group/name."""
-    from recsys.train.checkpoint import CheckpointFolder, read_checkpoint
+    from recsys.train.checkpoint import read_checkpoint
+    from recsys.train.saving.run_folder import CheckpointFolder
 
     latest = CheckpointFolder(folder / "run").latest()
     assert latest is not None

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that a BERT4Rec will need, counted before it is built."""
+
+from bert4rec.config import Bert4RecConfig, ModelConfig
+from bert4rec.model.network import Bert4Rec
+from cuda_ext.row_rules import ROW_RULES, RowOptimizer
+from recsys.train.memory import ModelMemory, count_bytes
+
+_FLOAT = 4
+_ADAM_COPIES = 4
+"""Weights, their gradients and two moments."""
+_ITEMS, _HEAD = "item embeddings", "vectors of the items in the head"
+
+
+def loaded_memory(config: ModelConfig, num_items: int) -> ModelMemory:
+    """Returns the memory of a model that is not trained."""
+    table = num_items * config.emb_dim * _FLOAT
+    tables = {_ITEMS: table} | ({} if config.head == "tied" else {_HEAD: table})
+    biases = num_items * _FLOAT
+    layers = count_bytes(lambda: Bert4Rec(config, 1)) + biases
+    parts = {"item tables": sum(tables.values()), "layers": layers}
+    return ModelMemory(parts, tables, ["a smaller `emb_dim`", "fewer items in the dataset"])
+
+
+def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -> ModelMemory:
+    """Returns the memory of a run, in training with its optimizers.
+
+    Args:
+        config: settings of the run.
+        num_items: items of the catalogue.
+        rule: optimizer of the item rows.
+    """
+    model, loaded = config.model, loaded_memory(config.model, num_items)
+    if config.run.mode != "train":
+        return loaded
+    parts, tables, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
+    parts["layers, their gradients and optimizer"] = parts.pop("layers") * _ADAM_COPIES
+    state = num_items * ROW_RULES[rule].state_bytes_per_row(model.emb_dim)
+    by_rows: set[str] = set()
+    if config.updates_rows:
+        by_rows = {_ITEMS} if config.objective.loss == "full" else set(tables)
+    dense = _ADAM_COPIES - 1
+    extra = {n: state if n in by_rows else size * dense for n, size in tables.items()}
+    parts["gradients and optimizer state of the items"] = sum(extra.values())
+    if config.run.parallelism == "dmp":
+        # TorchRec shards a copy of the whole tables.
+        parts["copy of the tables for TorchRec"] = sum(tables[name] for name in by_rows)
+    if config.objective.loss == "full":
+        remedies.append("`loss` sampled, which needs no gradient of every item")
+    elif rule != "rowwise_adagrad":
+        remedies.append("`item_rule` rowwise_adagrad, which keeps a number for each item")
+    tables = {name: size + extra[name] for name, size in tables.items()}
+    return ModelMemory(parts, tables, remedies)

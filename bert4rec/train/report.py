@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports a test: tables, slices, and the rank of each user."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.negative_sampler import training_counts
+from bert4rec.data.sources import raw_ids
+from bert4rec.data.split import known_lengths
+from bert4rec.train.evaluate import Ranks, SplitRanks
+from bert4rec.train.metrics import (
+    bootstrap_intervals,
+    flat_metrics,
+    metrics_of,
+    ranking_metrics,
+)
+from bert4rec.train.popularity import popularity_ranks
+from recsys.data.sequences import Sequences
+from recsys.errors import UserError
+from recsys.train.recipe import Machine
+
+_LENGTH_EDGES = (1, 6, 11, 21, 51, 101, 201)
+_COUNT_EDGES = (0, 1, 6, 21, 101)
+_SLICE_KS = (10,)
+
+Metrics = Mapping[str, float]
+Slice = tuple[str, str, int, Metrics, Metrics]
+"""Kind and limits of a slice, its users, their metrics and those of popularity."""
+
+
+def report_test(
+    config: Bert4RecConfig,
+    sequences: Sequences,
+    negatives: Mapping[str, npt.NDArray[np.int32]],
+    ranked: SplitRanks,
+    machine: Machine,
+) -> dict[str, float]:
+    """Prints a test beside popularity; writes the ranks if asked to.
+
+    Args:
+        config: settings of the run.
+        sequences: histories of all users.
+        negatives: name of a ranking -> [U, S] items.
+        ranked: ranks of the test items, of all processes.
+        machine: prints the lines; the first process writes the file.
+
+    Returns:
+        The values to log.
+    """
+    evaluation, print_line = config.evaluation, machine.print_line
+    baseline = popularity_ranks(sequences, "test", negatives)
+    model = metrics_of(ranked.ranks, evaluation.metric_ks)
+    popular = metrics_of(baseline, evaluation.metric_ks)
+    values = flat_metrics(model)
+    for name, metrics in popular.items():
+        values |= flat_metrics({f"popularity_{name}".removesuffix("_full"): metrics})
+    half_widths: dict[str, dict[str, float]] = {}
+    for name, ranks in (*ranked.ranks.items(), ("popularity", baseline["full"])):
+        intervals = bootstrap_intervals(
+            ranks, evaluation.metric_ks, evaluation.bootstrap_samples, config.run.seed
+        )
+        half_widths[name] = {m: (high - low) / 2 for m, (low, high) in intervals.items()}
+        for metric in popular["full"]:
+            low, high = intervals.get(metric, (float("nan"), float("nan")))
+            values |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
+    print_line(
+        f"Test on {sequences.num_users} users, {ranked.users_per_s:,.0f}/s; +- is half of a 95% "
+        "interval, popul. ranks by popularity"
+    )
+    for line in comparison_table(model, half_widths, popular):
+        print_line(line)
+    if evaluation.report_slices:
+        slices = list(slice_metrics(sequences, ranked.ranks["full"], baseline["full"]))
+        for line in slice_table(slices):
+            print_line(line)
+        values |= slice_values(slices)
+        name, coverage = f"coverage@{config.run.top_k}", float((ranked.recommended > 0).mean())
+        print_line(f"{name}: {coverage:.4f} of {sequences.num_items} items are in a user's best")
+        values[name] = coverage
+    if evaluation.ranks_file and machine.processes.is_first:
+        path = Path(evaluation.ranks_file)
+        write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
+        print_line(f"Ranks of {sequences.num_users} users: {path}")
+    return {f"test_{name}": value for name, value in values.items()}
+
+
+def comparison_table(
+    model: Mapping[str, Metrics],
+    half_widths: Mapping[str, Metrics],
+    popularity: Mapping[str, Metrics],
+) -> Iterator[str]:
+    """Yields lines with every metric of every ranking beside popularity.
+
+    Args:
+        model: ranking -> metric -> value.
+        half_widths: ranking -> metric -> half of the 95% interval, where there is one.
+        popularity: ranking -> metric -> value of the baseline.
+    """
+    yield (f"{'':8}" + "".join(f"  {name:<20}" for name in model)).rstrip()
+    yield f"{'metric':8}" + f"{'model':>7}{'+-':>7}{'popul.':>8}" * len(model)
+    for metric in next(iter(model.values())):
+        cells = ""
+        for name in model:
+            half = half_widths[name].get(metric)
+            shown = "-" if half is None else f"{half:.4f}"
+            cells += f"{model[name][metric]:7.4f}{shown:>7}{popularity[name][metric]:8.4f}"
+        yield f"{metric:8}{cells}"
+
+
+def slice_metrics(sequences: Sequences, ranks: Ranks, popularity: Ranks) -> Iterator[Slice]:
+    """Yields quality by history length and by frequency of the item.
+
+    Args:
+        sequences: histories of all users.
+        ranks: [U] ranks of the test items.
+        popularity: [U] those of the baseline.
+
+    Yields:
+        The slices that have users.
+    """
+    kinds = {
+        "history": (known_lengths(sequences, "test"), _LENGTH_EDGES),
+        "item_count": (training_counts(sequences)[sequences.test_items - 1], _COUNT_EDGES),
+    }
+    for kind, (counts, edges) in kinds.items():
+        slice_of_user = np.searchsorted(edges, counts, side="right") - 1
+        for number in np.unique(slice_of_user):
+            users = slice_of_user == number
+            first, *after = edges[number : number + 2]
+            limits = f"{first}-{after[0] - 1}" if after else f"{first}+"
+            limits = limits if limits != "0-0" else "0"
+            model, popular = (ranking_metrics(r[users], _SLICE_KS) for r in (ranks, popularity))
+            yield kind, limits, int(users.sum()), model, popular
+
+
+def slice_table(slices: Sequence[Slice]) -> Iterator[str]:
+    """Yields the lines of the slices."""
+    titles = {"history": "history of", "item_count": "item seen"}
+    names = list(slices[0][3])
+    yield f"{'slice':20}{'users':>9}" + "".join(f"{name:>9}{'popul.':>9}" for name in names)
+    for kind, limits, users, model, popularity in slices:
+        cells = "".join(f"{model[name]:9.4f}{popularity[name]:9.4f}" for name in names)
+        yield f"{titles[kind] + ' ' + limits:20}{users:9,}{cells}"
+
+
+def slice_values(slices: Sequence[Slice]) -> dict[str, float]:
+    """Returns the values of the slices to log."""
+    return {
+        f"{kind}_{limits}_{name}": value
+        for kind, limits, users, model, _ in slices
+        for name, value in {"users": users, **model}.items()
+    }
+
+
+def check_ranks_file(path: Path) -> None:
+    """Refuses a file that cannot be written, before the work.
+
+    Raises:
+        UserError: names the folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"`ranks_file` {path}: cannot be written there")
+
+
+def write_ranks(
+    path: Path,
+    users: pa.Array,
+    items: pa.Array,
+    sequences: Sequences,
+    ranks: Mapping[str, npt.NDArray[np.int64]],
+) -> None:
+    """Writes the rank of each user's test item.
+
+    Args:
+        path: file that gets its name when it is complete; an earlier one is replaced.
+        users: [U] raw ids of the users.
+        items: [I] raw ids of the items 1, 2, ...
+        sequences: histories of all users.
+        ranks: ranking -> [U] ranks from 0; written from 1.
+    """
+    columns = {
+        "user": users,
+        "item": items.take(pa.array(sequences.test_items - 1)),
+        "history_length": pa.array(known_lengths(sequences, "test")),
+    }
+    for name, of_user in ranks.items():
+        columns["rank" if name == "full" else f"rank_{name}"] = pa.array(of_user + 1)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(pa.table(columns), unfinished)
+    else:
+        pyarrow.parquet.write_table(pa.table(columns), unfinished)
+    unfinished.replace(path)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training and a test print, and the ranks of users that a test writes."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from tests import harness
+from tests.bert4rec import torchrun
+from tests.bert4rec.conftest import NUM_USERS, SMALL_MODEL
+
+RANKINGS = ("full", "full_with_seen", "popular", "uniform")
+
+
+def test_a_test_prints_a_table_beside_popularity(program, dataset, trained, capsys):
+    common = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    data = program("--mode=test", *common)[-1]["data"]
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    start = next(i for i, line in enumerate(lines) if line.startswith("metric"))
+    assert lines[start - 1].split() == list(RANKINGS)
+    rows = {
+        line.split()[0]: [float(cell) for cell in line.split()[1:]] for line in lines[start + 1 :]
+    }
+    assert list(rows) == [
+        "mrr",
+        *(f"{m}@{k}" for k in (1, 5, 10, 20, 50, 100) for m in ("hr", "ndcg")),
+    ]
+    for metric, cells in rows.items():
+        for ranking, (model, half, popular) in zip(
+            RANKINGS, np.reshape(cells, (4, 3)), strict=True
+        ):
+            name = f"test_{ranking}_{metric}"
+            baseline = f"test_popularity_{ranking}_{metric}".replace(
+                "_full_" + metric, "_" + metric
+            )
+            width = data[f"{name}_high"] - data[f"{name}_low"]
+            expected = [data[name], width / 2, data[baseline]]
+            assert [model, half, popular] == pytest.approx(expected, abs=6e-5)
+
+
+def test_the_learning_rate_shows_its_digits(program, dataset, capsys):
+    program(f"--dataset_path={dataset}", "--warmup_steps=1000", "--lr=0.001", "--max_steps=3",
+            "--print_freq=1")  # fmt: skip
+    rates = [line.split("lr: ")[1].split()[0] for line in capsys.readouterr().out.splitlines()
+             if "lr: " in line]  # fmt: skip
+    assert [float(rate) for rate in rates] == [1e-6, 2e-6, 3e-6]
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines(dataset, tmp_path):
+    command = [sys.executable, "-m", "bert4rec.scripts.main", f"--dataset_path={dataset}",
+               f"--log_path={tmp_path / 'log.json'}", *SMALL_MODEL, "--max_steps=30",
+               "--print_freq=10"]  # fmt: skip
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the program has closed the terminal
+                break
+    os.close(ours)
+    text = shown.decode()
+    assert process.returncode == 0, text
+    assert "30/30" in text
+    assert "lr 0.003" in text
+    assert "Epoch:[" not in text
+    assert "full ndcg@10 0." in text
+    piped = harness.python(*command[1:]).stdout
+    assert "30/30" not in piped
+    assert piped.count("Epoch:[") == 4  # the first step and every tenth
+    assert "\r" not in piped
+
+
+def read_ranks(path):
+    is_csv = path.suffix == ".csv"
+    table = pyarrow.csv.read_csv(path) if is_csv else pyarrow.parquet.read_table(path)
+    return {
+        name: column.to_pylist()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_ranks_of_users(program, dataset, trained, tmp_path, suffix):
+    path = tmp_path / "new" / f"ranks{suffix}"
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    data = program("--mode=test", *flags, f"--ranks_file={path}")[-1]["data"]
+    found, sequences = read_ranks(path), read_sequences(dataset)
+    items = read_item_map(dataset).raw.to_pylist()
+    assert found["user"] == read_user_map(dataset).raw.to_pylist()
+    assert found["item"] == [items[item - 1] for item in sequences.test_items]
+    assert found["history_length"] == (sequences.lengths - 1).tolist()
+    for ranking in RANKINGS:
+        ranks = np.array(found["rank" if ranking == "full" else f"rank_{ranking}"])
+        assert (1 / ranks).mean() == pytest.approx(data[f"test_{ranking}_mrr"])
+        assert (ranks <= 5).mean() == pytest.approx(data[f"test_{ranking}_hr@5"])
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_slices(program, dataset, trained, tmp_path, capsys):
+    path = tmp_path / "ranks.parquet"
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}", "--top_k=2")
+    data = program("--mode=test", *flags, "--report_slices", f"--ranks_file={path}")[-1]["data"]
+    found = read_ranks(path)
+    for limits, low, high in (("1-5", 1, 5), ("6-10", 6, 10), ("11-20", 11, 20)):
+        own = [
+            r
+            for r, n in zip(found["rank"], found["history_length"], strict=True)
+            if low <= n <= high
+        ]
+        assert data[f"test_history_{limits}_users"] == len(own)
+        assert data[f"test_history_{limits}_hr@10"] == pytest.approx(np.mean(np.array(own) <= 10))
+    counts = [
+        v for k, v in data.items() if k.startswith("test_item_count_") and k.endswith("_users")
+    ]
+    assert sum(counts) == NUM_USERS
+    assert 0 < data["test_coverage@2"] <= 1
+    assert "history of 6-10" in capsys.readouterr().out
+
+
+@pytest.mark.multiprocess
+def test_two_processes_write_each_user_once(dataset, tmp_path):
+    written = {}
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        path = folder / "ranks.csv"
+        flags = ("--max_steps=1", "--lr=0", "--report_slices", f"--ranks_file={path}")
+        logged = torchrun.run(folder, processes, flags)
+        written[processes] = (read_ranks(path), logged["test_coverage@10"])
+    assert written[1] == written[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("ranks.txt", "--ranks_file must end in .csv or .parquet"), ("", "cannot be written there")],
+)
+def test_a_ranks_file_that_cannot_be(program, dataset, tmp_path, capsys, file, message):
+    folder = tmp_path / "taken.csv"
+    folder.mkdir()
+    program(f"--dataset_path={dataset}", f"--ranks_file={file or folder}", "--max_steps=1")
+    assert program.exit_code == 2
+    assert message in capsys.readouterr().err
