@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RECBOLE_PYTHON = REPOSITORY / ".venv-recbole" / "bin" / "python"
 STEPS_PER_EPOCH = 48
 SETTING = {"samples": 97_171, "batch": 2048, "max_len": 50, "emb_dim": 64, "blocks": 2}
-# The same setting as recsys.train.allocator makes in our programs.
+# The same setting as recsys.train.memory makes in our programs.
 KEEP_FREED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
 }

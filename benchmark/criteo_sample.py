@@ -32,6 +32,7 @@ DLRM_FLAGS = (
     "--bottom_mlp_sizes=64,16",
     "--top_mlp_sizes=64,1",
     "--batch_size=128",
+    "--drop_last",
     "--epochs=1",
     "--optimizer=rowwise_adagrad",
     "--lr=0.018",

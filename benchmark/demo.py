@@ -31,6 +31,7 @@ MODEL_FLAGS = (
 )
 TRAINING_FLAGS = (
     "--batch_size=1024",
+    "--drop_last",
     "--optimizer=adam",
     "--lr=0.003",
     "--warmup_steps=50",

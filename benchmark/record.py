@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recsys.resources import available_cores
+
 Direction = Literal["higher", "lower"]
 
 RESULTS = Path(__file__).parent / "results"
@@ -178,7 +180,7 @@ def hardware() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cores(),
         "memory_gib": round(memory / 2**30),
         "gpu": _gpu(),
     }

@@ -11,7 +11,6 @@ more memory than `memory_limit`.
 
 import argparse
 import itertools
-import os
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from benchmark.record import RESULTS, Direction, make_record, write_records
 from benchmark.serving_model import NAME, DeployedDlrm
 from dlrm.serve.served import ServedDlrm
+from recsys.resources import available_cores
 from recsys.serve.client.connection import Endpoint, predict_in_order
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
@@ -142,7 +142,7 @@ def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemor
     Raises:
         RuntimeError: an instance got too few requests to read them.
     """
-    threads = max(1, len(os.sched_getaffinity(0)) // instances)
+    threads = max(1, available_cores() // instances)
     serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
     with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
         for _ in _read_every_row(endpoint, deployed):

@@ -19,7 +19,7 @@ from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
-from recsys.train.checkpoint import write_checkpoint
+from recsys.train.saving.write import write_checkpoint
 from recsys.train.timing import DISTINCT_INPUTS
 
 NAME = "dlrm"

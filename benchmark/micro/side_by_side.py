@@ -13,7 +13,7 @@ from benchmark.micro.kernels_case import OURS
 from benchmark.peers.torchrec_interaction import has_torchrec
 from benchmark.record import RESULTS, Record, make_record
 from cuda_ext import library
-from recsys.train.allocator import keep_freed_memory
+from recsys.train.memory import keep_freed_memory
 
 Measurements = dict[tuple[str, str], list[float]]
 """(metric, unit) -> measured value of each round."""
@@ -31,7 +31,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         "--allocator",
         choices=("kept", "default"),
         default="kept",
-        help="whether freed memory is kept (recsys.train.allocator), for every candidate",
+        help="whether freed memory is kept (recsys.train.memory), for every candidate",
     )
     parser.add_argument(
         "--matmul_size", type=int, default=2048, help="of the ceiling that is timed"
