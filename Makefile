@@ -115,6 +115,7 @@ bench: setup  ## measure everything, fill the tables of docs (about ten minutes,
 	$(BIN)/python -m benchmark.preprocessing --rows 4000000
 	$(BIN)/python -m benchmark.criteo_sample
 	$(BIN)/python -m benchmark.inference
+	$(BIN)/python -m benchmark.busy_core
 	$(BIN)/python -m benchmark.micro.loader
 	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.micro.loader; fi
 	$(BIN)/python -m benchmark.report docs/results.md docs/training_input.md
@@ -204,7 +205,7 @@ $(TRITON_STAMP): requirements.txt
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
 		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
-	echo "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
+	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 
 triton-env: setup $(TRITON_STAMP)  ## environment with a Triton server that runs without a container
@@ -216,6 +217,7 @@ serve: triton-env  ## a real Triton server with the model of `make demo`
 
 bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
 	$(TRITON)/python -m benchmark.serving
+	$(TRITON)/python -m benchmark.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
@@ -232,7 +234,7 @@ clean:  ## remove what make built (datasets and checkpoints stay)
 # image steps: what each RUN line of the Dockerfile does, on this machine
 STEP := PYTHON=$(abspath $(BIN)/python) docker
 
-.PHONY: image-system image-python image-apex image-build smoke golden
+.PHONY: image-system image-python image-apex image-build smoke smoke-serving golden
 
 image-system:  ## system packages of the image
 	docker/install_system.sh
@@ -248,6 +250,9 @@ image-build: $(STAMP)  ## native code of the image
 
 smoke: setup  ## raw logs to latencies in under a minute
 	$(STEP)/smoke.sh
+
+smoke-serving: triton-env  ## a tiny model, deployed, served and asked for one row
+	PYTHON=$(abspath $(TRITON)/python) docker/smoke_serving.sh
 
 golden: setup  ## rewrite tests/golden and docs/flags.md; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py

@@ -43,6 +43,7 @@ def run(
         env=_environment(environment),
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         timeout=PATIENCE_S,
         check=False,
     )
@@ -263,7 +264,8 @@ class Program:
 
 def put_nan(run: Path, group: str) -> None:
     """Rewrites the checkpoints of a run with a NaN in a group, as a diverged run would leave it."""
-    from recsys.train.checkpoint import read_checkpoint, write_checkpoint
+    from recsys.train.checkpoint import read_checkpoint
+    from recsys.train.saving.write import write_checkpoint
 
     for folder in run.glob("step_*"):
         stored = read_checkpoint(folder)

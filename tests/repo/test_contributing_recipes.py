@@ -149,6 +149,7 @@ class NpzReader:
 
     def __init__(self, root: Path, split: str, spec: FeatureSpec) -> None:
         self.spec, self.path = spec, file_of(root, split)
+        self.files = [self.path]
         with np.load(self.path) as file:
             self._columns = [file[name] for name in ("label", "numerical", "ids")]
         self.num_rows = len(self._columns[0])

@@ -17,6 +17,7 @@ from dlrm.scripts import flags as dlrm
 from dlrm.scripts import train_torchrec
 from recsys.errors import UserError
 from recsys.program import fail
+from tests import harness
 from tests.repo import flag_reference
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -100,6 +101,29 @@ def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default)
         assert set(kind.removeprefix("enum ").split("|")) <= offered
     elif name != "base_device":  # a free string in the seed, where any but two values fail later
         assert kind_of(flag) == kind
+
+
+@pytest.mark.parametrize("program", flag_reference.programs(), ids=lambda p: p.command)
+def test_help_lists_every_flag_by_section_after_the_ten_most_used(program):
+    command = program.command.removeprefix("python ").removesuffix(" DIR").split()
+    done = harness.python(*command, "--help")
+    assert done.stderr == ""
+    parts = re.split(r"^(\S[^:\n]*):\n(?=  )", done.stdout, flags=re.MULTILINE)
+    found = {
+        title: set(re.findall(r"^  (?:-\w+,|--\[no\]\w+,)?--(?:\[no\])?(\w+)", text, re.MULTILINE))
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    sections = getattr(program, "values", None) or next(
+        other.values for other in flag_reference.programs() if other.command.endswith(program.of)
+    )
+    expected = {
+        title: {flag.name for flag in members}
+        for title, members in sections.flags_by_module_dict().items()
+    }
+    if sum(map(len, expected.values())) > 15:
+        assert parts[1] == "Most used"
+        assert 8 <= len(found["Most used"]) <= 10
+    assert {title: found[title] for title in expected} == expected
 
 
 DOORS = re.compile(

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What importing the packages must not do, each in a process of its own."""
 
+import shutil
+from pathlib import Path
+
 import grimp
 import pytest
+import torch
 
 from tests import harness
 
@@ -101,11 +105,45 @@ def test_beside_the_triton_folder_torch_works(folder_with_triton):
     python(f"import dlrm\n{USE_TORCH}", folder=folder_with_triton)
 
 
-def test_without_the_guard_the_folder_would_break_torch(folder_with_triton):
-    works = has_compiler()
-    done = python(BREAKS_ON_THE_SHADOW, folder=folder_with_triton, status=0 if works else 1)
-    if not works:
-        assert "module 'triton' has no attribute 'language'" in done.stderr
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Returns the interpreter of an environment with torch and without this project."""
+    folder = tmp_path_factory.mktemp("environment")
+    harness.python("-m", "venv", "--without-pip", folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # Only the folder: the .pth files in it, one of which may be the hook, are not run.
+    (packages / "all.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    return folder / "bin" / "python"
+
+
+def test_an_editable_install_hides_the_folder_from_plain_pytorch(
+    environment, folder_with_triton, tmp_path_factory
+):
+    clean = {"PYTHONPATH": None, "PYTHONSAFEPATH": None, "folder": folder_with_triton}
+    without = harness.run(environment, "-c", USE_TORCH, status=None, **clean)
+    if not has_compiler():
+        assert "module 'triton' has no attribute 'language'" in without.stderr
+    sources = tmp_path_factory.mktemp("sources") / "copy"
+    skip = shutil.ignore_patterns(".*", "build", "*.so", "*.egg-info", "shared", "__pycache__")
+    shutil.copytree(harness.REPOSITORY, sources, ignore=skip)
+    install = ("-m", "pip", f"--python={environment}", "install", "--no-index", "--no-deps")
+    harness.python(
+        *(*install, "--quiet", "--no-build-isolation", "-e", sources),
+        folder="/",
+        **dict.fromkeys(("CC", "CXX"), "/nonexistent"),
+    )
+    harness.run(environment, "-c", USE_TORCH, **clean)
+    for command in (("-m", "timeit", "-n1", "-r1", BREAKS_ON_THE_SHADOW), ("-c", NO_TRITON)):
+        harness.run(environment, *command, **(clean | {"folder": sources}))
+    # The real compiler, installed or put on the path later, is still there.
+    compiler = tmp_path_factory.mktemp("compiler")
+    (compiler / "triton").mkdir()
+    (compiler / "triton" / "__init__.py").write_text("language = 1")
+    real = f"import sys; sys.path.append({str(compiler)!r}); import triton; triton.language"
+    harness.run(environment, "-c", real, **clean)
+    shutil.rmtree(sources)
+    gone = harness.run(environment, "-c", "print(1)", **clean)
+    assert (gone.stdout, gone.stderr) == ("1\n", "")
 
 
 @pytest.mark.parametrize("package", USES_TORCH)
