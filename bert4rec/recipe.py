@@ -38,6 +38,7 @@ from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
+from bert4rec.train.schedule import build_schedule, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -45,12 +46,7 @@ from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
 from recsys.train.memory import keep_few_primitives, require_memory
-from recsys.train.optimizers.schedule import (
-    Schedule,
-    WarmupCosine,
-    WarmupPolynomialDecay,
-    WarmupStepDecay,
-)
+from recsys.train.optimizers.schedule import Schedule
 from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, PrintLine, SavedState
@@ -347,31 +343,3 @@ def _draw_all_negatives(
             raise
         print_line(f"no sampled rankings: {error}")
         return {}
-
-
-def total_steps(config: Bert4RecConfig, steps_per_epoch: int) -> int:
-    """Returns the steps of a whole run."""
-    by_epochs = config.run.num_epochs * steps_per_epoch
-    return by_epochs if config.run.max_steps is None else min(by_epochs, config.run.max_steps)
-
-
-def build_schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
-    """Builds the schedule of the learning rate."""
-    optimizer, total = config.optimizer, total_steps(config, steps_per_epoch)
-    if optimizer.lr_schedule == "cosine":
-        return WarmupCosine(
-            base_lr=optimizer.lr, warmup_steps=optimizer.warmup_steps, total_steps=total
-        )
-    if optimizer.lr_schedule == "linear":
-        return WarmupPolynomialDecay(
-            base_lr=optimizer.lr,
-            warmup_steps=optimizer.warmup_steps,
-            decay_steps=max(total - optimizer.warmup_steps, 1),
-            decay_power=1,
-        )
-    return WarmupStepDecay(
-        base_lr=optimizer.lr,
-        warmup_steps=optimizer.warmup_steps,
-        interval=optimizer.decay_step * steps_per_epoch,
-        factor=optimizer.gamma,
-    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the data."""
+
+import dataclasses
+from typing import Literal
+
+from recsys.errors import UserError
+from recsys.settings import require_below, require_positive, setting
+
+WindowKind = Literal["recent", "random", "sliding", "prefix"]
+DatasetName = Literal["ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Settings of the data."""
+
+    dataset_name: DatasetName = setting("ml-1m", "Dataset; random is generated")
+    dataset_path: str | None = setting(
+        None,
+        "Folder that preproc.movielens or preproc.amazon made; by default ./<dataset_name>",
+        resumable=True,
+    )
+    min_user_count: int = setting(5, "Interactions a user must have")
+    min_item_count: int = setting(0, "Interactions an item must have")
+    min_rating: float = setting(0.0, "Ratings below are left out")
+    random_user_count: int = setting(10, "Users of --dataset_name random")
+    random_item_count: int = setting(30, "Items of --dataset_name random")
+    random_size: int = setting(300, "Interactions of --dataset_name random")
+    windows: WindowKind = setting(
+        "sliding",
+        "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "
+        "items before each item",
+    )
+    dupe_factor: int = setting(3, "Times an epoch sees each window, with masks of their own")
+    train_batch_size: int = setting(128, "Sequences of a training batch")
+    val_batch_size: int = setting(128, "Sequences of a validation batch", resumable=True)
+    test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
+
+    def __post_init__(self) -> None:
+        """Refuses counts below their minimum."""
+        require_positive(
+            *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
+            *("train_batch_size", "val_batch_size", "test_batch_size"),
+        )
+        for name in ("random_user_count", "random_item_count"):
+            require_below(self, name, 2**31 - 1)  # the mask item has a number too
+        if self.min_user_count < 3:
+            raise UserError(
+                f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "
+                "each to train on, to validate and to test"
+            )

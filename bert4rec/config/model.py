@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the network."""
+
+import dataclasses
+from typing import Literal
+
+from bert4rec.config.fraction import require_fraction
+from recsys.errors import UserError
+from recsys.settings import require_not_negative, require_positive, setting
+
+Activation = Literal["gelu", "relu"]
+Norm = Literal["pre", "post"]
+PositionsFrom = Literal["end", "start"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Settings of the network."""
+
+    max_len: int = setting(100, "Longest sequence the model sees")
+    emb_dim: int = setting(256, "Columns of the item embedding and of every layer")
+    nhead: int = setting(2, "Heads of the attention")
+    num_layers: int = setting(2, "Transformer blocks")
+    ffn_dim: int | None = setting(
+        None, "Columns of the feed-forward networks; by default four times --emb_dim"
+    )
+    activation: Activation = setting("relu", "Activation of the feed-forward networks")
+    norm: Norm = setting("pre", "Normalise before each sublayer of a block, or after it")
+    embedding_norm: bool = setting(True, "Normalise the sum of item and position embeddings")
+    positions_from: PositionsFrom = setting(
+        "end", "Count positions from the end of a sequence (left padding) or from its start"
+    )
+    head: Literal["untied", "tied"] = setting(
+        "untied", "Score items with vectors of the head's own, or with the item embedding"
+    )
+    head_transform: bool = setting(
+        False, "A linear layer, GELU and normalisation before items are scored"
+    )
+    dropout: float = setting(0.1, "Share of activations dropped while training")
+    attention_dropout: float = setting(0.1, "Share of attention weights dropped while training")
+    init_std: float = setting(0.02, "Standard deviation of the initial weights")
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that contradict each other."""
+        require_positive(self, "max_len", "emb_dim", "nhead", "num_layers")
+        if self.ffn_dim is not None:
+            require_positive(self, "ffn_dim")
+        if self.emb_dim % self.nhead:
+            raise UserError(
+                f"`emb_dim` {self.emb_dim} cannot be divided among `nhead` {self.nhead} heads"
+            )
+        for name in ("dropout", "attention_dropout"):
+            require_fraction(self, name, below_one=True)
+        require_not_negative(self, "init_std")

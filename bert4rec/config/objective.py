@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the training objective."""
+
+import dataclasses
+from typing import Literal
+
+from bert4rec.config.fraction import require_fraction
+from recsys.errors import UserError
+from recsys.settings import require_positive, setting
+
+Objective = Literal["cloze", "causal", "hybrid"]
+MaskLastOf = Literal["sequences", "batches"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveConfig:
+    """Settings of the training objective."""
+
+    objective: Objective = setting(
+        "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
+    )
+    mask_prob: float = setting(0.15, "Fraction of the items that are targets")
+    mask_last_prob: float = setting(
+        0.0, "Fraction of the sequences whose last item is the only target"
+    )
+    mask_last_of: MaskLastOf = setting(
+        "sequences", "Draw these sequences one by one, or in whole batches"
+    )
+    mask_replace: float = setting(0.8, "Fraction of the targets that the mask item replaces")
+    random_replace: float = setting(
+        0.2, "Fraction of the targets that a random item replaces; the rest stay visible"
+    )
+    loss: Literal["full", "sampled", "gbce"] = setting(
+        "full", "Softmax over all items, over sampled ones, or gBCE over sampled ones"
+    )
+    num_negatives: int = setting(4096, "Negatives of --loss sampled and gbce, shared by a batch")
+    negative_sampler: Literal["uniform", "popular"] = setting(
+        "uniform", "How negatives are drawn; their probability is corrected for (logQ)"
+    )
+    gbce_calibration: float = setting(0.75, "Calibration of --loss gbce, its t")
+
+    def __post_init__(self) -> None:
+        """Refuses probabilities outside [0, 1]."""
+        for name in ("mask_prob", "mask_last_prob", "mask_replace", "random_replace"):
+            require_fraction(self, name)
+        require_fraction(self, "gbce_calibration")
+        if self.mask_replace + self.random_replace > 1 + 1e-9:
+            raise UserError(
+                f"`mask_replace` {self.mask_replace} and `random_replace` {self.random_replace} "
+                "must not add up to more than 1"
+            )
+        require_positive(self, "num_negatives")

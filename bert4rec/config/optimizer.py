@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the optimizers and the precision of a step."""
+
+import dataclasses
+from typing import Literal
+
+from cuda_ext.row_rules import StatefulRowOptimizer
+from recsys.errors import UserError
+from recsys.settings import require_not_negative, require_positive, setting
+from recsys.train.optimizers.precision import AmpDtype
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """Settings of the optimizers."""
+
+    lr: float = setting(1e-3, "Learning rate")
+    lr_schedule: Literal["step", "cosine", "linear"] = setting(
+        "step",
+        "Multiply by --gamma every --decay_step epochs, or fall to zero along a cosine or a line",
+    )
+    decay_step: int = setting(25, "Epochs between falls of the rate under --lr_schedule step")
+    gamma: float = setting(1.0, "Factor of each fall under --lr_schedule step")
+    warmup_steps: int = setting(0, "Steps in which the rate rises from zero")
+    extend_schedule: bool = setting(
+        False,
+        "Let a resumed run of another length continue on the cosine or line of that length, which "
+        "changes its rate at once",
+        resumable=True,
+    )
+    weight_decay: float = setting(0.0, "Weight decay (decoupled)")
+    clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
+    item_update: Literal["auto", "dense", "rows"] = setting(
+        "auto",
+        "Update every row of the item tables in each step, or only those that a batch looked up; "
+        "auto takes rows with a sampled loss and under --parallelism dmp",
+    )
+    item_rule: Literal["auto", StatefulRowOptimizer] = setting(
+        "auto",
+        "Optimizer of the rows under --item_update rows; auto takes adam, and rowwise_adagrad "
+        "under --parallelism dmp on a CPU, where FBGEMM has no Adam",
+    )
+    accumulation_steps: int = setting(
+        1, "Batches whose gradients a process adds up before it moves the parameters"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses negative rates."""
+        require_positive(self, "decay_step", "accumulation_steps")
+        require_not_negative(self, "lr", "gamma", "weight_decay", "warmup_steps")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionConfig:
+    """Settings of the precision."""
+
+    amp: bool = setting(False, "Compute matrix products in half precision")
+    amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss: none, gradients of this model do not underflow."""
+        return 1.0

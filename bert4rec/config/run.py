@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the run: mode, duration, files, processes."""
+
+import dataclasses
+from typing import Literal
+
+from recsys.errors import UserError
+from recsys.settings import joined, require_below, require_not_negative, require_positive, setting
+from recsys.train.origin import ignore_fingerprint
+
+Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Settings of the run: mode, duration, files, processes."""
+
+    mode: Mode = setting("train", "Task; ddp and dmp train with that --parallelism", resumable=True)
+    parallelism: Literal["ddp", "dmp"] = setting(
+        "ddp",
+        "Under torchrun: a copy of the model per process, or TorchRec's DistributedModelParallel "
+        "with a sharded item table",
+    )
+    num_epochs: int = setting(100, "Epochs to train for", resumable=True)
+    max_steps: int | None = setting(None, "Stop after this many steps", resumable=True)
+    test_freq: int | None = setting(
+        None, "Steps between validations; by default one per epoch", resumable=True
+    )
+    patience: int | None = setting(
+        None, "Stop after this many validations without a better one", resumable=True
+    )
+    seed: int = setting(12345, "Random seed")
+    base_device: Literal["auto", "cuda", "cpu"] = setting(
+        "auto", "Device of the model; auto takes CUDA if present", resumable=True
+    )
+    num_threads: int | None = setting(
+        None, "CPU threads of a step; by default one per core", resumable=True
+    )
+    print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
+    log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
+    export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)
+    save_freq: int | None = setting(
+        None, "Steps between checkpoints, besides the best and last", resumable=True
+    )
+    load_checkpoint_path: str | None = setting(
+        None, "Checkpoint, or folder of a run, to load", resumable=True
+    )
+    ignore_fingerprint: bool = ignore_fingerprint()
+    resume: bool = setting(
+        False, "Continue the run saved under --export_root, if there is one", resumable=True
+    )
+    benchmark_warmup_steps: int = setting(
+        0, "First steps to leave out of the throughput", resumable=True
+    )
+    inference_benchmark_batch_sizes: tuple[int, ...] = setting(
+        (1, 64, 1024), "Batch sizes of --mode inference_benchmark", resumable=True
+    )
+    inference_benchmark_steps: int = setting(
+        100, "Steps of each inference benchmark", resumable=True
+    )
+    recommend_input: str | None = setting(
+        None,
+        "File of histories for --mode recommend, one per line; by default standard input",
+        resumable=True,
+    )
+    top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
+
+    def __post_init__(self) -> None:
+        """Refuses counts and intervals below 1."""
+        require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
+        require_not_negative(self, "seed")
+        require_below(self, "seed", 2**63)
+        for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        sizes = self.inference_benchmark_batch_sizes
+        if not sizes or min(sizes) < 1:
+            raise UserError(
+                f"`inference_benchmark_batch_sizes` must be positive, got {joined(sizes)!r}"
+            )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All settings of a run, and those that contradict each other."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert4rec.config.data import DataConfig
+from bert4rec.config.evaluation import EvaluationConfig
+from bert4rec.config.model import ModelConfig
+from bert4rec.config.objective import ObjectiveConfig
+from bert4rec.config.optimizer import OptimizerConfig, PrecisionConfig
+from bert4rec.config.run import RunConfig
+from recsys.errors import UserError
+from recsys.settings import sections_from_dict, to_dict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Bert4RecConfig:
+    """A whole run; `explicit` names the settings that the user gave."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    explicit: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.run.resume and not self.run.export_root:
+            raise UserError("`resume` needs `export_root`, the folder of the run")
+        if self.run.resume and self.run.load_checkpoint_path is not None:
+            raise UserError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
+        objective = self.objective
+        if objective.loss == "gbce" and objective.negative_sampler != "uniform":
+            raise UserError(
+                "`loss` gbce is calibrated for uniform negatives; use `negative_sampler` uniform, "
+                "or `loss` sampled, which corrects for the probability of each"
+            )
+        if self.updates_rows and objective.loss == "full" and self.model.head == "tied":
+            raise UserError(
+                "the full softmax of a tied head gives every row of the item table a gradient, "
+                "so `item_update` rows and `parallelism` dmp cannot have it: use `loss` sampled, "
+                "`loss` gbce or `head` untied"
+            )
+        if self.run.parallelism == "dmp":
+            self._check_dmp()
+
+    def _check_dmp(self) -> None:
+        if self.optimizer.item_update == "dense":
+            raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
+        if self.optimizer.clip_norm is not None:
+            raise UserError(
+                "`clip_norm` cannot be had under `parallelism` dmp: the item table is updated "
+                "during backward, before the norm is known. Use `parallelism` ddp"
+            )
+        if self.optimizer.accumulation_steps > 1:
+            raise UserError(
+                "`accumulation_steps` cannot be had under `parallelism` dmp: the item table is "
+                "updated in every backward. Use `parallelism` ddp"
+            )
+
+    @property
+    def updates_rows(self) -> bool:
+        """True if steps update only the looked-up rows of item tables."""
+        choice = self.optimizer.item_update
+        by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
+        return choice == "rows" or (choice == "auto" and by_itself)
+
+    @property
+    def folder_setting(self) -> str:
+        """Name of the setting of the checkpoint folder."""
+        return "export_root"
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """Folder of the checkpoints; None if none are saved."""
+        return Path(self.run.export_root) if self.run.export_root else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every setting under its flag name, as plain values."""
+        return to_dict(self, SECTIONS)
+
+    @classmethod
+    def from_dict(
+        cls, values: Mapping[str, Any], explicit: frozenset[str] = frozenset()
+    ) -> "Bert4RecConfig":
+        """Builds a config from values under their flag names.
+
+        Raises:
+            UserError: an unknown name, or a value that is refused.
+        """
+        return cls(**sections_from_dict(values, SECTIONS), explicit=explicit)
+
+
+SECTIONS: dict[type, str] = {
+    ModelConfig: "model",
+    DataConfig: "data",
+    ObjectiveConfig: "objective",
+    OptimizerConfig: "optimizer",
+    PrecisionConfig: "precision",
+    EvaluationConfig: "evaluation",
+    RunConfig: "run",
+}
