@@ -59,7 +59,11 @@ class PrecisionConfig:
     amp: bool = setting(False, "Compute matrix products in half precision")
     amp_dtype: AmpDtype = setting("bfloat16", "Type of the matrix products under --amp")
 
-    @property
-    def loss_scale(self) -> float:
-        """Factor of the loss: none, gradients of this model do not underflow."""
-        return 1.0
+    loss_scale: float = setting(
+        1024.0, "Static loss scale under --amp_dtype float16", resumable=True
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses loss scales that are not positive."""
+        if not self.loss_scale > 0:
+            raise UserError(f"`loss_scale` must be positive, got {self.loss_scale}")

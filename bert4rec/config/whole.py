@@ -53,6 +53,11 @@ class Bert4RecConfig:
     def _check_dmp(self) -> None:
         if self.optimizer.item_update == "dense":
             raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
+        if self.precision.amp and self.precision.amp_dtype == "float16":
+            raise UserError(
+                "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
+                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16"
+            )
         if self.optimizer.clip_norm is not None:
             raise UserError(
                 "`clip_norm` cannot be had under `parallelism` dmp: the item table is updated "

@@ -86,22 +86,39 @@ class LossNetwork(nn.Module):
         model: the network.
         kind: softmax over all items (`full`), over sampled ones (`sampled`), or `gbce`.
         calibration: t of gBCE, in [0, 1].
+        loss_scale: factor of the loss in backward.
     """
 
-    def __init__(self, model: Bert4Rec, kind: Loss, calibration: float) -> None:
+    def __init__(
+        self, model: Bert4Rec, kind: Loss, calibration: float, loss_scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.model = model
         self.kind = kind
         self.calibration = calibration
+        self.loss_scale = loss_scale
+
+    def full_loss(self, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        """Computes the loss over all items.
+
+        Args:
+            hidden: [M, D] output of the network at the targets.
+            weight: [I, D] vectors of the items.
+            labels: [M] int64 true items, from 1.
+
+        Returns:
+            Mean over the targets, a float32 scalar.
+        """
+        return softmax_cross_entropy(
+            hidden, weight, self.model.head.bias, labels - 1, loss_scale=self.loss_scale
+        )
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         model = self.model
         hidden = model(inputs.items, inputs.layout, inputs.targets, causal=inputs.causal)
         if inputs.negatives is None:
-            return softmax_cross_entropy(
-                hidden, model.item_vectors(), model.head.bias, inputs.labels - 1
-            )
+            return self.full_loss(hidden, model.item_vectors(), inputs.labels)
         vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
         return sampled_loss(
             self.kind, self.calibration, model.num_items, inputs, hidden, vectors, bias

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
-from bert4rec.nn.softmax_loss import softmax_cross_entropy
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES, StatefulRowOptimizer
 from recsys.errors import UserError
@@ -71,9 +70,7 @@ class _Collected(nn.Module):
         )
         if candidates is None:
             assert model.head.weight is not None
-            return softmax_cross_entropy(
-                hidden, model.head.weight, model.head.bias, inputs.labels - 1
-            )
+            return network.full_loss(hidden, model.head.weight, inputs.labels)
         return sampled_loss(
             network.kind,
             network.calibration,

@@ -19,6 +19,7 @@ def softmax_cross_entropy(
     bias: Tensor | None,
     labels: Tensor,
     max_logits: int = MAX_LOGITS,
+    loss_scale: float = 1.0,
 ) -> Tensor:
     """Cross entropy of linear logits over all items, in bounded memory.
 
@@ -30,6 +31,8 @@ def softmax_cross_entropy(
         bias: [I] biases of the items, or None.
         labels: [M] int64 item of each target, from 0.
         max_logits: bound on the elements of a block of logits.
+        loss_scale: factor that backward will bring; half-precision gradients that are computed
+            before it have it already, or they would underflow.
 
     Returns:
         Mean over the targets, a float32 scalar; 0 without targets.
@@ -39,7 +42,9 @@ def softmax_cross_entropy(
         return (hidden.sum() + unused).to(torch.float32)
     rows = rows_per_block(hidden.shape[0], weight.shape[0], max_logits, hidden.device)
     if rows:
-        by_rows: Tensor = RowBlockedCrossEntropy.apply(hidden, weight, bias, labels, rows)  # type: ignore[no-untyped-call]
+        by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, labels, rows, loss_scale
+        )
         return by_rows
     block = max(max_logits // hidden.shape[0], 1)
     loss: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]

@@ -88,13 +88,18 @@ class Bert4RecTrainStep:
         self.row_optimizer: RowwiseOptimizer | None = None
         self.sharded: ShardedNetwork | None = None
         device = model.head.bias.device
-        network = LossNetwork(model, objective.loss, objective.gbce_calibration)
+        network = LossNetwork(
+            model, objective.loss, objective.gbce_calibration, precision.loss_scale
+        )
         self._network: nn.Module = network
         is_dmp = config.run.parallelism == "dmp"
         if config.updates_rows and not (is_dmp and objective.loss == "full"):
             self.item_rows = ItemRows(model, _tables_by_rows(objective.loss, is_dmp))
             self.row_optimizer = RowwiseOptimizer(
-                self.item_rows, item_rule(config, device), optimizer.weight_decay
+                self.item_rows,
+                item_rule(config, device),
+                optimizer.weight_decay,
+                precision.loss_scale,
             )
         if is_dmp:
             self.sharded = shard_network(
@@ -182,7 +187,8 @@ class Bert4RecTrainStep:
         with self._precision.autocast():
             loss: Tensor = self._network(inputs)
         # Processes average their gradients; the mean of all targets needs their sum.
-        torch.autograd.backward(loss * (weight * self._processes.world_size))
+        factor = weight * self._processes.world_size * self._precision.loss_scale
+        torch.autograd.backward(loss * factor)
         return loss.detach() * weight
 
     def _loss_inputs(self, batch: TrainBatch) -> LossInputs:
@@ -210,28 +216,33 @@ class Bert4RecTrainStep:
         )
 
     def _update(self) -> None:
+        scale = self._precision.loss_scale
+        dense = [p.grad for p in self._parameters if p.grad is not None]
         if self.row_optimizer is None:
+            overflow = self._precision.find_overflow(dense)
             if self._clip_norm is not None:
-                nn.utils.clip_grad_norm_(self._parameters, self._clip_norm, foreach=True)
-            self.optimizer.step(self._lr, 1.0, None)
+                nn.utils.clip_grad_norm_(self._parameters, self._clip_norm * scale, foreach=True)
+            self.optimizer.step(self._lr, scale, overflow)
             return
         world_size = self._processes.world_size
         rows = self.row_optimizer.gradients()
         if world_size > 1 and self.item_rows is not None:
             rows = self._processes.gather_rows(rows, self.item_rows.dims)
+        # Gradients are the same on all processes by now, so the flag is too.
+        of_rows = [g.gradients for g in rows if g.gradients.numel()]
+        overflow = self._precision.find_overflow([*dense, *of_rows])
         factor = None
         if self._clip_norm is not None:
-            dense = [p.grad for p in self._parameters if p.grad is not None]
             squares = torch.stack(torch._foreach_norm(dense)).square().sum()
             for gradients in rows:
                 squares = squares + gradients.squared_norm() / world_size**2
-            factor = (self._clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+            factor = (self._clip_norm * scale / (squares.sqrt() + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(dense, factor)
         if world_size > 1:
             average = torch.full_like(self._lr, 1 / world_size)
             factor = average if factor is None else factor * average
-        self.optimizer.step(self._lr, 1.0, None)
-        self.row_optimizer.step(rows, self._lr, factor=factor)
+        self.optimizer.step(self._lr, scale, overflow)
+        self.row_optimizer.step(rows, self._lr, overflow, factor)
 
 
 def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:

@@ -30,6 +30,11 @@ FLAGS = [
     (["--weight_decay=inf"], "--weight_decay must be a finite number, got inf"),
     (["--min_rating=nan"], "--min_rating must be a finite number, got nan"),
     (["--clip_norm=-5"], "--clip_norm must be positive, got -5"),
+    (["--loss_scale=0"], "--loss_scale must be positive, got 0"),
+    (
+        ["--amp", "--amp_dtype=float16", "--parallelism=dmp"],
+        "--amp_dtype float16 cannot be had under --parallelism dmp.* Use --amp_dtype bfloat16",
+    ),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--seed=-1"], "--seed must not be negative, got -1"),
     ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),

@@ -40,6 +40,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         rows: int,
+        loss_scale: float = 1.0,
     ) -> Tensor:
         """Computes the loss and, if an input requires one, the gradients.
 
@@ -50,6 +51,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             bias: [I] biases of the items, or None.
             labels: [M] int64 item of each target, from 0.
             rows: targets of a block.
+            loss_scale: factor of the gradients until backward, whose gradient has it too.
         """
         kind = hidden.device.type
         dtype = hidden.dtype
@@ -57,27 +59,30 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             dtype = torch.get_autocast_dtype(kind)
         wants_gradients = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
         with torch.autocast(kind, enabled=False):
-            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, wants_gradients)
+            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, loss_scale, wants_gradients)
             for start in range(0, hidden.shape[0], rows):
                 sums.add(slice(start, start + rows), labels)
         if sums.wants_gradients:
             gradients = (sums.to_hidden, sums.to_weight, sums.to_bias)
             ctx.gradients = gradients  # type: ignore[attr-defined]
+            ctx.loss_scale = loss_scale  # type: ignore[attr-defined]
             ctx.dtypes = (hidden.dtype, weight.dtype)  # type: ignore[attr-defined]
         return sums.loss / hidden.shape[0]
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
         """Scales the gradients in place; a second call is impossible."""
         to_hidden, to_weight, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
+        gradient = gradient / ctx.loss_scale  # type: ignore[attr-defined]
         hidden_dtype, weight_dtype = ctx.dtypes  # type: ignore[attr-defined]
         return (
             to_hidden.mul_(gradient).to(hidden_dtype),
             to_weight.mul_(gradient).to(weight_dtype),
             None if to_bias is None else to_bias.mul_(gradient),
+            None,
             None,
             None,
         )
@@ -87,11 +92,17 @@ class _Sums:
     """Sums the loss and the mean loss's gradients over blocks."""
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants_gradients: bool
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        loss_scale: float,
+        wants_gradients: bool,
     ) -> None:
         self._hidden = hidden
         self._weight = weight
         self._bias = bias
+        self._loss_scale = loss_scale
         self.wants_gradients = wants_gradients
         self.loss = hidden.new_zeros((), dtype=torch.float32)
         if wants_gradients:
@@ -114,9 +125,9 @@ class _Sums:
         self.loss += (total.log() + top - true).sum()
         if not self.wants_gradients:
             return
-        count = self._hidden.shape[0]
-        to_logits = exponentials.mul_(1 / (total * count))
-        to_logits.scatter_add_(1, labels, to_logits.new_full((), -1 / count).expand_as(true))
+        count, scale = self._hidden.shape[0], self._loss_scale
+        to_logits = exponentials.mul_(scale / (total * count))
+        to_logits.scatter_add_(1, labels, to_logits.new_full((), -scale / count).expand_as(true))
         if self.to_bias is not None:
             self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)
