@@ -61,7 +61,12 @@ def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Proces
     """Joins the processes of a run; see `join_processes`."""
     run = config.run
     shards_tables = run.mode == "train" and run.parallelism == "dmp"
-    return join_processes(run.base_device, run.num_threads, needs_group=shards_tables)
+    return join_processes(
+        run.base_device,
+        run.num_threads,
+        needs_group=shards_tables,
+        process_timeout=run.process_timeout,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

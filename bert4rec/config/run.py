@@ -21,6 +21,12 @@ class RunConfig:
         "Under torchrun: a copy of the model per process, or TorchRec's DistributedModelParallel "
         "with a sharded item table",
     )
+    process_timeout: float = setting(
+        60.0,
+        "Seconds without a heartbeat of one of several processes after which the run ends with an "
+        "error that names that process; 0 waits for ever",
+        resumable=True,
+    )
     num_epochs: int = setting(100, "Epochs to train for", resumable=True)
     max_steps: int | None = setting(None, "Stop after this many steps", resumable=True)
     test_freq: int | None = setting(
@@ -68,7 +74,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuses counts and intervals below 1."""
         require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
-        require_not_negative(self, "seed")
+        require_not_negative(self, "seed", "process_timeout")
         require_below(self, "seed", 2**63)
         for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
             if getattr(self, name) is not None:

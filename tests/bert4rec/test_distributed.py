@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes with DistributedDataParallel over gloo, against one that adds up both batches."""
 
+import contextlib
 import os
+import re
+import signal
 
 import pytest
 import torch
 
 from recsys.train.optimizers.rows import RowGradients
 from recsys.train.processes import Processes, join_processes
-from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
+from tests import harness
+from tests.bert4rec.torchrun import (
+    RANDOM,
+    assert_close_weights,
+    assert_same_metrics,
+    run,
+    weights,
+)
 from tests.harness import run_ranks
 
 pytestmark = pytest.mark.multiprocess
@@ -52,6 +62,26 @@ def test_two_processes_repeat_their_bits_and_resume(two, tmp_path):
     expected = weights(two["sampled"][0])
     for name, tensor in weights(tmp_path).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_is_named_and_ends_the_run(tmp_path, monkeypatch):
+    flags = (*RANDOM, "--num_epochs=100000", "--print_freq=1", "--process_timeout=4")
+    program = ("-m", "bert4rec.scripts.main", *flags, f"--log_path={tmp_path / 'log.json'}")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port())}
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank in ("0", "1"):
+            variables = address | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            ranks.append(stack.enter_context(harness.started(*program)))
+        harness.wait_for_line(ranks[0], lambda line: "[3/" in line)
+        ranks[1].send_signal(signal.SIGSTOP)
+        text = harness.wait_for_line(ranks[0], lambda line: "gave no sign of life" in line)
+        assert ranks[0].wait(60) == 1
+    process = rf"error: rank 1 \(process {ranks[1].pid} on .*\)"
+    assert re.search(rf"{process} gave no sign of life for 4 s and holds up the others", text)
 
 
 def exchange(rank: int, folder: str) -> None:
