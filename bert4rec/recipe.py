@@ -38,7 +38,7 @@ from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
-from bert4rec.train.schedule import build_schedule, total_steps
+from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -233,6 +233,7 @@ class Bert4RecTraining:
             print_freq=run.print_freq,
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
+            gc_after_epoch=run.gc_after_epoch,
         )
 
     @property
@@ -297,15 +298,15 @@ class Bert4RecTraining:
 
     def _check_same_length(self, checkpoint: Checkpoint) -> None:
         optimizer = self.recipe.config.optimizer
-        if optimizer.lr_schedule == "step" or optimizer.extend_schedule:
+        if not depends_on_length(self.recipe.config) or optimizer.extend_schedule:
             return
         now = total_steps(self.recipe.config, self.source.num_batches)
         earlier = Bert4RecConfig.from_dict(checkpoint.config)
         then = total_steps(earlier, self.source.num_batches)
         if now != then:
             raise UserError(
-                f"{checkpoint.path}: its `lr_schedule` {optimizer.lr_schedule} ends at step "
-                f"{then}, that of this run at step {now}, so the rate would jump: repeat "
+                f"{checkpoint.path}: its `lr_schedule` {optimizer.lr_schedule} is made for "
+                f"{then} steps, that of this run for {now}, so the rate would jump: repeat "
                 "`num_epochs` and `max_steps`, or add `extend_schedule`"
             )
 

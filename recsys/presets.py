@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import difflib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,13 @@ class PresetFolder:
         folder: holds a file NAME.yaml for each.
         sections: whose settings they may hold.
         flag: flag that names a preset.
+        theirs: heading of another project's files -> its key below -> our setting.
     """
 
     folder: Path
     sections: Sections
     flag: str = "`preset`"
+    theirs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Returns the names of the files; reads none."""
@@ -120,16 +122,31 @@ class PresetFolder:
             raise UserError(f"{self.flag} {path}: expected `setting: value` lines")
         hints = self._hints()
         preset = Preset({}, {})
-        for key, node in root.value:
+        for key, name, node in self._entries(path, root):
             line = f"{path}:{key.start_mark.line + 1}"
-            if key.value not in hints:
-                raise UserError(f"{line}: unknown setting {key.value!r}{_advice(key.value, hints)}")
-            if key.value in preset.values:
-                raise UserError(f"{line}: {key.value} stands there twice")
+            if name not in hints:
+                raise UserError(f"{line}: unknown setting {name!r}{_advice(name, hints)}")
+            if name in preset.values:
+                raise UserError(f"{line}: {name} stands there twice")
             value = yaml.constructor.SafeConstructor().construct_document(node)
-            preset.values[key.value] = checked(f"{line}: {key.value}", hints[key.value], value)
-            preset.lines[key.value] = line
+            preset.values[name] = checked(f"{line}: {key.value}", hints[name], value)
+            preset.lines[name] = line
         return preset
+
+    def _entries(self, path: Path, root: Any) -> Iterator[tuple[Any, str, Any]]:
+        """Yields (key's node, setting, value's node) of a file."""
+        import yaml
+
+        for key, node in root.value:
+            ours = self.theirs.get(key.value)
+            if ours is None:
+                yield key, key.value, node
+                continue
+            if not isinstance(node, yaml.MappingNode):
+                line = f"{path}:{key.start_mark.line + 1}"
+                raise UserError(f"{line}: expected `setting: value` lines below {key.value}")
+            for their_key, value in node.value:
+                yield their_key, ours.get(their_key.value, their_key.value), value
 
     def _hints(self) -> dict[str, Any]:
         """Returns the type of every setting."""

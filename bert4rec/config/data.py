@@ -5,10 +5,13 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import require_below, require_positive, setting
+from recsys.settings import require_below, require_not_negative, require_positive, setting
 
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 DatasetName = Literal["ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"]
+
+_MOST_WORKERS = 1025
+"""One makes a batch in much less time than a step takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,12 @@ class DataConfig:
     train_batch_size: int = setting(128, "Sequences of a training batch")
     val_batch_size: int = setting(128, "Sequences of a validation batch", resumable=True)
     test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
+    num_workers: int = setting(
+        0,
+        "Threads that make the next training batches during a step, in each process; 0 makes each "
+        "between two steps. The batches are the same",
+        resumable=True,
+    )
 
     def __post_init__(self) -> None:
         """Refuses counts below their minimum."""
@@ -43,6 +52,8 @@ class DataConfig:
             *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
             *("train_batch_size", "val_batch_size", "test_batch_size"),
         )
+        require_not_negative(self, "num_workers")
+        require_below(self, "num_workers", _MOST_WORKERS)
         for name in ("random_user_count", "random_item_count"):
             require_below(self, name, 2**31 - 1)  # the mask item has a number too
         if self.min_user_count < 3:

@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Literal
 
+from bert4rec.config.fraction import require_fraction
 from cuda_ext.row_rules import StatefulRowOptimizer
 from recsys.errors import UserError
 from recsys.settings import require_not_negative, require_positive, setting
@@ -22,6 +23,9 @@ class OptimizerConfig:
     decay_step: int = setting(25, "Epochs between falls of the rate under --lr_schedule step")
     gamma: float = setting(1.0, "Factor of each fall under --lr_schedule step")
     warmup_steps: int = setting(0, "Steps in which the rate rises from zero")
+    warmup_ratio: float | None = setting(
+        None, "Fraction of the run's steps that is the warm-up, in place of --warmup_steps"
+    )
     extend_schedule: bool = setting(
         False,
         "Let a resumed run of another length continue on the cosine or line of that length, which "
@@ -48,6 +52,13 @@ class OptimizerConfig:
         """Refuses negative rates."""
         require_positive(self, "decay_step", "accumulation_steps")
         require_not_negative(self, "lr", "gamma", "weight_decay", "warmup_steps")
+        if self.warmup_ratio is not None:
+            require_fraction(self, "warmup_ratio")
+            if self.warmup_steps:
+                raise UserError(
+                    f"`warmup_ratio` {self.warmup_ratio} takes the place of `warmup_steps` "
+                    f"{self.warmup_steps}: set one of them, and `warmup_steps` to 0 otherwise"
+                )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
 

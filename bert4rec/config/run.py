@@ -42,6 +42,12 @@ class RunConfig:
     num_threads: int | None = setting(
         None, "CPU threads of a step; by default one per core", resumable=True
     )
+    gc_after_epoch: bool = setting(
+        False,
+        "Collect garbage after each epoch and give memory that is not in use back: to the system, "
+        "and on a GPU to other processes",
+        resumable=True,
+    )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
     log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
     export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of packed sequences, reproducible by seed and after resuming."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +16,13 @@ from bert4rec.data.masking import MaskingRule, draw_counts
 from bert4rec.data.split import Split, known_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
+from recsys.ahead import call_ahead
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.train.processes import ALONE, Processes
+
+_GROUPS_AHEAD = 2
+"""Groups that each thread makes ahead of the step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,7 +107,11 @@ class TrainBatches:
         return windows
 
     def batches(self, epoch: int, start: int) -> Iterator[TrainBatch]:
-        """Yields the batches of an epoch from `start` on.
+        """Yields the batches of an epoch from `start` on."""
+        return (load() for load in self.loads(epoch, start))
+
+    def loads(self, epoch: int, start: int) -> Iterator[Callable[[], TrainBatch]]:
+        """Yields a call per batch of an epoch, for any thread.
 
         Args:
             epoch: number of the epoch: windows, order and masks are drawn anew for each.
@@ -114,7 +124,7 @@ class TrainBatches:
             mine = number * self._world_size + self._rank
             # Ranks beyond the end of the epoch repeat its first batches: all take as many steps.
             chosen = order[mine % len(order)]
-            yield self._load(windows.take(chosen), epoch, mine)
+            yield functools.partial(self._load, windows, chosen, epoch, mine)
 
     def _order(
         self, windows: Windows, generator: np.random.Generator
@@ -129,7 +139,10 @@ class TrainBatches:
         shuffled = shuffled[np.lexsort((windows.lengths[shuffled], number))]
         return np.split(shuffled, range(self.batch_size, len(windows), self.batch_size))
 
-    def _load(self, windows: Windows, epoch: int, number: int) -> TrainBatch:
+    def _load(
+        self, windows: Windows, chosen: npt.NDArray[np.int64], epoch: int, number: int
+    ) -> TrainBatch:
+        windows = windows.take(chosen)
         generator = np.random.default_rng((self._seed, epoch, number))
         takes_turns = self._objective == "hybrid" and number % 2 == 1
         causal = self._objective == "causal" or (takes_turns and int(windows.lengths.max()) > 1)
@@ -156,17 +169,26 @@ class AccumulatedBatches:
 
     Args:
         sources: batches that processes 0, 1, ... would train on; at least one.
+        num_workers: threads that make the next groups during a step; 0 makes each on demand.
     """
 
-    def __init__(self, sources: Sequence[TrainBatches]) -> None:
+    def __init__(self, sources: Sequence[TrainBatches], num_workers: int = 0) -> None:
         self._sources = sources
+        self._num_workers = num_workers
         self.batch_size = sum(source.batch_size for source in sources)
         self.num_batches = sources[0].num_batches
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchGroup]:
         """Yields the groups of an epoch from `start` on."""
-        streams = [source.batches(epoch, start) for source in self._sources]
-        yield from (BatchGroup(batches) for batches in zip(*streams, strict=True))
+        streams = [source.loads(epoch, start) for source in self._sources]
+        groups = (functools.partial(_load_group, loads) for loads in zip(*streams, strict=True))
+        ahead = _GROUPS_AHEAD * self._num_workers
+        with contextlib.closing(call_ahead(groups, ahead, self._num_workers)) as loaded:
+            yield from loaded
+
+
+def _load_group(loads: Iterable[Callable[[], TrainBatch]]) -> BatchGroup:
+    return BatchGroup(tuple(load() for load in loads))
 
 
 def training_batches(
@@ -177,6 +199,8 @@ def training_batches(
 ) -> AccumulatedBatches:
     """Returns this process's training batches."""
     data, steps = config.data, config.optimizer.accumulation_steps
+    if device.type == "cuda":  # other threads know no current GPU
+        device = torch.device("cuda", torch.cuda.current_device())
     sources = [
         TrainBatches(
             sequences=sequences,
@@ -193,7 +217,7 @@ def training_batches(
         )
         for number in range(steps)
     ]
-    return AccumulatedBatches(sources)
+    return AccumulatedBatches(sources, data.num_workers)
 
 
 def pack(

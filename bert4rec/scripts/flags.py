@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of the BERT4Rec programs."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,46 @@ from bert4rec.config import SECTIONS, Bert4RecConfig
 from recsys import flags as settings_flags
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
+from recsys.train.checkpoint import MANIFEST_FILE
+from recsys.train.saving.run_folder import CheckpointFolder
 
-PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`")
+_ALIASES = {
+    "use_amp": "amp",
+    "batch_size": "train_batch_size",
+    "epochs": "num_epochs",
+    "early_stopping_patience": "patience",
+    "min_uc": "min_user_count",
+    "min_sc": "min_item_count",
+}
+"""Flag of the scaling repository -> ours that says the same."""
+
+_THEIR_KEYS = {
+    "model": {
+        "hidden_size": "emb_dim",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "nhead",
+        "intermediate_size": "ffn_dim",
+        "max_position_embeddings": "max_len",
+        "dropout_rate": "dropout",
+        "attention_dropout_rate": "attention_dropout",
+    },
+    "training": {
+        "batch_size": "train_batch_size",
+        "learning_rate": "lr",
+        "max_epochs": "num_epochs",
+        "gradient_clip": "clip_norm",
+        "use_amp": "amp",
+    },
+}
+"""Heading in the files of the scaling repository -> key -> setting; other keys are settings."""
+
+PRESETS = PresetFolder(
+    Path(__file__).resolve().parents[1] / "configs", SECTIONS, "`config`", _THEIR_KEYS
+)
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
-    """Defines every flag.
+    """Defines every flag, and aliases of the scaling repository's.
 
     Args:
         flag_values: receives the definitions.
@@ -30,6 +65,24 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values=flag_values,
         module_name="Config",
     )
+    for alias, name in _ALIASES.items():
+        flags.DEFINE_alias(alias, name, flag_values=flag_values, module_name="Aliases")
+    flags.DEFINE_string(
+        "resume_checkpoint",
+        None,
+        "Checkpoint, or folder of a run, to continue from: --resume with its folder as "
+        "--export_root",
+        flag_values=flag_values,
+        module_name="Aliases",
+    )
+    flags.DEFINE_bool(
+        "distributed",
+        None,
+        "Refuse to run unless torchrun started the process; without it a run joins torchrun's "
+        "processes too",
+        flag_values=flag_values,
+        module_name="Aliases",
+    )
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
@@ -39,6 +92,8 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
         UserError: a value is refused, or the file has a key that is no setting.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
+    if flag_values["distributed"].value is not None:
+        _check_launcher(flag_values["distributed"].value)
     with PRESETS.fill(flag_values["config"].value, values, explicit).located():
         if values["mode"] in ("ddp", "dmp"):
             if "parallelism" in explicit and values["parallelism"] != values["mode"]:
@@ -46,4 +101,59 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
                     f"`mode` {values['mode']} contradicts `parallelism` {values['parallelism']}"
                 )
             values["parallelism"], values["mode"] = values["mode"], "train"
+        if flag_values["resume_checkpoint"].value is not None:
+            _continue_from(Path(flag_values["resume_checkpoint"].value), values, explicit)
         return Bert4RecConfig.from_dict(values, frozenset(explicit))
+
+
+def _check_launcher(distributed: bool) -> None:
+    """Refuses a run whose processes are not those that the user announced.
+
+    Raises:
+        UserError: torchrun did not start the process, or started several that were not announced.
+    """
+    if distributed and "WORLD_SIZE" not in os.environ:
+        raise UserError(
+            "`distributed` needs torchrun, which did not start this process: torchrun "
+            "--nproc_per_node 2 -m bert4rec.scripts.main ..."
+        )
+    if not distributed and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(
+            f"--nodistributed contradicts torchrun's {os.environ['WORLD_SIZE']} processes: a run "
+            "joins them; start it by python"
+        )
+
+
+def _continue_from(path: Path, values: dict[str, Any], explicit: set[str]) -> None:
+    """Sets the settings that continue the run of a checkpoint.
+
+    Args:
+        path: the latest checkpoint of a run, or the run's folder.
+        values: every setting, changed in place.
+        explicit: names of those that the user gave; the changed ones are added.
+
+    Raises:
+        UserError: there is no such run, the checkpoint is not its latest, or `export_root` is
+            another folder.
+    """
+    is_checkpoint = (path / MANIFEST_FILE).is_file()
+    run = path.resolve().parent if is_checkpoint else path
+    latest = CheckpointFolder(run).latest()
+    if latest is None:
+        raise UserError(
+            f"`resume_checkpoint` {path}: no run is saved there; name the `export_root` of one, or "
+            "its latest checkpoint"
+        )
+    if is_checkpoint and path.resolve() != latest.resolve():
+        raise UserError(
+            f"`resume_checkpoint` {path}: a run continues from its latest checkpoint, {latest}; to "
+            f"begin another with these weights: `load_checkpoint_path` {path}"
+        )
+    given = values["export_root"]
+    if "export_root" in explicit and Path(given).resolve() != run.resolve():
+        raise UserError(
+            f"`resume_checkpoint` {path} continues in {run}, which contradicts `export_root` "
+            f"{given}: drop one"
+        )
+    values |= {"export_root": str(run), "resume": True}
+    explicit.update(("export_root", "resume"))

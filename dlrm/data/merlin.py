@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch
-from dlrm.data.loader import check_any_batch, count_batches, iterate_ahead, to_device
+from dlrm.data.loader import check_any_batch, count_batches, to_device
+from recsys.ahead import iterate_ahead
 from recsys.data.click_columns import ClickColumns, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from dlrm.data.batch import Batch, BatchSource
-from dlrm.data.loader import iterate_ahead
 from dlrm.distributed.columns import RankIds
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
+from recsys.ahead import iterate_ahead
 
 
 class ExchangedBatches:

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
-from dlrm.data.loader import READER_THREADS, BatchLoader, call_ahead
+from dlrm.data.loader import READER_THREADS, BatchLoader
 from dlrm.data.open_split import SplitPass, load_rows, open_split
 from dlrm.data.sources import open_columns
 from dlrm.distributed.exchange import IntArray, rank_bounds, sharded_features
 from dlrm.distributed.placement import Placement
+from recsys.ahead import call_ahead
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 

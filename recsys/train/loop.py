@@ -16,6 +16,7 @@ from tqdm import tqdm
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.divergence import LossMonitor
+from recsys.train.memory import release_unused_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.processes import ALONE, Processes
 from recsys.train.run_log import RunLog
@@ -70,7 +71,7 @@ class LoopConfig:
     """Steps at which to print, evaluate, save and end.
 
     None is never, or at the end. A run ends after `patience` evaluations in a row without a better
-    one.
+    one. `gc_after_epoch` frees unused memory between epochs.
     """
 
     epochs: int = 1
@@ -82,6 +83,7 @@ class LoopConfig:
     print_freq: int = 200
     save_freq: int | None = None
     benchmark_warmup_steps: int = 0
+    gc_after_epoch: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -263,6 +265,8 @@ class Loop(Generic[BatchT]):
                 close()
         state.epoch += 1
         state.batch = 0
+        if config.gc_after_epoch:
+            release_unused_memory(self.device)
         return "done"
 
     def _evaluation_is_due(self, is_epoch_end: bool) -> bool:

@@ -3,6 +3,7 @@
 
 import ctypes
 import dataclasses
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +128,22 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def release_unused_memory(device: torch.device) -> None:
+    """Collects garbage and returns freed memory to the system or the GPU.
+
+    Undoes `keep_freed_memory` once: the next step faults its memory in again.
+
+    Args:
+        device: device of the model.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def keep_few_primitives() -> None:

@@ -8,7 +8,10 @@ import torch
 from absl import flags
 
 from bert4rec.model.network import Bert4Rec
+from bert4rec.scripts import main
 from bert4rec.scripts.flags import PRESETS, config_from_flags, define_flags
+from recsys.train.saving.run_folder import CheckpointFolder
+from tests.harness import REPOSITORY, Program
 
 STATED = re.compile(r"^# Parameters: ([\d,]+) at ([\d,]+) items", re.MULTILINE)
 
@@ -24,10 +27,17 @@ def number(text):
     return int(text.replace(",", ""))
 
 
-def num_parameters(config, num_items):
+def num_parameters(config, num_items, *, of_items=True):
+    """Counts parameters, those with a row for each item left out on request."""
     with torch.device("meta"):
         model = Bert4Rec(config.model, num_items)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(p.numel() for p in model.parameters() if of_items or p.shape[0] < num_items)
+
+
+def stated(name):
+    """Returns the parameters and the catalogue that a preset's file states."""
+    text = (PRESETS.folder / f"{name}.yaml").read_text()
+    return map(number, STATED.search(text).groups())
 
 
 def test_the_presets_that_were_promised_are_there():
@@ -45,14 +55,41 @@ def test_a_preset_loads_and_every_line_of_it_counts(name):
         assert key in config.explicit
 
 
-@pytest.mark.parametrize("name", [n for n in PRESETS.names() if n != "fast"])
+@pytest.mark.parametrize("name", PRESETS.names())
 def test_a_preset_has_the_parameters_that_it_states(name):
-    parameters, items = STATED.search((PRESETS.folder / f"{name}.yaml").read_text()).groups()
-    found = num_parameters(parse(f"--config={name}"), number(items))
-    assert f"{found:,}" == parameters
+    parameters, items = stated(name)
+    config = parse(f"--config={name}")
+    assert num_parameters(config, items) == parameters
+    rest = num_parameters(config, items, of_items=False)
+    row = f"| `{name}` | {items:,} | {parameters:,} | {rest:,} |"
+    assert row in (REPOSITORY / "docs" / "bert4rec.md").read_text().splitlines()
     size = re.search(r"(\d+)m$", name)
     if size:
-        assert found == pytest.approx(int(size[1]) * 1e6, rel=0.03)
+        assert parameters == pytest.approx(int(size[1]) * 1e6, rel=0.03)
+
+
+SHRUNKEN = (
+    *("--dataset_name=random", "--random_user_count=12", "--random_item_count=120"),
+    *("--random_size=100", "--train_batch_size=2", "--max_len=8", "--num_negatives=16"),
+    *("--num_eval_negatives=5", "--bootstrap_samples=2", "--base_device=cpu"),
+)
+"""A run of few tokens and items, with the layers of a preset."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_a_preset_trains_20_steps_and_resumes(name, tmp_path):
+    program = Program(main, tmp_path, SHRUNKEN)
+    run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--extend_schedule")
+    run += (f"--export_root={tmp_path / 'run'}", "--test_freq=1000")
+    for steps in (12, 20):
+        records = program(*run, f"--max_steps={steps}", "--resume")
+        assert program.exit_code == 0
+        assert CheckpointFolder(tmp_path / "run").latest().name == f"step_{steps:09d}"
+    config = parse(f"--config={name}")
+    assert records[0]["data"]["emb_dim"] == config.model.emb_dim
+    assert records[0]["data"]["num_layers"] == config.model.num_layers
+    assert 0 <= records[-1]["data"]["test_full_ndcg@10"] <= 1
 
 
 def test_torchrec_is_what_the_defaults_are():

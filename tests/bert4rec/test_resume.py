@@ -90,7 +90,7 @@ def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
     assert rates[-1] < 0.05 * max(rates)
     program(*flags, folder, "--num_epochs=2", "--resume")
     assert program.exit_code == 2
-    message = f"`lr_schedule` {schedule} ends at step {STEPS_PER_EPOCH}, that of this run at step"
+    message = f"`lr_schedule` {schedule} is made for {STEPS_PER_EPOCH} steps, that of this run"
     assert message.replace("`lr_schedule`", "--lr_schedule") in capsys.readouterr().err
     program(*flags, folder, "--num_epochs=2", "--resume", "--extend_schedule")
     assert program.exit_code == 0

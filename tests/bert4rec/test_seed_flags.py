@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags and YAML files of the scaling repository (mahi397) mean here what they mean there."""
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from absl import flags
+
+from bert4rec.scripts.flags import config_from_flags, define_flags
+from bert4rec.train.schedule import build_schedule
+from recsys.errors import UserError
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.memory import keep_freed_memory, release_unused_memory
+from recsys.train.saving.run_folder import CheckpointFolder
+from tests import harness
+from tests.bert4rec.conftest import SMALL_MODEL
+
+THEIR_FILE = """\
+model:
+  hidden_size: 384
+  num_hidden_layers: 6
+  num_attention_heads: 6
+  intermediate_size: 1536
+  max_position_embeddings: 200
+  dropout_rate: 0.1
+  attention_dropout_rate: 0.2
+
+training:
+  batch_size: 256  # a comment
+  learning_rate: 1e-3
+  weight_decay: 0.1
+  warmup_ratio: 0.1
+  max_epochs: 100
+  gradient_clip: 1.0
+  use_amp: true
+"""
+"""The keys of their files, `1e-3` as there: text to a YAML reader."""
+
+
+def parse(*arguments):
+    values = flags.FlagValues()
+    define_flags(values)
+    assert values(["main", *map(str, arguments)])[1:] == []
+    return config_from_flags(values)
+
+
+def refusal(*arguments):
+    with pytest.raises(UserError) as error:
+        parse(*arguments)
+    return str(error.value)
+
+
+@pytest.fixture
+def their_file(tmp_path):
+    path = tmp_path / "bert4rec_130m.yaml"
+    path.write_text(THEIR_FILE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (["--use_amp"], ["--amp"]),
+        (["--nouse_amp"], ["--noamp"]),
+        (["--batch_size=7", "--epochs=3"], ["--train_batch_size=7", "--num_epochs=3"]),
+        (["--early_stopping_patience=2"], ["--patience=2"]),
+        (["--min_uc=4", "--min_sc=6"], ["--min_user_count=4", "--min_item_count=6"]),
+    ],
+)
+def test_a_flag_of_theirs_is_one_of_ours(theirs, ours):
+    assert parse(*theirs) == parse(*ours)
+    assert parse(*theirs) != parse()
+
+
+def test_a_file_of_theirs_is_read_as_it_is(their_file):
+    config = parse(f"--config={their_file}")
+    model, optimizer = config.model, config.optimizer
+    assert (model.emb_dim, model.num_layers, model.nhead, model.ffn_dim) == (384, 6, 6, 1536)
+    assert (model.max_len, model.dropout, model.attention_dropout) == (200, 0.1, 0.2)
+    assert (optimizer.lr, optimizer.weight_decay, optimizer.clip_norm) == (1e-3, 0.1, 1.0)
+    assert (config.data.train_batch_size, config.run.num_epochs) == (256, 100)
+    assert optimizer.warmup_ratio == 0.1
+    assert config.precision.amp
+    assert parse(f"--config={their_file}", "--nouse_amp").precision.amp is False
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("  hidden_sizes: 384", "bert4rec_130m.yaml:2: unknown setting 'hidden_sizes'"),
+        ("  hidden_size: wide", "bert4rec_130m.yaml:2: hidden_size must be an integer"),
+        ("  emb_dim: 384\n  hidden_size: 384", "bert4rec_130m.yaml:3: emb_dim stands there twice"),
+        ("  - 384", "bert4rec_130m.yaml:1: expected `setting: value` lines below model"),
+        ("  hidden_size: 385", "bert4rec_130m.yaml:2: emb_dim 385 cannot be divided"),
+    ],
+)
+def test_a_wrong_line_of_their_file_is_named(their_file, line, message):
+    of_training = THEIR_FILE[THEIR_FILE.index("training") :]
+    heads = "  num_attention_heads: 6\n" if "385" in line else ""
+    their_file.write_text(f"model:\n{line}\n{heads}{of_training}")
+    assert message in refusal(f"--config={their_file}")
+
+
+def test_warmup_ratio_is_a_fraction_of_the_steps_of_the_run():
+    for schedule in ("step", "cosine", "linear"):
+        common = (f"--lr_schedule={schedule}", "--num_epochs=4", "--max_steps=40")
+        by_ratio = build_schedule(parse(*common, "--warmup_ratio=0.25"), steps_per_epoch=20)
+        assert by_ratio == build_schedule(parse(*common, "--warmup_steps=10"), steps_per_epoch=20)
+    assert "`warmup_steps` 5" in refusal("--warmup_ratio=0.1", "--warmup_steps=5")
+    assert "must lie in [0, 1]" in refusal("--warmup_ratio=1.5")
+
+
+def test_distributed_needs_torchrun(monkeypatch):
+    assert "torchrun" in refusal("--distributed")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert parse("--distributed") == parse()
+    assert "torchrun's 2 processes" in refusal("--nodistributed")
+
+
+def tensors(folder):
+    checkpoint = read_checkpoint(CheckpointFolder(folder).latest())
+    return {
+        f"{group}.{name}": tensor
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same(first, second):
+    one, other = tensors(first), tensors(second)
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+@pytest.fixture
+def common(dataset):
+    return (f"--dataset_path={dataset}", "--objective=hybrid", "--accumulation_steps=2")
+
+
+def test_resume_checkpoint_continues_the_run_of_a_checkpoint(program, common, tmp_path, capsys):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    program(*common, "--max_steps=4", f"--export_root={whole}")
+    program(*common, "--max_steps=2", f"--export_root={parts}")
+    latest = CheckpointFolder(parts).latest()
+    program(*common, "--max_steps=4", f"--resume_checkpoint={latest}")
+    assert program.exit_code == 0
+    assert f"Resumed from {latest} at step 2" in capsys.readouterr().out
+    assert_same(whole, parts)
+    shown = refusal(f"--resume_checkpoint={parts}", f"--export_root={whole}")
+    assert f"contradicts `export_root` {whole}" in shown
+
+
+def test_resume_checkpoint_refuses_what_no_run_continues_from(program, common, tmp_path):
+    folder = tmp_path / "run"
+    assert "no run is saved there" in refusal(f"--resume_checkpoint={folder}")
+    program(*common, "--max_steps=3", "--test_freq=1", "--lr=0", f"--export_root={folder}")
+    run = CheckpointFolder(folder)
+    assert run.best() != run.latest()
+    assert f"latest checkpoint, {run.latest()}" in refusal(f"--resume_checkpoint={run.best()}")
+
+
+def test_workers_make_the_same_batches(program, common, tmp_path):
+    for workers in (0, 3):
+        folder = tmp_path / str(workers)
+        program(*common, "--max_steps=6", f"--num_workers={workers}", f"--export_root={folder}")
+        assert program.exit_code == 0
+    assert_same(tmp_path / "0", tmp_path / "3")
+
+
+@pytest.mark.parametrize(("flag", "collections"), [("--gc_after_epoch", 2), ("--print_freq=9", 0)])
+def test_garbage_is_collected_after_each_epoch(program, dataset, flag, collections):
+    generations = []
+
+    def count(phase, values):
+        if phase == "start":
+            generations.append(values["generation"])
+
+    gc.disable()
+    gc.callbacks.append(count)
+    try:
+        program(f"--dataset_path={dataset}", "--num_epochs=2", "--dupe_factor=1", flag)
+    finally:
+        gc.callbacks.remove(count)
+        gc.enable()
+    assert program.exit_code == 0
+    assert generations.count(2) == collections
+
+
+def test_memory_that_is_not_in_use_is_given_back():
+    def resident():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    assert keep_freed_memory()
+    held = [torch.ones(1 << 20) for _ in range(50)]
+    last = torch.ones(1 << 20)  # above the others in the heap, which so cannot shrink
+    del held
+    before = resident()
+    release_unused_memory(last.device)
+    assert before - resident() > 190_000  # of 204,800 KiB
+
+
+def test_their_command_trains_here(their_file, tmp_path, monkeypatch):
+    """All the flags of their README at once, on a model that the flags make small."""
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
+        monkeypatch.setenv(name, str(value))
+    from bert4rec.scripts import main
+
+    program = harness.Program(main, tmp_path, SMALL_MODEL)
+    records = program(
+        f"--config={their_file}",
+        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=2"),
+        *("--use_amp", "--gc_after_epoch", "--distributed", "--num_workers=4"),
+        f"--export_root={tmp_path / 'run'}",
+    )
+    assert program.exit_code == 0
+    assert records[0]["data"]["clip_norm"] == 1.0
+    program(
+        f"--config={their_file}",
+        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=3", "--extend_schedule"),
+        f"--resume_checkpoint={tmp_path / 'run'}",
+    )
+    assert program.exit_code == 0
+    assert CheckpointFolder(tmp_path / "run").latest().name == "step_000000003"
