@@ -14,6 +14,7 @@ from torch import Tensor
 from bert4rec.config import SECTIONS, Bert4RecConfig
 from bert4rec.data.batches import (
     AccumulatedBatches,
+    BatchGroup,
     known_windows,
     pack,
     training_batches,
@@ -39,12 +40,13 @@ from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
-from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
+from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule, num_targets
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
+from recsys.train.measure.benchmark import PADDED
 from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import Schedule
 from recsys.train.origin import FINGERPRINT
@@ -253,6 +255,15 @@ class Bert4RecTraining:
             f"`objective` {recipe.config.objective.objective}; {self.metric} of popularity: "
             f"{baseline:.6f}"
         )
+
+    def count(self, batch: BatchGroup) -> Mapping[str, int]:
+        """Counts samples, targets, and tokens that the model reads."""
+        return {
+            "samples": len(batch),
+            "tokens": sum(b.layout.num_tokens - b.causal * len(b) for b in batch.batches),
+            "targets": sum(map(num_targets, batch.batches)),
+            PADDED: len(batch) * self.recipe.config.model.max_len,
+        }
 
     def evaluate(self, epochs_done: int) -> Evaluation:  # noqa: ARG002  (any model can be ranked)
         """Ranks the validation items."""

@@ -20,6 +20,7 @@ from recsys.settings import (
     setting,
     to_dict,
 )
+from recsys.train.measure import MeasureConfig
 from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
 from recsys.train.optimizers.precision import AmpDtype
 from recsys.train.origin import ignore_fingerprint
@@ -446,7 +447,7 @@ class DlrmConfig:
     """All settings of a run.
 
     Attributes:
-        model, data, optimizer, precision, run: the sections.
+        model, data, optimizer, precision, run, measure: the sections.
         explicit: names of the settings that the user gave, which defaults never replace.
     """
 
@@ -455,6 +456,7 @@ class DlrmConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
     explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -513,5 +515,6 @@ SECTIONS: dict[type, str] = {
     OptimizerConfig: "optimizer",
     PrecisionConfig: "precision",
     RunConfig: "run",
+    MeasureConfig: "measure",
 }
 """Class of each section -> its field in `DlrmConfig`."""

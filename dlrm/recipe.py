@@ -271,6 +271,10 @@ class DlrmTraining(Generic[LookupsT]):
             f"evaluating on the {self.recipe.config.data.eval_split} split"
         )
 
+    def count(self, batch: Batch[LookupsT]) -> Mapping[str, int]:
+        """Counts the samples of a batch."""
+        return {"samples": len(batch)}
+
     def evaluate(self, epochs_done: int) -> Evaluation:
         """Evaluates the model on the evaluation split."""
         recipe = self.recipe

@@ -14,6 +14,7 @@ from bert4rec.config.optimizer import OptimizerConfig, PrecisionConfig
 from bert4rec.config.run import RunConfig
 from recsys.errors import UserError
 from recsys.settings import sections_from_dict, to_dict
+from recsys.train.measure import MeasureConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,7 @@ class Bert4RecConfig:
     precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
     explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -110,4 +112,5 @@ SECTIONS: dict[type, str] = {
     PrecisionConfig: "precision",
     EvaluationConfig: "evaluation",
     RunConfig: "run",
+    MeasureConfig: "measure",
 }

@@ -19,6 +19,7 @@ _ALIASES = {
     "batch_size": "train_batch_size",
     "epochs": "num_epochs",
     "early_stopping_patience": "patience",
+    "benchmark_batches": "benchmark_steps",
     "min_uc": "min_user_count",
     "min_sc": "min_item_count",
 }

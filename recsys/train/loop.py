@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -48,6 +48,26 @@ class BatchSource(Protocol[BatchT_co]):
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchT_co]:
         """Yields the batches of an epoch from `start`, in fixed order."""
+        ...
+
+
+class StepObserver(Protocol[BatchT_contra]):
+    """Measures steps from outside."""
+
+    def __call__(
+        self, batch: BatchT_contra, began: float, waited_s: float
+    ) -> Mapping[str, Any] | None:
+        """Observes a step just launched; returns values to log.
+
+        Args:
+            batch: batch of the step.
+            began: clock (`time.perf_counter`) when the loop began to wait for the batch.
+            waited_s: seconds of that wait.
+        """
+        ...
+
+    def finish(self) -> Mapping[str, Any] | None:
+        """Ends with the run; returns values to log that no step returned."""
         ...
 
 
@@ -160,6 +180,7 @@ class Loop(Generic[BatchT]):
         processes: processes of the run; a signal to one stops all at the same step.
         print_line: prints a line, on the first process.
         bar: bar of the steps; lines of progress are printed where it is disabled.
+        observers: measure the steps.
     """
 
     config: LoopConfig
@@ -175,6 +196,7 @@ class Loop(Generic[BatchT]):
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
     bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
+    observers: Sequence[StepObserver[BatchT]] = ()
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -203,6 +225,8 @@ class Loop(Generic[BatchT]):
         reason = "done" if reason == "go on" else reason
         while reason == "done" and not self._finished():
             reason = self._run_epoch(throughput, stop)
+        for observer in self.observers:
+            self._log_observed(observer.finish())
         self._collect_losses()
         rate = throughput.samples_per_s() * self.processes.world_size
         self._save(is_best=False)
@@ -210,6 +234,14 @@ class Loop(Generic[BatchT]):
             reason = stop.signal_name or "SIGTERM"  # it may have come while saving
         speeds = self._test_speeds or [math.nan]
         return FitResult(self.state, rate, sum(speeds) / len(speeds), reason)
+
+    def _observe(self, batch: BatchT, began: float, waited_s: float) -> None:
+        for observer in self.observers:
+            self._log_observed(observer(batch, began, waited_s))
+
+    def _log_observed(self, values: Mapping[str, Any] | None) -> None:
+        if values is not None:
+            self.log.record((self.state.epoch, self.state.step), values)
 
     def _finished(self) -> bool:
         max_steps = self.config.max_steps
@@ -231,12 +263,14 @@ class Loop(Generic[BatchT]):
                 waiting_since = time.perf_counter()
                 with self._saving_on_error():
                     batch = next(batches)
-                self._window_wait_s += time.perf_counter() - waiting_since
+                waited_s = time.perf_counter() - waiting_since
+                self._window_wait_s += waited_s
                 state.step += 1
                 state.batch += 1
                 lr = self.schedule.lr(state.step)
                 self._losses.append(self.step(batch, lr).detach())
                 self._window_steps += 1
+                self._observe(batch, waiting_since, waited_s)
                 throughput.step(len(batch))
                 self.bar.update()
                 if len(self._losses) >= _LOSS_BUFFER:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a run: refuses models too large, keeps freed memory."""
 
+import contextlib
 import ctypes
 import dataclasses
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -128,6 +131,31 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begins `peak_memory` anew with the memory in use."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # another system than Linux
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int:
+    """Returns the most bytes since `reset_peak_memory`.
+
+    Args:
+        device: CUDA counts tensors on the GPU, a CPU what is resident in the process.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError):  # another system than Linux
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def release_unused_memory(device: torch.device) -> None:

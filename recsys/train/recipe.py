@@ -59,12 +59,32 @@ class RunSettings(Protocol):
         """True to continue the run in the checkpoint folder."""
 
     @property
+    def benchmark_warmup_steps(self) -> int:
+        """First steps to leave out of the throughput."""
+
+    @property
     def inference_benchmark_batch_sizes(self) -> tuple[int, ...]:
         """Batch sizes to measure."""
 
     @property
     def inference_benchmark_steps(self) -> int:
         """Measured steps of each batch size."""
+
+
+class MeasureSettings(Protocol):
+    """The settings of benchmark and profile."""
+
+    @property
+    def run_benchmark(self) -> bool:
+        """True to measure steps after the warm-up."""
+
+    @property
+    def benchmark_steps(self) -> int:
+        """Number of these steps."""
+
+    @property
+    def run_profiler(self) -> bool:
+        """True to profile steps after those."""
 
 
 class PrecisionSettings(Protocol):
@@ -93,6 +113,10 @@ class Config(Protocol):
     @property
     def precision(self) -> PrecisionSettings:
         """Settings of mixed precision."""
+
+    @property
+    def measure(self) -> MeasureSettings:
+        """Settings of benchmark and profile."""
 
     @property
     def explicit(self) -> frozenset[str]:
@@ -208,6 +232,9 @@ class Training(Protocol[BatchT]):
 
     def summary(self) -> str:
         """Describes the training batches in a line."""
+
+    def count(self, batch: BatchT) -> Mapping[str, int]:
+        """Counts what `run_benchmark` divides by time: samples and more."""
 
     def evaluate(self, epochs_done: int) -> Evaluation:
         """Evaluates the model on the split that chooses the best checkpoint.

@@ -19,6 +19,7 @@ from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
+from recsys.train.measure import step_observers
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes, set_threads
@@ -165,6 +166,7 @@ class Run(Generic[BatchT]):
             state=state,
             processes=self.machine.processes,
             bar=bar,
+            observers=step_observers(self.recipe.config, self.machine, training.count),
         )
 
     @contextlib.contextmanager

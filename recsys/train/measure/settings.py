@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of benchmark and profile, and what they add to a run."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from recsys.settings import require_positive, setting
+from recsys.train.loop import BatchT, StepObserver
+from recsys.train.measure.benchmark import Counts, StepBenchmark
+from recsys.train.measure.profiler import StepProfiler
+from recsys.train.recipe import Config, Machine
+
+_WARMUP_STEPS = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureConfig:
+    """Settings of benchmark and profile."""
+
+    run_benchmark: bool = setting(
+        False,
+        "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 if not given): "
+        "throughput, step time, peak memory. Each waits for the device; then training goes on",
+        resumable=True,
+    )
+    benchmark_steps: int = setting(100, "Steps of --run_benchmark", resumable=True)
+    run_profiler: bool = setting(
+        False,
+        "Write a Chrome trace and a table of operators of three steps after the warm-up and the "
+        "benchmark, into the folder profile of the checkpoints, or else beside the log",
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a benchmark without steps."""
+        require_positive(self, "benchmark_steps")
+
+
+def step_observers(
+    config: Config, machine: Machine, count: Callable[[BatchT], Counts]
+) -> list[StepObserver[BatchT]]:
+    """Returns what the settings measure of a training.
+
+    Args:
+        config: all settings of the run.
+        machine: device and processes.
+        count: counts samples, and what else a model has, of a batch.
+
+    Raises:
+        UserError: the profile cannot be written.
+    """
+    measure, run = config.measure, config.run
+    given = "benchmark_warmup_steps" in config.explicit
+    warmup = run.benchmark_warmup_steps if given else _WARMUP_STEPS
+    observers: list[StepObserver[BatchT]] = []
+    if measure.run_benchmark:
+        observers.append(StepBenchmark(warmup, measure.benchmark_steps, count, machine))
+        warmup += measure.benchmark_steps
+    if measure.run_profiler and machine.processes.is_first:
+        folder = config.checkpoint_folder or Path(run.log_path).parent
+        observers.append(StepProfiler(folder / "profile", warmup, machine))
+    return observers

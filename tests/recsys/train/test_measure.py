@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmark and profile of a run: steps, times, counts and files are the ones of the run."""
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+
+from bert4rec.scripts import main as bert4rec
+from dlrm.scripts import main as dlrm
+from recsys.train.measure.benchmark import StepBenchmark
+from recsys.train.memory import peak_memory, reset_peak_memory
+from recsys.train.optimizers.precision import Precision
+from recsys.train.processes import ALONE
+from recsys.train.recipe import Machine
+from tests import harness
+from tests.bert4rec.conftest import SMALL_MODEL
+
+CPU = torch.device("cpu")
+RANDOM = ("--dataset_name=random", "--random_user_count=40", "--random_size=400", "--max_steps=30")
+
+
+@pytest.fixture
+def program(tmp_path):
+    return harness.Program(bert4rec, tmp_path, SMALL_MODEL)
+
+
+def values_of(records, prefix):
+    """Returns the one record of a benchmark or a profile, and the step at which it came."""
+    (record,) = [r for r in records if any(key.startswith(prefix) for key in r["data"])
+                 and r["step"] != "PARAMETER"]  # fmt: skip
+    return record["data"], record["step"][1]
+
+
+def sleeping_benchmark(lines, warmup_steps, num_steps):
+    machine = Machine(CPU, Precision(device_type="cpu"), ALONE, lines.append)
+
+    def count(batch):
+        return {"samples": len(batch), "tokens": 6 * len(batch), "padded_tokens": 8 * len(batch)}
+
+    return StepBenchmark(warmup_steps, num_steps, count, machine)
+
+
+def test_times_and_rates_are_those_of_the_measured_steps():
+    lines = []
+    benchmark = sleeping_benchmark(lines, warmup_steps=2, num_steps=10)
+    logged = []
+    for step in range(15):
+        began = time.perf_counter()
+        time.sleep(0.005)  # the wait for a batch
+        waited = time.perf_counter() - began
+        time.sleep(0.2 if step in (1, 11) else 0.02 if step == 5 else 0.005)
+        logged.append(benchmark(range(4), began, waited))
+    assert [values is not None for values in logged] == [step == 11 for step in range(15)]
+    assert benchmark.finish() is None
+    values = logged[11]
+    assert values["benchmark_steps"] == 10
+    assert values["benchmark_step_time_p50"] >= 0.010
+    assert values["benchmark_step_time_p50"] < values["benchmark_step_time_mean"]
+    seconds = values["benchmark_step_time_mean"] * 10
+    assert seconds >= 10 * 0.005 + 8 * 0.005 + 0.02 + 0.2
+    assert values["benchmark_samples_per_s"] == pytest.approx(40 / seconds)
+    assert values["benchmark_tokens_per_s"] == pytest.approx(240 / seconds)
+    assert values["benchmark_padding_share"] == pytest.approx(0.25)
+    assert 0.05 / seconds <= values["benchmark_data_wait_share"] < 1
+    assert "benchmark_padded_tokens_per_s" not in values
+    assert "10 steps after 2" in lines[0]
+
+
+def test_a_run_that_ends_early_reports_the_steps_that_it_had():
+    lines = []
+    benchmark = sleeping_benchmark(lines, warmup_steps=0, num_steps=10)
+    for _ in range(3):
+        assert benchmark(range(4), time.perf_counter(), 0.0) is None
+    assert benchmark.finish()["benchmark_steps"] == 3
+    benchmark = sleeping_benchmark(lines, warmup_steps=5, num_steps=10)
+    benchmark(range(4), time.perf_counter(), 0.0)
+    assert benchmark.finish() is None
+    assert lines[-1] == "No step was measured: all 1 were of the warm-up"
+
+
+def test_peak_memory_is_that_since_it_was_reset():
+    torch.ones(1 << 25)  # 128 MiB that are given back
+    reset_peak_memory(CPU)
+    before = peak_memory(CPU)
+    held = torch.ones(1 << 24)
+    assert 0.9 < (peak_memory(CPU) - before) / held.nbytes < 1.5
+
+
+@pytest.fixture
+def measured(program, tmp_path, capsys):
+    records = program(
+        *RANDOM,
+        *("--benchmark_warmup_steps=4", "--run_benchmark", "--benchmark_batches=6"),
+        *("--run_profiler", "--objective=hybrid", "--accumulation_steps=2"),
+        f"--export_root={tmp_path / 'run'}",
+    )
+    assert program.exit_code == 0
+    return records, capsys.readouterr().out, tmp_path / "run" / "profile"
+
+
+def test_a_run_measures_then_profiles_and_goes_on(measured, program, tmp_path):
+    records, output, folder = measured
+    values, step = values_of(records, "benchmark_samples_per_s")
+    assert (step, values["benchmark_steps"]) == (10, 6)
+    assert 0 < values["benchmark_targets_per_s"] < values["benchmark_tokens_per_s"]
+    assert 0 < values["benchmark_padding_share"] < 1
+    assert values["benchmark_step_time_p50"] <= values["benchmark_step_time_p90"]
+    assert 1 << 24 < values["benchmark_peak_memory_bytes"] < 1 << 36
+    assert "Benchmark of 6 steps after 4: " in output
+
+    profile, step = values_of(records, "profile_steps")
+    assert (step, profile["profile_steps"]) == (14, 3)
+    assert str(folder / "trace.json.gz") in output
+    with gzip.open(folder / "trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    names = [event.get("name", "") for event in events]
+    assert sum(name.startswith("ProfilerStep#") for name in names) == 3
+    assert "aten::mm" in names
+    assert "aten::mm" in (folder / "operators.txt").read_text()
+    assert {path.name for path in folder.iterdir()} == {"trace.json.gz", "operators.txt"}
+    assert records[-1]["data"]["test_full_ndcg@10"] >= 0
+
+    program(*RANDOM, "--objective=hybrid", "--accumulation_steps=2",
+            f"--export_root={tmp_path / 'plain'}")  # fmt: skip
+    name = "step_000000030/model.safetensors"
+    assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_without_checkpoints_a_profile_is_beside_the_log(program, tmp_path, capsys):
+    program(*RANDOM, "--benchmark_warmup_steps=0", "--run_profiler", "--max_steps=2")
+    assert program.exit_code == 0
+    assert (tmp_path / "profile" / "operators.txt").is_file()
+    program(*RANDOM, "--run_profiler", "--max_steps=2")
+    assert "No step was profiled: all 2 were of the warm-up" in capsys.readouterr().out
+    (tmp_path / "file").write_text("")
+    program(*RANDOM, "--run_profiler", f"--export_root={tmp_path / 'file'}")
+    assert program.exit_code == 2
+
+
+def test_dlrm_has_the_same(tmp_path, capsys):
+    program = harness.Program(dlrm, tmp_path, ())
+    records = program(
+        *("--dataset_type=synthetic_gpu", "--synthetic_dataset_num_entries=600"),
+        *("--synthetic_dataset_table_sizes=50,50", "--embedding_dim=8"),
+        *("--bottom_mlp_sizes=16,8", "--top_mlp_sizes=8,1", "--batch_size=16", "--max_steps=30"),
+        *("--base_device=cpu", "--run_benchmark", "--benchmark_steps=5", "--run_profiler"),
+    )
+    assert program.exit_code == 0
+    values, step = values_of(records, "benchmark_samples_per_s")
+    assert (step, values["benchmark_steps"]) == (15, 5)
+    assert "benchmark_padding_share" not in values
+    assert (tmp_path / "profile" / "trace.json.gz").is_file()
+    assert "samples/s" in capsys.readouterr().out
