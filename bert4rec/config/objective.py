@@ -6,7 +6,7 @@ from typing import Literal
 
 from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
-from recsys.settings import require_positive, setting
+from recsys.settings import require_not_negative, require_positive, setting
 
 Objective = Literal["cloze", "causal", "hybrid"]
 MaskLastOf = Literal["sequences", "batches"]
@@ -37,6 +37,10 @@ class ObjectiveConfig:
     negative_sampler: Literal["uniform", "popular"] = setting(
         "uniform", "How negatives are drawn; their probability is corrected for (logQ)"
     )
+    focal_gamma: float = setting(
+        0.0,
+        "Under --loss full count well predicted targets less: cross entropy times (1 - p)^gamma",
+    )
     gbce_calibration: float = setting(0.75, "Calibration of --loss gbce, its t")
 
     def __post_init__(self) -> None:
@@ -50,3 +54,9 @@ class ObjectiveConfig:
                 "must not add up to more than 1"
             )
         require_positive(self, "num_negatives")
+        require_not_negative(self, "focal_gamma")
+        if self.focal_gamma and self.loss != "full":
+            raise UserError(
+                f"`focal_gamma` {self.focal_gamma:g} needs the probability among all items, which "
+                f"`loss` {self.loss} does not compute: use `loss` full or `focal_gamma` 0"
+            )

@@ -87,16 +87,23 @@ class LossNetwork(nn.Module):
         kind: softmax over all items (`full`), over sampled ones (`sampled`), or `gbce`.
         calibration: t of gBCE, in [0, 1].
         loss_scale: factor of the loss in backward.
+        focal_gamma: exponent of the focal loss over all items; 0 is the cross entropy.
     """
 
     def __init__(
-        self, model: Bert4Rec, kind: Loss, calibration: float, loss_scale: float = 1.0
+        self,
+        model: Bert4Rec,
+        kind: Loss,
+        calibration: float,
+        loss_scale: float = 1.0,
+        focal_gamma: float = 0.0,
     ) -> None:
         super().__init__()
         self.model = model
         self.kind = kind
         self.calibration = calibration
         self.loss_scale = loss_scale
+        self.focal_gamma = focal_gamma
 
     def full_loss(self, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         """Computes the loss over all items.
@@ -110,7 +117,9 @@ class LossNetwork(nn.Module):
             Mean over the targets, a float32 scalar.
         """
         return softmax_cross_entropy(
-            hidden, weight, self.model.head.bias, labels - 1, loss_scale=self.loss_scale
+            *(hidden, weight, self.model.head.bias, labels - 1),
+            loss_scale=self.loss_scale,
+            focal_gamma=self.focal_gamma,
         )
 
     def forward(self, inputs: LossInputs) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert4rec.nn.cpu.row_softmax import RowBlockedCrossEntropy, rows_per_block
+from bert4rec.nn.focal import focal_loss
 
 MAX_LOGITS = 1 << 24
 """Logits kept at a time: 64 MiB of float32."""
@@ -20,6 +21,7 @@ def softmax_cross_entropy(
     labels: Tensor,
     max_logits: int = MAX_LOGITS,
     loss_scale: float = 1.0,
+    focal_gamma: float = 0.0,
 ) -> Tensor:
     """Cross entropy of linear logits over all items, in bounded memory.
 
@@ -33,9 +35,10 @@ def softmax_cross_entropy(
         max_logits: bound on the elements of a block of logits.
         loss_scale: factor that backward will bring; half-precision gradients that are computed
             before it have it already, or they would underflow.
+        focal_gamma: exponent of the focal loss; 0 is the cross entropy.
 
     Returns:
-        Mean over the targets, a float32 scalar; 0 without targets.
+        Mean over the targets, a float32 scalar (float64 of float64 vectors); 0 without targets.
     """
     if hidden.shape[0] == 0:
         unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
@@ -43,11 +46,13 @@ def softmax_cross_entropy(
     rows = rows_per_block(hidden.shape[0], weight.shape[0], max_logits, hidden.device)
     if rows:
         by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, labels, rows, loss_scale
+            hidden, weight, bias, labels, rows, loss_scale, focal_gamma
         )
         return by_rows
     block = max(max_logits // hidden.shape[0], 1)
-    loss: Tensor = _BlockedCrossEntropy.apply(hidden, weight, bias, labels, block)  # type: ignore[no-untyped-call]
+    loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, labels, block, focal_gamma
+    )
     return loss
 
 
@@ -65,26 +70,33 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         block: int,
+        focal_gamma: float,
     ) -> Tensor:
-        normaliser = hidden.new_full((hidden.shape[0],), -math.inf, dtype=torch.float32)
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        normaliser = hidden.new_full((hidden.shape[0],), -math.inf, dtype=exact)
         for start in range(0, weight.shape[0], block):
             logits = _logits(hidden, weight, bias, slice(start, start + block))
             normaliser = torch.logaddexp(normaliser, logits.logsumexp(1))
-        true = (hidden * weight.index_select(0, labels)).sum(1).to(torch.float32)
+        true = (hidden * weight.index_select(0, labels)).sum(1).to(exact)
         if bias is not None:
             true = true + bias.index_select(0, labels)
-        ctx.save_for_backward(hidden, weight, bias, labels, normaliser)  # type: ignore[arg-type]
+        losses, slopes = normaliser - true, None
+        if focal_gamma:
+            losses, slopes = focal_loss(losses, focal_gamma)
+        ctx.save_for_backward(hidden, weight, bias, labels, normaliser, slopes)  # type: ignore[arg-type]
         ctx.block = block  # type: ignore[attr-defined]
-        return (normaliser - true).mean()
+        return losses.mean()
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
-        hidden, weight, bias, labels, normaliser = ctx.saved_tensors  # type: ignore[attr-defined]
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+        hidden, weight, bias, labels, normaliser, slopes = ctx.saved_tensors  # type: ignore[attr-defined]
         block = ctx.block  # type: ignore[attr-defined]
         scale = gradient / hidden.shape[0]
-        to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        if slopes is not None:
+            scale = scale * slopes.unsqueeze(1)
+        to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
         to_weight = torch.empty_like(weight)
         to_bias = None if bias is None else torch.empty_like(bias)
         rows = torch.arange(hidden.shape[0], device=hidden.device)
@@ -102,11 +114,12 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             to_weight[items] = to_logits.t() @ hidden
             if to_bias is not None:
                 to_bias[items] = to_logits.sum(0)
-        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None
+        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, items: slice) -> Tensor:
-    return F.linear(hidden, weight[items], None if bias is None else bias[items]).to(torch.float32)
+    logits = F.linear(hidden, weight[items], None if bias is None else bias[items])
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def sampled_softmax(

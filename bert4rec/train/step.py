@@ -89,7 +89,8 @@ class Bert4RecTrainStep:
         self.sharded: ShardedNetwork | None = None
         device = model.head.bias.device
         network = LossNetwork(
-            model, objective.loss, objective.gbce_calibration, precision.loss_scale
+            *(model, objective.loss, objective.gbce_calibration),
+            *(precision.loss_scale, objective.focal_gamma),
         )
         self._network: nn.Module = network
         is_dmp = config.run.parallelism == "dmp"

@@ -35,6 +35,8 @@ FLAGS = [
         ["--amp", "--amp_dtype=float16", "--parallelism=dmp"],
         "--amp_dtype float16 cannot be had under --parallelism dmp.* Use --amp_dtype bfloat16",
     ),
+    (["--focal_gamma=-1"], "--focal_gamma must not be negative"),
+    (["--focal_gamma=2", "--loss=gbce"], "--focal_gamma 2 needs .*: use --loss full"),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--seed=-1"], "--seed must not be negative, got -1"),
     ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),

@@ -8,6 +8,8 @@ matrix of [M, I] is written to memory, read back or computed twice.
 import torch
 from torch import Tensor
 
+from bert4rec.nn.focal import focal_loss
+
 _CACHED_LOGITS = 1 << 18
 """Logits of a block on a CPU, 1 MiB of float32: they stay in the cache between the passes."""
 
@@ -41,6 +43,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         rows: int,
         loss_scale: float = 1.0,
+        focal_gamma: float = 0.0,
     ) -> Tensor:
         """Computes the loss and, if an input requires one, the gradients.
 
@@ -52,6 +55,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             labels: [M] int64 item of each target, from 0.
             rows: targets of a block.
             loss_scale: factor of the gradients until backward, whose gradient has it too.
+            focal_gamma: exponent of the focal loss; 0 is the cross entropy.
         """
         kind = hidden.device.type
         dtype = hidden.dtype
@@ -59,7 +63,10 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             dtype = torch.get_autocast_dtype(kind)
         wants_gradients = any(ctx.needs_input_grad)  # type: ignore[attr-defined]
         with torch.autocast(kind, enabled=False):
-            sums = _Sums(hidden.to(dtype), weight.to(dtype), bias, loss_scale, wants_gradients)
+            sums = _Sums(
+                *(hidden.to(dtype), weight.to(dtype), bias),
+                *(loss_scale, focal_gamma, wants_gradients),
+            )
             for start in range(0, hidden.shape[0], rows):
                 sums.add(slice(start, start + rows), labels)
         if sums.wants_gradients:
@@ -72,7 +79,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
         """Scales the gradients in place; a second call is impossible."""
         to_hidden, to_weight, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
@@ -82,6 +89,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             to_hidden.mul_(gradient).to(hidden_dtype),
             to_weight.mul_(gradient).to(weight_dtype),
             None if to_bias is None else to_bias.mul_(gradient),
+            None,
             None,
             None,
             None,
@@ -97,16 +105,18 @@ class _Sums:
         weight: Tensor,
         bias: Tensor | None,
         loss_scale: float,
+        focal_gamma: float,
         wants_gradients: bool,
     ) -> None:
         self._hidden = hidden
         self._weight = weight
         self._bias = bias
         self._loss_scale = loss_scale
+        self._focal_gamma = focal_gamma
         self.wants_gradients = wants_gradients
-        self.loss = hidden.new_zeros((), dtype=torch.float32)
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        self.loss = hidden.new_zeros((), dtype=exact)
         if wants_gradients:
-            exact = torch.promote_types(hidden.dtype, torch.float32)
             self.to_hidden = torch.empty_like(hidden)
             self.to_weight = torch.empty_like(weight, dtype=exact)
             self.to_bias = None if bias is None else torch.zeros_like(bias)
@@ -122,12 +132,17 @@ class _Sums:
         top = logits.amax(1, keepdim=True)
         exponentials = logits.sub_(top).exp_()
         total = exponentials.sum(1, keepdim=True)
-        self.loss += (total.log() + top - true).sum()
+        losses, slopes = total.log() + top - true, None
+        if self._focal_gamma:
+            losses, slopes = focal_loss(losses, self._focal_gamma)
+        self.loss += losses.sum()
         if not self.wants_gradients:
             return
         count, scale = self._hidden.shape[0], self._loss_scale
         to_logits = exponentials.mul_(scale / (total * count))
         to_logits.scatter_add_(1, labels, to_logits.new_full((), -scale / count).expand_as(true))
+        if slopes is not None:
+            to_logits *= slopes
         if self.to_bias is not None:
             self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)
