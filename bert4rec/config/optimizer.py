@@ -33,6 +33,12 @@ class OptimizerConfig:
         resumable=True,
     )
     weight_decay: float = setting(0.0, "Weight decay (decoupled)")
+    no_decay_bias_norm: bool = setting(
+        False, "Leave biases, norms and position embeddings out of --weight_decay"
+    )
+    embedding_lr_factor: float = setting(
+        1.0, "Factor of the learning rate of the item and position embeddings"
+    )
     clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
     item_update: Literal["auto", "dense", "rows"] = setting(
         "auto",
@@ -52,6 +58,7 @@ class OptimizerConfig:
         """Refuses negative rates."""
         require_positive(self, "decay_step", "accumulation_steps")
         require_not_negative(self, "lr", "gamma", "weight_decay", "warmup_steps")
+        require_not_negative(self, "embedding_lr_factor")
         if self.warmup_ratio is not None:
             require_fraction(self, "warmup_ratio")
             if self.warmup_steps:

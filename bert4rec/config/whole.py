@@ -55,6 +55,11 @@ class Bert4RecConfig:
     def _check_dmp(self) -> None:
         if self.optimizer.item_update == "dense":
             raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
+        if self.optimizer.embedding_lr_factor != 1.0:
+            raise UserError(
+                "`embedding_lr_factor` cannot be had under `parallelism` dmp, where FBGEMM moves "
+                "all item tables at one rate. Use `parallelism` ddp"
+            )
         if self.precision.amp and self.precision.amp_dtype == "float16":
             raise UserError(
                 "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "

@@ -131,6 +131,7 @@ class ItemRows:
 
     Attributes:
         names: names of the chosen tables.
+        parameters: the parameter of each.
         dims: columns of each.
     """
 
@@ -146,8 +147,8 @@ class ItemRows:
             if name in tables and parameter is not None
         }
         self.names = list(chosen)
-        self._parameters = [parameter for parameter, _ in chosen.values()]
-        self.dims = [parameter[0].numel() for parameter in self._parameters]
+        self.parameters = [parameter for parameter, _ in chosen.values()]
+        self.dims = [parameter[0].numel() for parameter in self.parameters]
         self._lookups = [RowLookups() for _ in chosen]
         for (parameter, lookup), lookups in zip(chosen.values(), self._lookups, strict=True):
             parameter.requires_grad_(False)
@@ -155,7 +156,7 @@ class ItemRows:
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the tables; the bias is a table of one column."""
-        return [StoredTable(p.detach().view(p.shape[0], -1)) for p in self._parameters]
+        return [StoredTable(p.detach().view(p.shape[0], -1)) for p in self.parameters]
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the gradients of the last backward, and clears them."""

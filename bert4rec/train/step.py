@@ -17,10 +17,11 @@ from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.train.parameter_rates import parameter_rates
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.dense import build_adamw
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
 from recsys.train.processes import ALONE, Processes
@@ -99,7 +100,7 @@ class Bert4RecTrainStep:
             self.row_optimizer = RowwiseOptimizer(
                 self.item_rows,
                 item_rule(config, device),
-                optimizer.weight_decay,
+                parameter_rates(model, optimizer, self.item_rows.parameters),
                 precision.loss_scale,
             )
         if is_dmp:
@@ -110,7 +111,8 @@ class Bert4RecTrainStep:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(network)
-        self.optimizer = build_dense_optimizer("adam", self._parameters, optimizer.weight_decay)
+        rates = parameter_rates(model, optimizer, self._parameters)
+        self.optimizer = build_adamw(self._parameters, rates)
         self._lr = torch.zeros((), device=device)
         self._generator = torch.Generator(device)
 

@@ -12,7 +12,7 @@ from dlrm.data.batch import Batch, LookupsT_contra
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from recsys.errors import UserError
-from recsys.train.optimizers.dense import build_dense_optimizer
+from recsys.train.optimizers.dense import Rates, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
 
@@ -102,7 +102,7 @@ class DlrmTrainStep(Generic[LookupsT]):
             RowwiseOptimizer(
                 model.embeddings,
                 config.embedding_rule,
-                config.embedding_weight_decay,
+                Rates(config.embedding_weight_decay),
                 precision.loss_scale,
             )
             if model.embeddings.trainable

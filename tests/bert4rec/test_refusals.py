@@ -37,6 +37,11 @@ FLAGS = [
     ),
     (["--focal_gamma=-1"], "--focal_gamma must not be negative"),
     (["--focal_gamma=2", "--loss=gbce"], "--focal_gamma 2 needs .*: use --loss full"),
+    (["--embedding_lr_factor=-1"], "--embedding_lr_factor must not be negative"),
+    (
+        ["--embedding_lr_factor=0.5", "--parallelism=dmp"],
+        "--embedding_lr_factor cannot be had under --parallelism dmp",
+    ),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--seed=-1"], "--seed must not be negative, got -1"),
     ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),

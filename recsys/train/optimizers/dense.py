@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of dense parameters, with rate and overflow flag on the device."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -51,6 +52,19 @@ class DenseOptimizer(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of a group of parameters.
+
+    Attributes:
+        weight_decay: weight decay of each.
+        lr_factor: factor of the learning rate.
+    """
+
+    weight_decay: float = 0.0
+    lr_factor: float = 1.0
+
+
 class _Fused:
     """torch.optim's fused kernels, which read their scalars on the device."""
 
@@ -62,7 +76,8 @@ class _Fused:
 
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            factor = group.get("lr_factor", 1.0)
+            group["lr"] = lr if factor == 1.0 else lr * factor
         if overflow is not None:
             # The two attributes that torch.amp.GradScaler sets for fused optimizers.
             self._optimizer.grad_scale = torch.full_like(lr, loss_scale)  # type: ignore[union-attr]
@@ -135,15 +150,28 @@ def build_dense_optimizer(
     """
     if rule == "adagrad":
         return _Adagrad(params, weight_decay)
-    lr = torch.zeros((), device=params[0].device)
     if rule == "sgd":
+        lr = torch.zeros((), device=params[0].device)
         sgd = torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, fused=True)
         return _Fused(sgd, params)
+    return build_adamw(params, [Rates(weight_decay)] * len(params))
+
+
+def build_adamw(params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> DenseOptimizer:
+    """Builds AdamW with rates for each parameter.
+
+    Args:
+        params: parameters, in the same order in every run; their state is named by it.
+        rates: rates of each.
+    """
+    groups: dict[Rates, list[nn.Parameter]] = {}
+    for parameter, of_parameter in zip(params, rates, strict=True):
+        groups.setdefault(of_parameter, []).append(parameter)
+    lr = torch.zeros((), device=params[0].device)
     adam = torch.optim.AdamW(
-        params,
+        [{"params": group, **dataclasses.asdict(key)} for key, group in groups.items()],
         lr=lr,
         eps=ADAM["eps"],
-        weight_decay=weight_decay,
         fused=True,
         capturable=lr.is_cuda,  # or torch refuses to capture the step in a CUDA graph
     )
