@@ -48,6 +48,12 @@ class RunConfig:
         "and on a GPU to other processes",
         resumable=True,
     )
+    activation_checkpointing: bool = setting(
+        False,
+        "Keep the inputs of the blocks alone and compute each again in backward: the same result "
+        "in less memory and more time",
+        resumable=True,
+    )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
     log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
     export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)

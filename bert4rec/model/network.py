@@ -4,10 +4,12 @@
 Source: Sun et al. 2019 (arXiv:1904.06690).
 """
 
+import functools
 from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bert4rec.config import ModelConfig
 from bert4rec.nn.block import Block, Targets
@@ -24,12 +26,17 @@ class Bert4Rec(nn.Module):
     Args:
         config: settings of the network.
         num_items: I.
+
+    Attributes:
+        activation_checkpointing: keep the blocks' inputs alone while training, and compute each
+            block again in backward.
     """
 
     def __init__(self, config: ModelConfig, num_items: int) -> None:
         super().__init__()
         self.num_items = num_items
         self.max_len = config.max_len
+        self.activation_checkpointing = False
         dim = config.emb_dim
         self.embedding = TokenEmbedding(
             num_items,
@@ -98,7 +105,12 @@ class Bert4Rec(nn.Module):
         tokens = self.embedding(items, layout, vectors)
         last = len(self.blocks) - 1 if targets.layout is not layout else None
         for i, block in enumerate(self.blocks):
-            tokens = block(tokens, layout, targets=targets if i == last else None, causal=causal)
+            run = functools.partial(block, targets=targets if i == last else None, causal=causal)
+            if self.activation_checkpointing and self.training:
+                # Draws of dropout are repeated: the state of the random generators is kept too.
+                tokens = checkpoint(run, tokens, layout, use_reentrant=False)
+            else:
+                tokens = run(tokens, layout)
         return self.head.project(self.final_norm(tokens))
 
     def item_vectors(self) -> Tensor:

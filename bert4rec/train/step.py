@@ -80,6 +80,7 @@ class Bert4RecTrainStep:
     ) -> None:
         objective, optimizer = config.objective, config.optimizer
         self._model = model
+        model.activation_checkpointing = config.run.activation_checkpointing
         self._rule = MaskingRule.of(objective)
         self._precision = precision
         self._clip_norm = optimizer.clip_norm

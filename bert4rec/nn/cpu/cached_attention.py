@@ -169,7 +169,8 @@ class BlockedAttention(torch.autograd.Function):
         output = fused.new_empty(q_rows.shape)
         factor = 256 / (256 - dropped_levels)
         scale = math.sqrt(heads / q_rows.shape[1])
-        kept = []
+        kept: list[_Block] = []
+        kept_weights: list[Tensor] = []
         for block in _blocks(query_layout, key_layout, positions, causal, heads):
             q = block.queries.padded(q_rows, heads).mul(scale)
             k, v = (block.keys.padded(x, heads) for x in (keys, values))
@@ -182,8 +183,10 @@ class BlockedAttention(torch.autograd.Function):
             else:
                 mixed = torch.bmm(weights, v)
             block.queries.write(mixed, output, heads)
-            kept.append((block, weights))
-        ctx.save_for_backward(queries, fused)  # type: ignore[arg-type]
+            kept.append(block)
+            kept_weights.append(weights)
+        # As saved tensors, the weights are dropped where blocks are computed again in backward.
+        ctx.save_for_backward(queries, fused, *kept_weights)  # type: ignore[arg-type]
         ctx.kept = kept  # type: ignore[attr-defined]
         ctx.settings = (heads, scale, factor)  # type: ignore[attr-defined]
         return output
@@ -193,14 +196,14 @@ class BlockedAttention(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor, None, None, None, None, None, None]:
         """Returns the gradients of `queries` and `fused`."""
-        queries, fused = ctx.saved_tensors  # type: ignore[attr-defined]
+        queries, fused, *kept_weights = ctx.saved_tensors  # type: ignore[attr-defined]
         heads, scale, factor = ctx.settings  # type: ignore[attr-defined]
         kept = ctx.kept  # type: ignore[attr-defined]
         to_queries = None if queries is None else torch.zeros_like(queries)
         to_fused = torch.zeros_like(fused)
         q_rows, keys, values = _split_projections(queries, fused)
         to_q_rows, to_keys, to_values = _split_projections(to_queries, to_fused)
-        for block, signed in kept:
+        for block, signed in zip(kept, kept_weights, strict=True):
             q = block.queries.padded(q_rows, heads).mul(scale)
             k, v = (block.keys.padded(x, heads) for x in (keys, values))
             delta = block.queries.padded(gradient, heads).mul(factor)
