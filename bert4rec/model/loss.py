@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.block import Targets
+from bert4rec.nn.item_lookup import lookup_before_head
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.softmax_loss import generalised_bce, sampled_softmax, softmax_cross_entropy
 
@@ -105,13 +106,16 @@ class LossNetwork(nn.Module):
         self.loss_scale = loss_scale
         self.focal_gamma = focal_gamma
 
-    def full_loss(self, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    def full_loss(
+        self, hidden: Tensor, weight: Tensor, labels: Tensor, edge_rows: int = 0
+    ) -> Tensor:
         """Computes the loss over all items.
 
         Args:
             hidden: [M, D] output of the network at the targets.
-            weight: [I, D] vectors of the items.
+            weight: [R, D] table with the vectors of the items; R = I + 2 * edge_rows.
             labels: [M] int64 true items, from 1.
+            edge_rows: rows at either end of the table that are no items.
 
         Returns:
             Mean over the targets, a float32 scalar.
@@ -120,14 +124,23 @@ class LossNetwork(nn.Module):
             *(hidden, weight, self.model.head.bias, labels - 1),
             loss_scale=self.loss_scale,
             focal_gamma=self.focal_gamma,
+            edge_rows=edge_rows,
         )
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         model = self.model
-        hidden = model(inputs.items, inputs.layout, inputs.targets, causal=inputs.causal)
+        table: Tensor | None = model.head.weight
+        vectors, edge_rows = None, 0
+        if inputs.negatives is None and table is None:
+            vectors, table = lookup_before_head(model.embedding.items, inputs.items)
+            edge_rows = 1  # padding and the mask item
+        hidden = model(
+            inputs.items, inputs.layout, inputs.targets, causal=inputs.causal, vectors=vectors
+        )
         if inputs.negatives is None:
-            return self.full_loss(hidden, model.item_vectors(), inputs.labels)
+            assert table is not None
+            return self.full_loss(hidden, table, inputs.labels, edge_rows)
         vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
         return sampled_loss(
             self.kind, self.calibration, model.num_items, inputs, hidden, vectors, bias

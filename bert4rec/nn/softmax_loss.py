@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.cpu.row_softmax import RowBlockedCrossEntropy, rows_per_block
+from bert4rec.nn.cpu.row_softmax import (
+    RowBlockedCrossEntropy,
+    empty_gradient,
+    item_rows,
+    rows_per_block,
+)
 from bert4rec.nn.focal import focal_loss
 
 MAX_LOGITS = 1 << 24
@@ -22,20 +27,23 @@ def softmax_cross_entropy(
     max_logits: int = MAX_LOGITS,
     loss_scale: float = 1.0,
     focal_gamma: float = 0.0,
+    edge_rows: int = 0,
 ) -> Tensor:
     """Cross entropy of linear logits over all items, in bounded memory.
 
-    At most `max_logits` logits are in memory.
+    At most `max_logits` logits are in memory. The gradient of a whole table is one buffer; that of
+    a slice of it would be copied into a second one, filled with zeros.
 
     Args:
         hidden: [M, D] output of the network at the targets.
-        weight: [I, D] vectors of the items.
+        weight: [R, D] table with the vectors of the items; R = I + 2 * edge_rows.
         bias: [I] biases of the items, or None.
         labels: [M] int64 item of each target, from 0.
         max_logits: bound on the elements of a block of logits.
         loss_scale: factor that backward will bring; half-precision gradients that are computed
             before it have it already, or they would underflow.
         focal_gamma: exponent of the focal loss; 0 is the cross entropy.
+        edge_rows: rows at either end of the table that are no items.
 
     Returns:
         Mean over the targets, a float32 scalar (float64 of float64 vectors); 0 without targets.
@@ -43,15 +51,19 @@ def softmax_cross_entropy(
     if hidden.shape[0] == 0:
         unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
         return (hidden.sum() + unused).to(torch.float32)
-    rows = rows_per_block(hidden.shape[0], weight.shape[0], max_logits, hidden.device)
+    items = weight.shape[0] - 2 * edge_rows
+    rows = rows_per_block(hidden.shape[0], items, max_logits, hidden.device)
     if rows:
         by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, labels, rows, loss_scale, focal_gamma
+            hidden, weight, bias, labels, rows, loss_scale, focal_gamma, edge_rows
         )
         return by_rows
     block = max(max_logits // hidden.shape[0], 1)
+    if torch.is_autocast_enabled(hidden.device.type):
+        # Backward computes the logits again, without autocast: they must be the same.
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, labels, block, focal_gamma
+        hidden, weight, bias, labels, block, focal_gamma, edge_rows
     )
     return loss
 
@@ -71,7 +83,9 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         block: int,
         focal_gamma: float,
+        edge_rows: int,
     ) -> Tensor:
+        table, weight = weight, item_rows(weight, edge_rows)
         exact = torch.promote_types(hidden.dtype, torch.float32)
         normaliser = hidden.new_full((hidden.shape[0],), -math.inf, dtype=exact)
         for start in range(0, weight.shape[0], block):
@@ -83,21 +97,23 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         losses, slopes = normaliser - true, None
         if focal_gamma:
             losses, slopes = focal_loss(losses, focal_gamma)
-        ctx.save_for_backward(hidden, weight, bias, labels, normaliser, slopes)  # type: ignore[arg-type]
-        ctx.block = block  # type: ignore[attr-defined]
+        ctx.save_for_backward(hidden, table, bias, labels, normaliser, slopes)  # type: ignore[arg-type]
+        ctx.block, ctx.edge_rows = block, edge_rows  # type: ignore[attr-defined]
         return losses.mean()
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
-        hidden, weight, bias, labels, normaliser, slopes = ctx.saved_tensors  # type: ignore[attr-defined]
-        block = ctx.block  # type: ignore[attr-defined]
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
+        hidden, table, bias, labels, normaliser, slopes = ctx.saved_tensors  # type: ignore[attr-defined]
+        block, edge_rows = ctx.block, ctx.edge_rows  # type: ignore[attr-defined]
+        weight = item_rows(table, edge_rows)
         scale = gradient / hidden.shape[0]
         if slopes is not None:
             scale = scale * slopes.unsqueeze(1)
         to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
-        to_weight = torch.empty_like(weight)
+        to_table = empty_gradient(table, edge_rows, table.dtype)
+        to_weight = item_rows(to_table, edge_rows)
         to_bias = None if bias is None else torch.empty_like(bias)
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         for start in range(0, weight.shape[0], block):
@@ -110,16 +126,17 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             columns = (labels - start).clamp(0, size - 1)
             probabilities[rows, columns] -= in_block.to(probabilities.dtype)
             to_logits = probabilities.mul_(scale).to(hidden.dtype)
-            to_hidden += to_logits @ weight[items]
+            to_hidden += to_logits @ weight[items].to(hidden.dtype)
             to_weight[items] = to_logits.t() @ hidden
             if to_bias is not None:
                 to_bias[items] = to_logits.sum(0)
-        return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None
+        return to_hidden.to(hidden.dtype), to_table, to_bias, None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, items: slice) -> Tensor:
-    logits = F.linear(hidden, weight[items], None if bias is None else bias[items])
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = F.linear(hidden, weight[items].to(hidden.dtype))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits if bias is None else logits.add_(bias[items])
 
 
 def sampled_softmax(

@@ -24,7 +24,7 @@ from tests.harness import run_ranks
 pytestmark = pytest.mark.multiprocess
 
 CASES = {
-    "full": ("--objective=hybrid", "--clip_norm=0.5"),
+    "full": ("--objective=hybrid", "--clip_norm=0.5", "--head=tied"),
     "sampled": ("--loss=sampled", "--num_negatives=64", "--head=tied", "--clip_norm=0.5"),
 }
 

@@ -2,8 +2,10 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert4rec.nn.dropout import dropout
+from bert4rec.nn.item_lookup import lookup_before_head
 from bert4rec.nn.softmax_loss import generalised_bce, sampled_softmax, softmax_cross_entropy
 
 
@@ -28,6 +30,78 @@ def test_blocked_cross_entropy_equals_the_plain_one(max_logits, with_bias):
     torch.testing.assert_close(found.double(), plain, rtol=1e-6, atol=1e-6)
     for mine, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_logits", [6, 100])
+@pytest.mark.parametrize("focal_gamma", [0.0, 2.0])
+def test_rows_at_the_edges_of_a_table_are_no_items(max_logits, focal_gamma):
+    hidden, weight, bias, labels = problem()
+    settings = {"max_logits": max_logits, "focal_gamma": focal_gamma}
+    expected_inputs = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
+    expected = softmax_cross_entropy(*expected_inputs, labels, **settings)
+    inputs = [hidden, F.pad(weight, (0, 0, 2, 2), value=9.0), bias]
+    inputs = [t.requires_grad_() for t in inputs]
+    found = softmax_cross_entropy(*inputs, labels, **settings, edge_rows=2)
+    assert torch.equal(found, expected)
+    to_hidden, to_weight, to_bias = torch.autograd.grad(expected, expected_inputs)
+    gradients = torch.autograd.grad(found, inputs)
+    padded = F.pad(to_weight, (0, 0, 2, 2))
+    for mine, other in zip(gradients, (to_hidden, padded, to_bias), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("max_logits", [6, 100])
+def test_autocast_computes_the_same_logits_in_backward(max_logits):
+    """Half-precision vectors of the targets meet items in single precision."""
+    hidden, weight, bias, labels = problem(dim=64)
+    inputs = [hidden.to(torch.bfloat16), weight.float(), bias.float()]
+    inputs = [t.requires_grad_() for t in inputs]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = softmax_cross_entropy(*inputs, labels, max_logits)
+    gradients = torch.autograd.grad(found, inputs)
+    # The probabilities of a target add up to one, so the gradients of its logits to zero.
+    assert gradients[2].sum().abs() < 1e-2
+    plain = F.cross_entropy(F.linear(inputs[0].float(), *inputs[1:]), labels)
+    torch.testing.assert_close(found, plain, rtol=2e-2, atol=2e-2)
+    for mine, other in zip(gradients, torch.autograd.grad(plain, inputs), strict=True):
+        assert mine.dtype == other.dtype
+        assert (mine - other).float().norm() < 5e-2 * other.float().norm()
+
+
+class LargeBuffers(TorchDispatchMode):
+    """Collects the addresses of the large buffers that operations write."""
+
+    def __init__(self, least_bytes):
+        super().__init__()
+        self.least_bytes = least_bytes
+        self.addresses = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            storage = result.untyped_storage()
+            if storage.nbytes() >= self.least_bytes:
+                self.addresses.add(storage.data_ptr())
+        return result
+
+
+@pytest.mark.parametrize("max_logits", [1 << 24, 64])
+def test_a_tied_head_has_one_gradient_of_the_table(max_logits):
+    torch.manual_seed(0)
+    table = torch.randn(402, 16, dtype=torch.float64, requires_grad=True)
+    rows, labels = torch.tensor([1, 5, 5, 401]), torch.tensor([4, 4, 399, 0])
+
+    def loss(vectors, table, edge_rows):
+        return softmax_cross_entropy(
+            torch.tanh(vectors), table, None, labels, max_logits, edge_rows=edge_rows
+        )
+
+    (expected,) = torch.autograd.grad(loss(F.embedding(rows, table), table[1:-1], 0), table)
+    with LargeBuffers(400 * 16 * 8) as buffers:
+        loss(*lookup_before_head(table, rows), edge_rows=1).backward()
+    torch.testing.assert_close(table.grad, expected)
+    assert (table.grad[[5, 401]] != 0).all()
+    assert buffers.addresses == {table.data_ptr(), table.grad.data_ptr()}
 
 
 def test_no_target_costs_nothing():

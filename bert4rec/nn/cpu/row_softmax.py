@@ -31,6 +31,19 @@ def rows_per_block(targets: int, items: int, max_logits: int, device: torch.devi
     return rows if rows * items <= max_logits else 0
 
 
+def item_rows(table: Tensor, edge_rows: int) -> Tensor:
+    """Returns the rows of a table without `edge_rows` at either end."""
+    return table[edge_rows : table.shape[0] - edge_rows]
+
+
+def empty_gradient(table: Tensor, edge_rows: int, dtype: torch.dtype) -> Tensor:
+    """Allocates a table's gradient, zero at its edges and unwritten between."""
+    gradient = torch.empty_like(table, dtype=dtype)
+    gradient[:edge_rows].zero_()
+    gradient[table.shape[0] - edge_rows :].zero_()
+    return gradient
+
+
 class RowBlockedCrossEntropy(torch.autograd.Function):
     """Mean cross entropy of linear logits; backward may be called once."""
 
@@ -44,18 +57,20 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         rows: int,
         loss_scale: float = 1.0,
         focal_gamma: float = 0.0,
+        edge_rows: int = 0,
     ) -> Tensor:
         """Computes the loss and, if an input requires one, the gradients.
 
         Args:
             ctx: keeps the gradients.
             hidden: [M, D] output of the network at the targets, M > 0.
-            weight: [I, D] vectors of the items.
+            weight: [R, D] table with the vectors of the items; R = I + 2 * edge_rows.
             bias: [I] biases of the items, or None.
             labels: [M] int64 item of each target, from 0.
             rows: targets of a block.
             loss_scale: factor of the gradients until backward, whose gradient has it too.
             focal_gamma: exponent of the focal loss; 0 is the cross entropy.
+            edge_rows: rows at either end of the table that are no items.
         """
         kind = hidden.device.type
         dtype = hidden.dtype
@@ -65,12 +80,15 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         with torch.autocast(kind, enabled=False):
             sums = _Sums(
                 *(hidden.to(dtype), weight.to(dtype), bias),
-                *(loss_scale, focal_gamma, wants_gradients),
+                edge_rows=edge_rows,
+                loss_scale=loss_scale,
+                focal_gamma=focal_gamma,
+                wants_gradients=wants_gradients,
             )
             for start in range(0, hidden.shape[0], rows):
                 sums.add(slice(start, start + rows), labels)
         if sums.wants_gradients:
-            gradients = (sums.to_hidden, sums.to_weight, sums.to_bias)
+            gradients = (sums.to_hidden, sums.to_table, sums.to_bias)
             ctx.gradients = gradients  # type: ignore[attr-defined]
             ctx.loss_scale = loss_scale  # type: ignore[attr-defined]
             ctx.dtypes = (hidden.dtype, weight.dtype)  # type: ignore[attr-defined]
@@ -79,16 +97,17 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None, None]:
         """Scales the gradients in place; a second call is impossible."""
-        to_hidden, to_weight, to_bias = ctx.gradients  # type: ignore[attr-defined]
+        to_hidden, to_table, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
         gradient = gradient / ctx.loss_scale  # type: ignore[attr-defined]
         hidden_dtype, weight_dtype = ctx.dtypes  # type: ignore[attr-defined]
         return (
             to_hidden.mul_(gradient).to(hidden_dtype),
-            to_weight.mul_(gradient).to(weight_dtype),
+            to_table.mul_(gradient).to(weight_dtype),
             None if to_bias is None else to_bias.mul_(gradient),
+            None,
             None,
             None,
             None,
@@ -102,14 +121,16 @@ class _Sums:
     def __init__(
         self,
         hidden: Tensor,
-        weight: Tensor,
+        table: Tensor,
         bias: Tensor | None,
+        *,
+        edge_rows: int,
         loss_scale: float,
         focal_gamma: float,
         wants_gradients: bool,
     ) -> None:
         self._hidden = hidden
-        self._weight = weight
+        self._weight = item_rows(table, edge_rows)
         self._bias = bias
         self._loss_scale = loss_scale
         self._focal_gamma = focal_gamma
@@ -118,7 +139,8 @@ class _Sums:
         self.loss = hidden.new_zeros((), dtype=exact)
         if wants_gradients:
             self.to_hidden = torch.empty_like(hidden)
-            self.to_weight = torch.empty_like(weight, dtype=exact)
+            self.to_table = empty_gradient(table, edge_rows, exact)
+            self.to_weight = item_rows(self.to_table, edge_rows)
             self.to_bias = None if bias is None else torch.zeros_like(bias)
 
     def add(self, rows: slice, labels: Tensor) -> None:
