@@ -104,6 +104,11 @@ class RatingsJob:
         f"out and keep them in {QUARANTINE_FILE}).",
     )
     max_bad_fraction: float = setting(1e-4, "With quarantine, the share of rows that may be bad.")
+    titles: str = setting(
+        "auto",
+        "File of item titles, for people to read: u.item, movies.dat or movies.csv of MovieLens; "
+        "auto takes the one beside the ratings, if there is one, none takes none.",
+    )
     progress: ProgressMode = setting("none", PROGRESS_HELP)
     overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
     engine: str = setting("pyarrow", f"Software that does the work: {', '.join(ENGINES)}.")

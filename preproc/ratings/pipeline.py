@@ -18,8 +18,10 @@ from preproc.ratings.histories import Engine, Filtered
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
+from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import Manifest, file_checksum, fingerprint
 from recsys.data.sequences import write_sequences
+from recsys.data.titles import write_titles
 from recsys.errors import as_flags
 
 _OUTPUT_ROW_BYTES = 12
@@ -42,6 +44,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     file = find_file(job)
     layout, row_bytes = detect_format(job, file)
     job = job.resolve(layout)
+    titles = titles_of(job, file, layout.name)
     rows = file.text_bytes / row_bytes
     needs = DiskNeeds(
         {job.output: rows * _OUTPUT_ROW_BYTES}, rows, "or choose `output` on another disk"
@@ -72,10 +75,12 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
         dataset.mkdir()
         write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
+        if titles is not None:
+            _write_titles(dataset, titles, filtered, reporter)
         if rejected:
             write_quarantine(dataset / QUARANTINE_FILE, rejected)
         semantics = _semantics(job, layout.name, layout.columns)
-        _save_manifest(dataset, engine, semantics, file, num_rows, rejected, filtered)
+        _save_manifest(dataset, engine, semantics, file, titles, num_rows, rejected, filtered)
         workspace.publish(dataset, reporter.note)
     return job.output
 
@@ -94,11 +99,31 @@ def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[s
     }
 
 
+def _write_titles(
+    dataset: Path, titles: Titles, filtered: Filtered, reporter: ProgressReporter
+) -> None:
+    """Writes the titles of the items that passed the filters.
+
+    Raises:
+        PreprocError: none of them has one.
+    """
+    chosen = titles.of(filtered.items.raw.to_pylist())
+    if not any(chosen):
+        raise PreprocError(
+            f"{titles.file.path}: has no item of the ratings; name their file of titles, or do "
+            "without: `titles` none"
+        )
+    write_titles(dataset, chosen)
+    named = sum(map(bool, chosen))
+    reporter.note(f"titles of {named:,} of {len(chosen):,} items from {titles.file.path}")
+
+
 def _save_manifest(
     dataset: Path,
     engine: dict[str, Any],
     semantics: dict[str, Any],
     file: InputFile,
+    titles: Titles | None,
     num_rows: int,
     rejected: list[RejectedRow],
     filtered: Filtered,
@@ -116,7 +141,8 @@ def _save_manifest(
                 "rows": num_rows,
                 "rejected": len(rejected),
                 "xxh3_128": file_checksum(file.path),
-            }
+            },
+            *([] if titles is None else [titles.source()]),
         ],
         rows={
             "train": filtered.statistics["interactions"] - 2 * users,

@@ -7,8 +7,8 @@
 Items are ranked; popularity falls with the rank by a power law. With the probability --continuation
 the next item of a user is the successor of the last one (the next rank), otherwise it is drawn by
 popularity: a model that learns the successors has HR@1 of about --continuation, one that learns
-popularity alone far less. Raw ids do not tell the rank. A user may rate an item twice. Rows are
-shuffled if the format has timestamps, which are distinct for a user.
+popularity alone far less. Raw ids do not tell the rank, the titles of --titles do. A user may rate
+an item twice. Rows are shuffled if the format has timestamps, which are distinct for a user.
 
 The bytes depend on the flags alone. Memory is bounded, except for 24 bytes a user and an item.
 """
@@ -76,6 +76,9 @@ class RatingsConfig:
     seed: int = setting(0, "Seed of everything.")
     popularity: float = setting(1.0, "Exponent of the power law; 0 makes all items alike.")
     continuation: float = setting(0.5, "Probability that the successor of an item follows it.")
+    titles: Path | None = setting(
+        None, "File of item titles to write besides, as MovieLens' movies.csv; they tell the rank."
+    )
     overwrite: bool = setting(False, "Replace a file that is there already.")
 
     def __post_init__(self) -> None:
@@ -88,6 +91,10 @@ class RatingsConfig:
                 f"`interactions` must be at least {MIN_LENGTH} for each user "
                 f"({MIN_LENGTH * self.users}), got {self.interactions}"
             )
+        if self.titles is not None and self.titles == self.output:
+            raise UserError("`titles` and `output` must be two files")
+        if self.titles is not None and self.format.startswith("amazon"):
+            raise UserError(f"`titles` are those of MovieLens, `format` {self.format} has none")
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
             raise UserError("`continuation` must lie in [0, 1] and `popularity` in [0, 10]")
         require_not_negative(self, "seed")
@@ -110,14 +117,21 @@ class Block:
     timestamps: npt.NDArray[np.int64]
 
 
-def blocks(config: RatingsConfig) -> Iterator[Block]:
-    """Yields all interactions, in blocks of some users."""
+def _catalogue(
+    config: RatingsConfig,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns the lengths of histories [users], and raw ids by rank [items]."""
     rng = np.random.default_rng([config.seed, 0])
     weights = rng.lognormal(sigma=1.0, size=config.users)
     lengths = MIN_LENGTH + rng.multinomial(
         config.interactions - MIN_LENGTH * config.users, weights / weights.sum()
     )
-    raw_of_rank = rng.permutation(config.items) + 1
+    return lengths, rng.permutation(config.items) + 1
+
+
+def blocks(config: RatingsConfig) -> Iterator[Block]:
+    """Yields all interactions, in blocks of some users."""
+    lengths, raw_of_rank = _catalogue(config)
     popularity = np.arange(1, config.items + 1, dtype=np.float64) ** -config.popularity
     cumulative = np.cumsum(popularity)
     ends = np.cumsum(lengths)
@@ -191,12 +205,13 @@ def format_block(block: Block, layout: RatingsFormat, order: npt.NDArray[np.int6
 
 
 def generate(config: RatingsConfig) -> None:
-    """Writes the file, which gets its name when it is complete.
+    """Writes the files, which get their names when they are complete.
 
     Raises:
-        PreprocError: it exists and `overwrite` is not set, or the disk is full.
+        PreprocError: one exists and `overwrite` is not set, or the disk is full.
     """
-    check_files([config.output], {config.output}, overwrite=config.overwrite)
+    files = [config.output, *([] if config.titles is None else [config.titles])]
+    check_files(files, {*files}, overwrite=config.overwrite)
     layout = FORMATS[config.format]
     config.output.parent.mkdir(parents=True, exist_ok=True)
     needs = DiskNeeds(
@@ -214,6 +229,18 @@ def generate(config: RatingsConfig) -> None:
                 _write(config, layout, packed)
         else:
             _write(config, layout, raw)
+        if config.titles is not None:
+            _write_titles(config, config.titles)
+
+
+def _write_titles(config: RatingsConfig, file: Path) -> None:
+    """Writes a title for each item, in the order of rank."""
+    _, raw_of_rank = _catalogue(config)
+    rows = (f"{raw},Rank {rank},generated\n" for rank, raw in enumerate(raw_of_rank.tolist(), 1))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(file) as fd, os.fdopen(os.dup(fd), "w") as text:
+        text.write("movieId,title,genres\n")
+        text.writelines(rows)
 
 
 def _write(

@@ -19,6 +19,9 @@ MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
 
+TITLES_FILE = "item_titles.parquet"
+"""Titles of items: listed with the other files, but no part of the fingerprint."""
+
 _BLOCK_BYTES = 1 << 22
 
 
@@ -32,12 +35,12 @@ def file_checksum(path: Path) -> str:
 
 
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns one checksum over names and checksums of all files.
+    """Returns one checksum over names and checksums of all files but titles.
 
     Equal datasets have equal values.
     """
     digest = xxhash.xxh3_128()
-    for name in sorted(files):
+    for name in sorted(files.keys() - {TITLES_FILE}):
         digest.update(f"{name}\0{files[name]['xxh3_128']}\n".encode())
     return digest.hexdigest()
 
@@ -56,7 +59,7 @@ class Manifest:
         rejected: reason -> number of rejected rows.
         cardinalities: rows of each embedding table.
         files: path relative to the dataset -> {"bytes", "xxh3_128"}.
-        fingerprint: checksum over all of `files`.
+        fingerprint: checksum over `files` without the titles of items.
         statistics: counts of `sequences`; empty, and not written, for other kinds.
     """
 

@@ -155,7 +155,7 @@ def write_sequences(root: Path, sequences: Sequences, users: RawIds, items: RawI
             _sequence_table(sequences, start, min(start + ROW_GROUP_USERS, last))
             for start in range(first, last, ROW_GROUP_USERS)
         )
-        _write_parquet(root / FOLDER / part_name(index), SEQUENCE_SCHEMA, groups)
+        write_parquet(root / FOLDER / part_name(index), SEQUENCE_SCHEMA, groups)
     _write_map(root / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, items, first_id=1)
     _write_map(root / USER_MAP_FILE, USER_MAP_SCHEMA, users, first_id=0)
 
@@ -177,12 +177,13 @@ def _sequence_table(sequences: Sequences, start: int, stop: int) -> pa.Table:
 def _write_map(path: Path, schema: pa.Schema, ids: RawIds, *, first_id: int) -> None:
     dense = np.arange(first_id, first_id + len(ids), dtype=str(schema.field(0).type))
     table = pa.Table.from_arrays([pa.array(dense), ids.raw, pa.array(ids.counts)], schema=schema)
-    _write_parquet(path, schema, (table,))
+    write_parquet(path, schema, (table,))
 
 
-def _write_parquet(
+def write_parquet(
     path: Path, schema: pa.Schema, tables: Iterator[pa.Table] | tuple[pa.Table]
 ) -> None:
+    """Writes tables to one file, which appears when it is complete."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with (
@@ -215,7 +216,7 @@ def read_sequences(root: Path) -> Sequences:
         )
     items, ends, first_user = [], [np.zeros(1, np.int64)], 0
     for path in paths:
-        table = _read_table(path, SEQUENCE_SCHEMA)
+        table = read_table(path, SEQUENCE_SCHEMA)
         ids = table.column("user_id").to_numpy()
         if not np.array_equal(ids, np.arange(first_user, first_user + len(ids))):
             raise DatasetError(
@@ -253,7 +254,7 @@ def read_user_map(root: Path) -> RawIds:
 
 
 def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:
-    table = _read_table(path, schema)
+    table = read_table(path, schema)
     ids = table.column(0).to_numpy()
     if not np.array_equal(ids, np.arange(first_id, first_id + len(ids))):
         raise DatasetError(
@@ -271,7 +272,12 @@ def _count_rows(path: Path) -> int:
         raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Reads a file whose columns are those of a schema, without nulls.
+
+    Raises:
+        DatasetError: it is missing, damaged, or has other columns.
+    """
     try:
         with pq.ParquetFile(path) as file:
             table = file.read()

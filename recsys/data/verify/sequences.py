@@ -21,6 +21,7 @@ from recsys.data.sequences import (
     read_user_map,
     split_fingerprint,
 )
+from recsys.data.titles import read_titles
 from recsys.data.verify.report import Findings
 
 SEQUENCES_KIND = "sequences"
@@ -52,6 +53,7 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
         findings.problems.append(
             f"{root / ITEM_MAP_FILE}: not in the order of count descending, then raw id; {_AGAIN}"
         )
+    _check_titles(root, len(items), findings)
     if manifest is not None:
         _check_manifest(root / MANIFEST_FILE, manifest, sequences, users, items, findings)
 
@@ -69,6 +71,16 @@ def _report(sequences: Sequences, findings: Findings) -> None:
             f"{lengths.min():,} to {lengths.max():,}, mean {total / users:.1f}, median "
             f"{np.median(lengths):.0f}",
         )
+
+
+def _check_titles(root: Path, num_items: int, findings: Findings) -> None:
+    try:
+        titles = read_titles(root, num_items)
+    except DatasetError as error:
+        findings.problems.append(str(error))
+        return
+    if titles is not None:
+        findings.fact("titles", f"of {sum(map(bool, titles)):,} of {num_items:,} items")
 
 
 def _check_map(path: Path, ids: RawIds, counts: npt.NDArray[np.int64], findings: Findings) -> None:

@@ -12,6 +12,7 @@ from preproc.ratings.engines import nvtabular as nvtabular_ratings
 from preproc.ratings.engines import spark as spark_ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.spark import settings as spark_settings
+from recsys.data.manifest import TITLES_FILE
 from tests import harness
 from tests.preproc.nvtabular import environment
 from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
@@ -46,11 +47,14 @@ def test_movielens(engine, tmp_path, kcore, request):
     lines[700] = "not a row"
     source = tmp_path / "ratings.dat"
     source.write_text("\n".join(lines))
+    titles = "".join(f"{item}::Film {item}::Drama\n" for item in range(0, 120, 2))
+    (tmp_path / "movies.dat").write_text(titles)
     settings = {"min_rating": 2.5, "min_user_count": 6, "min_item_count": 9, "kcore": kcore}
     quarantine = {"bad_rows": "quarantine", "max_bad_fraction": 0.01, "chunk_bytes": 2000}
     made = assert_agrees(engine, source, tmp_path, **settings, **quarantine)
     assert made.statistics["kcore_passes"] == (1 if kcore == "once" else pytest.approx(4, abs=2))
     assert sum(made.rejected.values()) == 1
+    assert TITLES_FILE in made.files
     kept = rows[:700] + rows[701:]
     limits = {"min_rating": 2.5, "min_users": 6, "min_items": 9, "kcore": kcore}
     histories, items, fingerprint = expected(kept, **limits)

@@ -3,6 +3,7 @@
 
 import dataclasses
 import gzip
+import itertools
 
 import numpy as np
 import pytest
@@ -101,3 +102,23 @@ def test_a_file_is_replaced_only_on_demand(tmp_path, capsys):
     assert output.read_bytes() == before
     assert generate_ratings.main([*arguments, "--seed=1", "--overwrite"]) == 0
     assert output.read_bytes() != before
+
+
+def test_titles_tell_the_ranks(tmp_path, capsys):
+    output, titles = tmp_path / "ratings.csv", tmp_path / "movies.csv"
+    arguments = ["g", "--users=50", "--items=20", "--interactions=2000", "--continuation=1"]
+    assert generate_ratings.main([*arguments, f"--output={output}", f"--titles={titles}"]) == 0
+    raw = [line.split(",")[0] for line in titles.read_text().splitlines()[1:]]
+    assert titles.read_text().splitlines()[1] == f"{raw[0]},Rank 1,generated"
+    assert sorted(map(int, raw)) == list(range(1, 21))
+    histories: dict[str, list[tuple[int, str]]] = {}
+    for line in output.read_text().splitlines()[1:]:
+        user, item, _, time = line.split(",")
+        histories.setdefault(user, []).append((int(time), item))
+    for history in histories.values():  # each item is followed by that of the next rank
+        ranks = [raw.index(item) for _, item in sorted(history)]
+        assert all((a + 1) % 20 == b for a, b in itertools.pairwise(ranks))
+    assert generate_ratings.main([*arguments, f"--output={output}", f"--titles={output}"]) == 2
+    amazon = [*arguments, f"--output={tmp_path / 'a'}", f"--titles={titles}", "--format=amazon_csv"]
+    assert generate_ratings.main(amazon) == 2
+    assert "--titles are those of MovieLens" in capsys.readouterr().err

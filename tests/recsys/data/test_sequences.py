@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from recsys.data import sequences as module
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.manifest import TITLES_FILE, Manifest, fingerprint
 from recsys.data.sequences import (
     ITEM_MAP_FILE,
     ITEM_MAP_SCHEMA,
@@ -32,6 +32,7 @@ from recsys.data.sequences import (
     split_fingerprint,
     write_sequences,
 )
+from recsys.data.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify import run as verify
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/dataset_format.md").read_text()
@@ -274,6 +275,24 @@ def test_raw_ids_that_are_numbers_go_by_value(numbers):
     assert [numbers[i] for i in order] == sorted(numbers)
 
 
+def test_titles_that_are_not_of_the_items_are_found(tmp_path):
+    root = write(tmp_path / "d")
+    before = Manifest.load(root).fingerprint
+    write_titles(root, ["Ä (1)", "", "c, the third", "d"])
+    sign_again(root)
+    assert problems(root) == ""
+    assert Manifest.load(root).fingerprint == before
+    assert read_titles(root, 4) == ["Ä (1)", "", "c, the third", "d"]
+    write_titles(root, ["a", "b"])
+    sign_again(root)
+    assert "item_titles.parquet: item_id must be 1, 2, ... 4 row by row" in problems(root)
+    (root / TITLES_FILE).write_bytes(b"no parquet")
+    sign_again(root)
+    assert "item_titles.parquet: is missing or damaged" in problems(root)
+    (root / TITLES_FILE).unlink()
+    assert "item_titles.parquet: is missing, the manifest lists it" in problems(root)
+
+
 def test_the_columns_of_the_page_are_those_of_the_code():
     table = PAGE[PAGE.index("<!-- sequence columns") :].split("\n\n")[1]
     found = re.findall(r"^\| `([^`]+)` \| `(\w+)` \| (\S+(?: int32>)?) \|", table, re.MULTILINE)
@@ -281,6 +300,7 @@ def test_the_columns_of_the_page_are_those_of_the_code():
         "sequences/part-NNNN.parquet": SEQUENCE_SCHEMA,
         ITEM_MAP_FILE: ITEM_MAP_SCHEMA,
         USER_MAP_FILE: USER_MAP_SCHEMA,
+        TITLES_FILE: TITLE_SCHEMA,
     }
     expected = [(name, f.name, str(f.type)) for name, s in schemas.items() for f in s]
     assert found == [(n, c, t.replace(" not null", "")) for n, c, t in expected]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Titles of items, an optional file of a dataset of sequences.
+
+docs/dataset_format.md describes it. People read titles, no model does: the fingerprint of a dataset
+leaves them out.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import TITLES_FILE
+from recsys.data.sequences import read_table, write_parquet
+
+TITLE_SCHEMA = pa.schema(
+    [
+        pa.field("item_id", pa.int32(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+    ]
+)
+
+
+def write_titles(root: Path, titles: list[str]) -> None:
+    """Writes the titles of the items 1, 2, ..., empty if unknown."""
+    numbers = np.arange(1, len(titles) + 1, dtype=np.int32)
+    table = pa.Table.from_arrays(
+        [pa.array(numbers), pa.array(titles, pa.string())], schema=TITLE_SCHEMA
+    )
+    write_parquet(root / TITLES_FILE, TITLE_SCHEMA, (table,))
+
+
+def read_titles(root: Path, num_items: int) -> list[str] | None:
+    """Reads the titles of all items; None for a dataset without.
+
+    Raises:
+        DatasetError: the file is damaged, or of another catalogue.
+    """
+    path = root / TITLES_FILE
+    if not path.is_file():
+        return None
+    table = read_table(path, TITLE_SCHEMA)
+    if not np.array_equal(table.column("item_id").to_numpy(), np.arange(1, num_items + 1)):
+        raise DatasetError(
+            f"{path}: item_id must be 1, 2, ... {num_items} row by row; prepare the dataset again"
+        )
+    titles: list[str] = table.column("title").to_pylist()
+    return titles

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Titles of items, from the three files that MovieLens ships, through the command line."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from preproc import movielens
+from recsys.data.manifest import TITLES_FILE, Manifest
+from recsys.data.sequences import read_item_map
+from recsys.data.titles import read_titles
+from recsys.data.verify import run as verify
+from tests.preproc.ratings.oracle import tree
+
+ROWS = [(user, item, 4, user + item) for user in range(1, 5) for item in range(1, 7)]
+RATINGS = {
+    "u.data": "".join("\t".join(map(str, row)) + "\n" for row in ROWS),
+    "ratings.dat": "".join("::".join(map(str, row)) + "\n" for row in ROWS),
+    "ratings.csv": "userId,movieId,rating,timestamp\n"
+    + "".join(",".join(map(str, row)) + "\n" for row in ROWS),
+}
+GENRES = "|0" * 19
+U_ITEM = (
+    f"1|Toy Story (1995)|01-Jan-1995||http://us.imdb.com/M/title-exact?Toy%20Story{GENRES}\n"
+    f"2|Cité des enfants perdus, La (1995)|01-Jan-1995||http://x{GENRES}\n"
+    f"3||||{GENRES}\n"
+    f'4|"Hot" Pursuit (1987)|01-Jan-1987||http://x{GENRES}\n'
+    f"900|Not rated (1990)|01-Jan-1990||http://x{GENRES}\n"
+)
+MOVIES_DAT = (
+    "1::Toy Story (1995)::Animation|Children's|Comedy\n"
+    "2::Cité des enfants perdus, La (1995)::Adventure\n"
+    "4::Alien::Resurrection (1997)::Sci-Fi\r\n"
+)
+MOVIES_CSV = (
+    "movieId,title,genres\n"
+    "1,Toy Story (1995),Animation|Children\n"
+    '2,"Cité des enfants perdus, La (1995)",Adventure\n'
+    '4,"He said ""no"" (2001)",(no genres listed)\r\n'
+)
+ALIEN, NO = "Alien::Resurrection (1997)", 'He said "no" (2001)'
+SHIPPED = {
+    "ml-100k": ("u.data", "u.item", U_ITEM.encode("latin-1"), '"Hot" Pursuit (1987)'),
+    "ml-1m": ("ratings.dat", "movies.dat", MOVIES_DAT.encode("latin-1"), ALIEN),
+    "ml-10m": ("ratings.dat", "movies.dat", MOVIES_DAT.encode(), ALIEN),
+    "ml-20m": ("ratings.csv", "movies.csv", MOVIES_CSV.encode(), NO),
+    "packed": ("ratings.csv", "movies.csv.gz", gzip.compress(MOVIES_CSV.encode()), NO),
+}
+
+
+def raw_folder(folder: Path, ratings: str, name: str = "", content: bytes = b"") -> Path:
+    """Returns a folder with a ratings file, and a file of titles if one is named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ratings).write_text(RATINGS[ratings])
+    if name:
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def prepare(source: Path, output: Path, *flags: str) -> int:
+    return movielens.main(["movielens", f"--input={source}", f"--output={output}", *flags])
+
+
+def titles_by_raw_id(dataset: Path) -> dict[str, str]:
+    raw = read_item_map(dataset).raw.to_pylist()
+    titles = read_titles(dataset, len(raw))
+    assert titles is not None
+    return dict(zip(raw, titles, strict=True))
+
+
+@pytest.mark.parametrize("release", SHIPPED)
+def test_titles_beside_the_ratings_are_kept(tmp_path, release, capsys):
+    ratings, name, content, fourth = SHIPPED[release]
+    source = raw_folder(tmp_path / "raw", ratings, name, content)
+    assert prepare(source, tmp_path / "with") == 0
+    assert titles_by_raw_id(tmp_path / "with") == {
+        "1": "Toy Story (1995)",
+        "2": "Cité des enfants perdus, La (1995)",
+        "3": "",
+        "4": fourth,
+        "5": "",
+        "6": "",
+    }
+    assert f"titles of 3 of 6 items from {source / name}" in capsys.readouterr().err
+    assert verify.verify(tmp_path / "with")[0].problems == []
+    made = Manifest.load(tmp_path / "with")
+    assert [s["name"] for s in made.source_files] == [ratings, name]
+    # The same dataset to a checkpoint: titles are no part of its fingerprint.
+    assert prepare(source, tmp_path / "without", "--titles=none") == 0
+    without = Manifest.load(tmp_path / "without")
+    assert made.fingerprint == without.fingerprint
+    assert made.files.keys() - without.files.keys() == {TITLES_FILE}
+
+
+def test_titles_may_lie_elsewhere_or_nowhere(tmp_path, capsys):
+    source = raw_folder(tmp_path / "raw", "ratings.csv", "u.item", U_ITEM.encode("latin-1"))
+    assert prepare(source, tmp_path / "none") == 0
+    assert TITLES_FILE not in tree(tmp_path / "none")  # u.item belongs to u.data
+    assert prepare(source, tmp_path / "named", f"--titles={source / 'u.item'}") == 0
+    assert titles_by_raw_id(tmp_path / "named")["4"] == '"Hot" Pursuit (1987)'
+    assert prepare(source, tmp_path / "absent", f"--titles={tmp_path / 'no file'}") == 2
+    assert "--titles" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (MOVIES_CSV.replace("2,", "1,", 1), "line 3: the item '1' is there twice"),
+        (MOVIES_CSV.replace("(1995),Ani", "(1995)"), "line 2: 2 fields, needed are movieId,title"),
+        (MOVIES_CSV.replace('""no""', 'x"no'), "line 4: not CSV"),
+        (MOVIES_CSV.replace("movieId,title", "title,movieId"), "line 1: the header must begin"),
+        (MOVIES_CSV.partition("\n")[2], "line 1: '1,Toy Story (1995),Animation|Children' begins"),
+        (MOVIES_CSV.encode("latin-1"), "line 3: is not UTF-8"),
+        (MOVIES_DAT.replace("::Adventure", ""), "line 2: '2::Cit"),
+        (U_ITEM.replace("|", "", 1), "line 1: '1Toy Story"),
+        (b"", "line 1: '' begins neither"),
+        (MOVIES_CSV.replace("\n1,", "\n71,").replace("\n2,", "\n72,").replace("\n4,", "\n74,"),
+         "has no item of the ratings"),
+    ],
+)  # fmt: skip
+def test_files_that_are_not_of_titles_are_refused(tmp_path, capsys, content, message):
+    content = content if isinstance(content, bytes) else content.encode()
+    source = raw_folder(tmp_path / "raw", "ratings.csv", "movies.csv", content)
+    assert prepare(source, tmp_path / "made") == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(source / "movies.csv") in said
+    assert "--titles none" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
