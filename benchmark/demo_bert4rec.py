@@ -59,6 +59,7 @@ def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
         f"1. Raw ratings: {interactions:,} of {USERS:,} users",
         "preproc.generate_ratings",
         f"--output={raw}",
+        f"--titles={folder / 'movies.csv'}",
         f"--users={USERS}",
         f"--items={ITEMS}",
         f"--interactions={interactions}",
@@ -91,12 +92,13 @@ def run_demo(folder: Path, interactions: int) -> dict[str, Any]:
     histories = folder / "histories.txt"
     write_histories(dataset, histories, SHOWN_HISTORIES)
     run_step(
-        f"6. Recommend for {SHOWN_HISTORIES} histories",
+        f"6. Recommend for {SHOWN_HISTORIES} histories (the next rank often follows a rank)",
         "bert4rec.scripts.main",
         "--mode=recommend",
         *loaded,
         f"--recommend_input={histories}",
         "--top_k=5",
+        "--output_format=table",
     )
     return final_record(folder / "test_log.json")
 

@@ -82,6 +82,11 @@ class RunConfig:
         resumable=True,
     )
     top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
+    output_format: Literal["auto", "table", "json"] = setting(
+        "auto",
+        "Output of --mode recommend: tables, JSON lines, or by auto tables on a terminal alone",
+        resumable=True,
+    )
 
     def __post_init__(self) -> None:
         """Refuses counts and intervals below 1."""

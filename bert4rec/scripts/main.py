@@ -40,13 +40,12 @@ def run(flag_values: flags.FlagValues) -> None:
 
 def _recommend(config: Bert4RecConfig) -> None:
     """Recommends for each line of a file or standard input."""
-    name = config.run.recommend_input
+    name, output = config.run.recommend_input, config.run.output_format
+    as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
     with contextlib.ExitStack() as stack:
-        if name is None:
-            recommend(config, sys.stdin.buffer, "standard input", program.print_line)
-        else:
-            lines = stack.enter_context(Path(name).open("rb"))
-            recommend(config, lines, name, program.print_line)
+        lines = sys.stdin.buffer if name is None else stack.enter_context(Path(name).open("rb"))
+        where = "standard input" if name is None else name
+        recommend(config, lines, where, program.print_line, as_tables=as_tables)
 
 
 def start(**defaults: Any) -> None:

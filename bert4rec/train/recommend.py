@@ -6,6 +6,8 @@ for ids that hold white space. Each line gets one line of JSON, in the same orde
 
     {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
     {"line": 2, "error": "no item of this history is known"}
+
+with "titles" too where the dataset has them; or a table, for people.
 """
 
 import contextlib
@@ -26,8 +28,10 @@ from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, load_weights
+from bert4rec.train.answers import Catalogue, as_json, as_table
 from bert4rec.train.resolve import take_model_from_checkpoint
 from recsys.data.sequences import read_item_map
+from recsys.data.titles import read_titles
 from recsys.errors import UserError
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
@@ -42,11 +46,11 @@ _MOST_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recommender:
-    """A trained model with the raw ids of its items.
+    """A trained model with the raw ids and titles of its items.
 
     Attributes:
         model: the network, in evaluation mode.
-        raw_ids: raw ids of the items 1, 2, ...
+        catalogue: raw ids and titles of the items.
         numbers: raw id -> item number.
         causal: the model predicts the next item at the last one, without a mask item.
         precision: precision of the forward pass.
@@ -54,7 +58,7 @@ class Recommender:
     """
 
     model: Bert4Rec
-    raw_ids: list[str]
+    catalogue: Catalogue
     numbers: dict[str, int]
     causal: bool
     precision: Precision
@@ -73,11 +77,13 @@ class Recommender:
         machine = set_up_machine(config, logger.info)
         config = take_model_from_checkpoint(config)
         root = dataset_root(config.data)
+        titles = None
         if root is None:  # a generated dataset has no raw ids but its numbers
             raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
             require_prepared(config.data, root)
             raw_ids = read_item_map(root).raw.to_pylist()
+            titles = read_titles(root, len(raw_ids))
         describe_model(path).check_dataset(
             len(raw_ids),
             dataset_fingerprint(config.data),
@@ -92,7 +98,7 @@ class Recommender:
         model.eval()
         return cls(
             model=model,
-            raw_ids=raw_ids,
+            catalogue=Catalogue(raw_ids, titles),
             numbers={raw_id: number for number, raw_id in enumerate(raw_ids, 1)},
             causal=config.objective.objective == "causal",
             precision=machine.precision,
@@ -120,7 +126,12 @@ class Recommender:
 
 
 def recommend(
-    config: Bert4RecConfig, lines: Iterable[bytes], where: str, write: Callable[[str], None]
+    config: Bert4RecConfig,
+    lines: Iterable[bytes],
+    where: str,
+    write: Callable[[str], None],
+    *,
+    as_tables: bool = False,
 ) -> None:
     """Recommends items for each line, in batches of `test_batch_size` lines.
 
@@ -128,7 +139,8 @@ def recommend(
         config: settings that name the model, the dataset and the number of items to find.
         lines: histories as UTF-8 text; read once, a batch at a time.
         where: name of the input for messages.
-        write: called with each line of output, without its end.
+        write: called with the output of each line, without its end.
+        as_tables: a table for each line, instead of JSON.
 
     Raises:
         UserError: a setting, the dataset or the checkpoint is refused, or no line has a known item.
@@ -141,11 +153,19 @@ def recommend(
         results = dict.fromkeys((number for number, _ in batch), "")
         for number, history in batch:
             if isinstance(history, str):
-                results[number] = json.dumps({"line": number, "error": history})
+                results[number] = (
+                    f"line {number}: {history}\n"
+                    if as_tables
+                    else json.dumps({"line": number, "error": history})
+                )
         if known:
             best, scores = recommender.top([history for _, history in known], config.run.top_k)
-            for (number, _), items, values in zip(known, best, scores, strict=True):
-                results[number] = _to_json(number, items, values, recommender.raw_ids)
+            for (number, history), items, values in zip(known, best, scores, strict=True):
+                left = np.isfinite(values)  # a short catalogue may have too few unseen items
+                answer = (items[left].tolist(), values[left].tolist(), recommender.catalogue)
+                results[number] = (
+                    as_table(number, history, *answer) if as_tables else as_json(number, *answer)
+                )
         for result in results.values():
             write(result)
         succeeded += len(known)
@@ -188,19 +208,3 @@ def _words(line: bytes) -> list[str]:
         with contextlib.suppress(ValueError, RecursionError):
             return [str(word) for word in json.loads(line)]
     return words
-
-
-def _to_json(
-    number: int,
-    items: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float32],
-    raw_ids: list[str],
-) -> str:
-    left = np.isfinite(scores)  # a short catalogue may have too few items that were not seen
-    return json.dumps(
-        {
-            "line": number,
-            "items": [raw_ids[item - 1] for item in items[left]],
-            "scores": [round(float(score), 6) for score in scores[left]],
-        }
-    )

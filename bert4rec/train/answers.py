@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of recommendations: JSON lines for machines, tables for people."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+_LONGEST_TITLE = 60
+_SHOWN_HISTORY = 5
+"""Items of a history that a table shows, the newest ones."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Raw ids and titles of the items 1, 2, ...
+
+    Attributes:
+        raw_ids: as in the ratings.
+        titles: as the dataset has them, empty for an item without; None for a dataset without.
+    """
+
+    raw_ids: list[str]
+    titles: list[str] | None
+
+    def titles_of(self, items: Sequence[int]) -> list[str | None] | None:
+        """Returns the titles of items; None for a dataset without."""
+        titles = self.titles
+        return None if titles is None else [titles[item - 1] or None for item in items]
+
+    def shown(self, item: int) -> str:
+        """Returns an item's title for a terminal, or its raw id."""
+        title = self.titles[item - 1] if self.titles is not None else ""
+        return _printable(title or self.raw_ids[item - 1])
+
+
+def as_json(line: int, items: Sequence[int], scores: Sequence[float], catalogue: Catalogue) -> str:
+    """Returns the JSON of a line that was answered."""
+    answer = {
+        "line": line,
+        "items": [catalogue.raw_ids[item - 1] for item in items],
+        "scores": [round(score, 6) for score in scores],
+    }
+    titles = catalogue.titles_of(items)
+    return json.dumps(answer if titles is None else answer | {"titles": titles})
+
+
+def as_table(
+    line: int,
+    history: Sequence[int],
+    items: Sequence[int],
+    scores: Sequence[float],
+    catalogue: Catalogue,
+) -> str:
+    """Returns the history of a line, and a table of its recommendations."""
+    newest = [catalogue.shown(item) for item in history[-_SHOWN_HISTORY:]]
+    before = len(history) - len(newest)
+    head = f"line {line}, oldest first: {f'{before} more, ' if before else ''}{', '.join(newest)}"
+    ids = [_printable(catalogue.raw_ids[item - 1]) for item in items]
+    columns = [["rank", *(str(rank) for rank in range(1, len(items) + 1))]]
+    if catalogue.titles is not None:
+        titles = catalogue.titles_of(items) or []
+        columns.append(["title", *(_printable(title or "") for title in titles)])
+    columns.append(["id", *ids])
+    columns.append(["score", *(f"{score:.4f}" for score in scores)])
+    widths = [max(map(len, column)) for column in columns]
+    rows = (
+        "  ".join(
+            cell.ljust(width) if column[0] in ("title", "id") else cell.rjust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in zip(*columns, strict=True)
+    )
+    return "\n".join((head, *rows, ""))
+
+
+def _printable(text: str) -> str:
+    """Cuts a long text and replaces control characters."""
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= _LONGEST_TITLE else f"{text[: _LONGEST_TITLE - 3]}..."
