@@ -77,6 +77,9 @@ class DeployerOptions:
     raw_ids: Path | None = setting(
         None, "Dataset folder: BERT4Rec takes and gives its raw item ids"
     )
+    titles: bool = setting(
+        False, "With --raw_ids: a further output has the titles of the items, as the dataset has"
+    )
     dataset: str | None = setting(
         None, "Dataset folder: its split is scored before a DLRM is deployed"
     )
@@ -101,9 +104,12 @@ SECTIONS: dict[type, str] = {
 
 
 KEPT = {field.name for field in declared(ServingSettings)} | {
-    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids"),
+    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids", "titles"),
 }
 """Settings that the next deployment of a model keeps."""
+
+_UNSAID = ("titles", False)
+"""Kept by no deployment: those without titles have the same bytes as before there were any."""
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -170,10 +176,12 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
             options.checkpoint,
             options.top_k,
             options.raw_ids,
+            titles=options.titles,
             ignore_fingerprint=options.ignore_fingerprint,
         )
-    elif options.raw_ids is not None:
-        raise UserError("--raw_ids: only BERT4Rec has items; DLRM takes ids as the dataset does")
+    elif options.raw_ids is not None or options.titles:
+        name = "titles" if options.raw_ids is None else "raw_ids"
+        raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
     else:
         export = DlrmExport(options.checkpoint)
         if options.dataset is not None:
@@ -232,7 +240,9 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
     deployment = {
         "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",
-        "kept": {key: value for key, value in values.items() if key in KEPT},
+        "kept": {
+            key: value for key, value in values.items() if key in KEPT and (key, value) != _UNSAID
+        },
     }
     return section_from_dict(DeploySettings, values | deployment)
 

@@ -22,6 +22,7 @@ from bert4rec.serve.network import NextItemNetwork
 from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map
+from recsys.data.titles import read_titles
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.client.requests import Arrays
@@ -47,6 +48,7 @@ class Bert4RecExport(CheckpointExport):
         path: a checkpoint, or the folder of a run.
         top_k: K.
         dataset: folder of the training dataset, to serve raw ids; None serves item numbers.
+        titles: answer with the titles of the items too, which the dataset must have.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model or dataset.
@@ -63,6 +65,7 @@ class Bert4RecExport(CheckpointExport):
         top_k: int,
         dataset: Path | None = None,
         *,
+        titles: bool = False,
         ignore_fingerprint: bool = False,
     ) -> None:
         self._stored = describe_model(path)
@@ -74,15 +77,25 @@ class Bert4RecExport(CheckpointExport):
                 "catalogue"
             )
         self._top_k = top_k
-        self._names = None if dataset is None else self._read_names(dataset, ignore_fingerprint)
+        if titles and dataset is None:
+            raise UserError("`titles` needs `raw_ids`, the dataset that has them")
+        self._names = None
+        if dataset is not None:
+            self._names = self._read_names(dataset, titles, ignore_fingerprint)
 
     @property
     def origin(self) -> Origin:
         """The training dataset."""
         return self._stored.origin
 
-    def _read_names(self, dataset: Path, ignore_fingerprint: bool) -> ItemNames:
-        names = ItemNames(read_item_map(dataset).raw.to_pylist())
+    def _read_names(self, dataset: Path, titles: bool, ignore_fingerprint: bool) -> ItemNames:
+        raw_ids = read_item_map(dataset).raw.to_pylist()
+        names = ItemNames(raw_ids, read_titles(dataset, len(raw_ids)) if titles else None)
+        if titles and not names.has_titles:
+            raise UserError(
+                f"`titles`: {dataset} has none; prepare it again with the file of titles beside "
+                "the ratings, or leave `titles` out"
+            )
         fingerprint = Manifest.load(dataset).fingerprint
         self._stored.check_dataset(
             len(names),
@@ -111,7 +124,12 @@ class Bert4RecExport(CheckpointExport):
                 "`raw_ids` needs `backend` python `format` eager: no exported network reads strings"
             )
         length = self._history_length if fixed_shapes else -1
-        return bert4rec_signature(self._top_k, length, raw_ids=self._names is not None)
+        return bert4rec_signature(
+            self._top_k,
+            length,
+            raw_ids=self._names is not None,
+            titles=self._names is not None and self._names.has_titles,
+        )
 
     def model_values(self) -> dict[str, Any]:
         """Returns the settings that rebuild and serve the network."""
@@ -138,7 +156,7 @@ class Bert4RecExport(CheckpointExport):
         return {name: value.contiguous() for name, value in weights_of(self._model).items()}
 
     def write_files(self, folder: Path) -> None:
-        """Writes the raw ids, if requests have those."""
+        """Writes the raw ids and titles, if requests and answers have those."""
         if self._names is not None:
             self._names.save(folder)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw ids of the items of a deployed model."""
+"""Raw ids and titles of the items of a deployed model."""
 
 import json
 from collections.abc import Sequence
@@ -12,45 +12,53 @@ import numpy.typing as npt
 from recsys.serve.deployment import DeploymentError
 
 RAW_IDS_FILE = "raw_ids.json"
+TITLES_FILE = "titles.json"
 
 
 class ItemNames:
-    """Maps raw ids to item numbers and back.
+    """Maps raw ids to item numbers and back, and numbers to titles.
 
     Args:
         raw_ids: raw ids of the items 1, 2, ...
+        titles: their titles, empty for an item without; None if answers have no titles.
     """
 
-    def __init__(self, raw_ids: Sequence[str]) -> None:
+    def __init__(self, raw_ids: Sequence[str], titles: Sequence[str] | None = None) -> None:
         self._raw_ids = list(raw_ids)
-        # An empty string is padding, as the number 0 is.
-        self._names = np.array([b"", *(name.encode() for name in raw_ids)], np.object_)
+        self._titles = None if titles is None else list(titles)
+        self._names = _encoded(raw_ids)
+        self._titles_by_number = None if titles is None else _encoded(titles)
         self._numbers = {name: number for number, name in enumerate(self._names)}
 
     def __len__(self) -> int:
         return len(self._raw_ids)
 
     def save(self, folder: Path) -> None:
-        """Writes the raw ids to the folder of a version."""
+        """Writes raw ids and titles to the folder of a version."""
         (folder / RAW_IDS_FILE).write_text(json.dumps(self._raw_ids) + "\n")
+        if self._titles is not None:
+            (folder / TITLES_FILE).write_text(json.dumps(self._titles) + "\n")
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Reads the raw ids of a version.
+    def load(cls, folder: Path, *, with_titles: bool = False) -> Self:
+        """Reads the raw ids of a version, and its titles.
 
         Raises:
-            DeploymentError: the file is missing or damaged.
+            DeploymentError: a file is missing or damaged.
         """
-        file = folder / RAW_IDS_FILE
-        try:
-            raw_ids = json.loads(file.read_text())
-        except (OSError, ValueError, RecursionError) as error:
+        raw_ids = _read_strings(folder / RAW_IDS_FILE)
+        titles = _read_strings(folder / TITLES_FILE) if with_titles else None
+        if titles is not None and len(titles) != len(raw_ids):
             raise DeploymentError(
-                f"{file}: not readable: {error}; deploy the checkpoint again"
-            ) from error
-        if not isinstance(raw_ids, list) or not all(isinstance(name, str) for name in raw_ids):
-            raise DeploymentError(f"{file}: expected a list of strings; deploy again")
-        return cls(raw_ids)
+                f"{folder / TITLES_FILE}: {len(titles)} titles of {len(raw_ids)} items; deploy the "
+                "checkpoint again"
+            )
+        return cls(raw_ids, titles)
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether answers have titles."""
+        return self._titles is not None
 
     def numbers(self, names: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
         """Maps raw ids (UTF-8 bytes) to item numbers, unknown ones to -1."""
@@ -61,3 +69,26 @@ class ItemNames:
         """Maps item numbers to raw ids, 0 to an empty string."""
         names: npt.NDArray[np.object_] = self._names[numbers]
         return names
+
+    def titles(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Maps item numbers to titles, empty where there is none."""
+        assert self._titles_by_number is not None
+        titles: npt.NDArray[np.object_] = self._titles_by_number[numbers]
+        return titles
+
+
+def _encoded(texts: Sequence[str]) -> npt.NDArray[np.object_]:
+    """Returns UTF-8 bytes by item number, [I + 1]; 0 is padding."""
+    return np.array([b"", *(text.encode() for text in texts)], np.object_)
+
+
+def _read_strings(file: Path) -> list[str]:
+    try:
+        texts = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DeploymentError(
+            f"{file}: not readable: {error}; deploy the checkpoint again"
+        ) from error
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise DeploymentError(f"{file}: expected a list of strings; deploy again")
+    return texts

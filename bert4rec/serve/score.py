@@ -201,7 +201,7 @@ def score_served_split(
     Raises:
         UserError: the lists of the served model are shorter than 10 items.
     """
-    items, scores = signature.outputs
+    items, scores, *_ = signature.outputs  # titles may follow
     (top_k,) = items.shape
     if top_k < LIST_LENGTH:
         raise UserError(

@@ -19,7 +19,7 @@ from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
 from recsys.serve.served import ServedModel
-from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES
+from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES, TITLES
 from recsys.settings import section_from_dict
 
 KIND = "bert4rec"
@@ -64,7 +64,10 @@ class ServedBert4Rec(ServedModel):
             raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
         if deployment.format == "eager":
             model = build_model(deployment, read_weights(folder)).to(device)
-            names = ItemNames.load(folder) if deployment.model["raw_ids"] else None
+            names = None
+            if deployment.model["raw_ids"]:
+                outputs = [tensor.name for tensor in deployment.signature.outputs]
+                names = ItemNames.load(folder, with_titles=TITLES in outputs)
             return cls(deployment, model, device, names)
         run = open_artifact(folder, deployment, device, _no_network)
         return cls(deployment, run, device, None)
@@ -117,8 +120,11 @@ class ServedBert4Rec(ServedModel):
         scores = scores.clamp(min=LOWEST_SCORE)
         best = items.cpu().numpy()
         named = best if self._names is None else self._names.names(best)
-        outputs = [np.split(output, ends) for output in (named, scores.cpu().numpy())]
-        return [{ITEMS: i, SCORES: s} for i, s in zip(*outputs, strict=True)]
+        outputs = {ITEMS: named, SCORES: scores.cpu().numpy()}
+        if self._names is not None and self._names.has_titles:
+            outputs[TITLES] = self._names.titles(best)
+        rows = zip(*(np.split(output, ends) for output in outputs.values()), strict=True)
+        return [dict(zip(outputs, arrays, strict=True)) for arrays in rows]
 
     def _best_items(
         self, model: Bert4Rec, histories: Histories, excludes: npt.NDArray[np.bool_]

@@ -137,16 +137,19 @@ def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
 
 
 HISTORY, EXCLUDE_SEEN = "history", "exclude_seen"
-ITEMS, SCORES = "items", "scores"
+ITEMS, SCORES, TITLES = "items", "scores", "titles"
 
 
-def bert4rec_signature(top_k: int, history_length: int = -1, *, raw_ids: bool = False) -> Signature:
+def bert4rec_signature(
+    top_k: int, history_length: int = -1, *, raw_ids: bool = False, titles: bool = False
+) -> Signature:
     """Returns the signature of a BERT4Rec.
 
     Args:
         top_k: K.
         history_length: items of a history, oldest first, padded with 0; -1 is any length.
         raw_ids: items are the ids of the raw ratings, instead of numbers from 1.
+        titles: a further output has the title of each item.
     """
     item: Dtype = "string" if raw_ids else "int64"
     ragged = history_length == -1
@@ -158,5 +161,6 @@ def bert4rec_signature(top_k: int, history_length: int = -1, *, raw_ids: bool = 
         outputs=(
             TensorSignature(name=ITEMS, dtype=item, shape=(top_k,)),
             TensorSignature(name=SCORES, dtype="float32", shape=(top_k,)),
+            *([TensorSignature(name=TITLES, dtype="string", shape=(top_k,))] if titles else []),
         ),
     )

@@ -2,6 +2,7 @@
 """A deployed BERT4Rec recommends as its checkpoint, for histories of every shape."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.serve.network import LOWEST_SCORE, NextItemNetwork
 from recsys.data.manifest import Manifest
+from recsys.data.titles import write_titles
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
@@ -188,13 +190,13 @@ def test_warming_up_is_a_valid_request(tmp_path):
         assert served.predict([request])[0]["items"].shape == (3, TOP_K)
 
 
-def named(folder, dataset, name, **settings):
+def named(folder, dataset, name, *, titles=False, **settings):
     """A model over the items of the prepared dataset, deployed with their raw ids."""
     fingerprint = Manifest.load(dataset).fingerprint
     checkpoint, model = bert4rec_checkpoint(
         folder / f"checkpoint_{name}", num_items=CATALOGUE, state={FINGERPRINT: fingerprint}
     )
-    export = Bert4RecExport(checkpoint, TOP_K, dataset)
+    export = Bert4RecExport(checkpoint, TOP_K, dataset, titles=titles)
     settings = DeploySettings(repository=folder / "models", name=name, verify=48, **settings)
     return export.served_class.open(deploy(export, settings).folder, CPU), model
 
@@ -242,3 +244,35 @@ def test_raw_ids_of_another_dataset_are_refused(tmp_path, dataset):
 def test_no_exported_network_reads_strings(tmp_path, dataset):
     with pytest.raises(ValueError, match="`raw_ids` needs `backend` python `format` eager"):
         named(tmp_path, dataset, "raw", serving=ServingSettings(format="torchscript"))
+
+
+def test_answers_may_have_titles(tmp_path, dataset):
+    titled = tmp_path / "titled"
+    shutil.copytree(dataset, titled)
+    write_titles(titled, [f"Film № {item}" if item % 2 else "" for item in range(1, CATALOGUE + 1)])
+    served, _ = named(tmp_path, titled, "with_titles", titles=True)
+    requests = [{"history": raw(3, 0, 8, 5)}, {"history": raw(*range(1, CATALOGUE))}]
+    for answer in served.predict(requests):
+        numbers = [
+            int(title.decode().removeprefix("Film № ")) if title else 0
+            for title in answer["titles"][0]
+        ]
+        shown = [item if i % 2 else b"" for i, item in by_number(answer["items"])]
+        assert [raw_id(n).encode() if n else b"" for n in numbers] == shown
+    assert answer["titles"][0, 1:].tolist() == [b""] * (TOP_K - 1)  # one item is left
+    served.check(served.warmup_request(2))
+    # Titles change nothing for who does not ask for them.
+    plain, _ = named(tmp_path, titled, "plain")
+    same, _ = named(tmp_path, dataset, "plain_2")
+    assert plain.deployment.signature == same.deployment.signature
+    assert not list((tmp_path / "models" / "plain").rglob("titles.json"))
+    with pytest.raises(ValueError, match="has none; prepare it again"):
+        named(tmp_path, dataset, "none", titles=True)
+    with pytest.raises(ValueError, match="`titles` needs `raw_ids`"):
+        Bert4RecExport(tmp_path / "checkpoint_plain", TOP_K, titles=True)
+
+
+def by_number(items):
+    """Yields (number, raw id) of a row of raw ids."""
+    numbers = {raw_id(item).encode(): item for item in range(1, CATALOGUE + 1)} | {b"": 0}
+    return [(numbers[item], item) for item in items[0].tolist()]
