@@ -21,7 +21,7 @@ from recsys.ahead import iterate_ahead
 from recsys.data.click_columns import ClickColumns, check_label
 from recsys.data.errors import DatasetError
 from recsys.data.parquet import ParquetReader
-from recsys.data.parquet_schema import column_names
+from recsys.data.parquet.schema import column_names
 from recsys.errors import UserError
 
 

@@ -14,11 +14,12 @@ import torch
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import load_feature_spec, open_rows
-from recsys.data import parquet, parquet_schema
+from recsys.data import parquet
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader, write_parquet_part
+from recsys.data.parquet.schema import arrow_schema
 from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
 
@@ -141,7 +142,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
     ids = tuple(generator.integers(0, 2**30, rows, np.int32) for _ in range(features))
     columns = ClickColumns(np.zeros(rows, bool), np.empty((rows, 0), np.float32), ids)
     arrays = [pa.array(columns.label.astype(np.int32)), *map(pa.array, columns.categorical)]
-    table = pa.Table.from_arrays(arrays, schema=parquet_schema.arrow_schema(spec))
+    table = pa.Table.from_arrays(arrays, schema=arrow_schema(spec))
     write_plain(tmp_path / "train", table, row_group_rows=rows)
     assert pq.read_metadata(tmp_path / "train/part.0.parquet").num_row_groups == 1
     done = harness.python("-c", READ_LARGE_GROUP, tmp_path)

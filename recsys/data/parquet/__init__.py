@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.parquet_schema import (
+from recsys.data.parquet.schema import (
     arrow_schema,
     check_schema,
     column_names,
