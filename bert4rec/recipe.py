@@ -57,6 +57,8 @@ from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
+_TRAINED, _AVERAGE = "trained_weights", "average"
+"""With --ema_decay: the weights that the next step changes, and the count of averaged steps."""
 
 
 def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Processes]:
@@ -267,7 +269,7 @@ class Bert4RecTraining:
 
     def evaluate(self, epochs_done: int) -> Evaluation:  # noqa: ARG002  (any model can be ranked)
         """Ranks the validation items."""
-        with self.step.whole_tables():
+        with self.step.evaluated_weights():
             ranked = self.recipe.rank("validation")
         chosen = ranking_metrics(ranked.ranks[self.recipe.config.evaluation.choose_by], (10,))
         metrics = metrics_of(ranked.ranks, self.recipe.config.evaluation.metric_ks)
@@ -290,6 +292,10 @@ class Bert4RecTraining:
 
     def _groups(self) -> dict[str, dict[str, Tensor]]:
         groups = {MODEL_GROUP: weights_of(self.recipe.model)}
+        if self.step.average is not None:
+            # The evaluated weights are the model to all who load it.
+            groups[_TRAINED], groups[MODEL_GROUP] = groups[MODEL_GROUP], self.step.average.weights
+            groups[_AVERAGE] = self.step.average.state()
         groups[_OPTIMIZER] = self.step.optimizer.state()
         item_state = self.step.item_state()
         return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
@@ -338,7 +344,7 @@ class Bert4RecTraining:
         if result.reason.startswith("SIG"):
             return
         best = None if folder is None else folder.best()
-        with self.step.whole_tables():
+        with self.step.evaluated_weights():
             if best is not None:
                 self.recipe.load_weights(best)
             yield self.recipe.test()

@@ -7,7 +7,7 @@ name of one in `configs/`) replaces defaults, a flag replaces both.
 
 from bert4rec.config.data import DataConfig, DatasetName, WindowKind
 from bert4rec.config.evaluation import EvaluationConfig, Ranking
-from bert4rec.config.model import Activation, ModelConfig, Norm, PositionsFrom
+from bert4rec.config.model import Activation, ModelConfig, Norm, PositionsFrom, Residual
 from bert4rec.config.objective import MaskLastOf, Objective, ObjectiveConfig
 from bert4rec.config.optimizer import OptimizerConfig, PrecisionConfig
 from bert4rec.config.run import Mode, RunConfig
@@ -30,6 +30,7 @@ __all__ = [
     "PositionsFrom",
     "PrecisionConfig",
     "Ranking",
+    "Residual",
     "RunConfig",
     "WindowKind",
 ]

@@ -50,6 +50,11 @@ class OptimizerConfig:
         "Optimizer of the rows under --item_update rows; auto takes adam, and rowwise_adagrad "
         "under --parallelism dmp on a CPU, where FBGEMM has no Adam",
     )
+    ema_decay: float = setting(
+        0.0,
+        "Evaluate and save a moving average of the weights, of which a step keeps this fraction; 0 "
+        "takes the weights themselves",
+    )
     accumulation_steps: int = setting(
         1, "Batches whose gradients a process adds up before it moves the parameters"
     )
@@ -66,6 +71,7 @@ class OptimizerConfig:
                     f"`warmup_ratio` {self.warmup_ratio} takes the place of `warmup_steps` "
                     f"{self.warmup_steps}: set one of them, and `warmup_steps` to 0 otherwise"
                 )
+        require_fraction(self, "ema_decay", below_one=True)
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"`clip_norm` must be positive, got {self.clip_norm}")
 

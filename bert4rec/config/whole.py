@@ -53,6 +53,11 @@ class Bert4RecConfig:
             self._check_dmp()
 
     def _check_dmp(self) -> None:
+        if self.optimizer.ema_decay:
+            raise UserError(
+                "`ema_decay` cannot be had under `parallelism` dmp, which keeps no copy of the "
+                "sharded tables. Use `parallelism` ddp"
+            )
         if self.optimizer.item_update == "dense":
             raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
         if self.optimizer.embedding_lr_factor != 1.0:

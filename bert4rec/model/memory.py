@@ -45,6 +45,9 @@ def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -
     if config.run.parallelism == "dmp":
         # TorchRec shards a copy of the whole tables.
         parts["copy of the tables for TorchRec"] = sum(tables[name] for name in by_rows)
+    if config.optimizer.ema_decay:
+        parts["moving average of the weights"] = sum(loaded.parts.values())
+        remedies.append("`ema_decay` 0")
     if config.objective.loss == "full":
         remedies.append("`loss` sampled, which needs no gradient of every item")
     elif rule != "rowwise_adagrad":

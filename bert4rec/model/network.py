@@ -53,13 +53,16 @@ class Bert4Rec(nn.Module):
                 config.ffn_dim or 4 * dim,
                 config.activation,
                 config.norm,
+                config.residual,
                 config.dropout,
                 config.attention_dropout,
             )
             for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(dim) if config.norm == "pre" else nn.Identity()
-        self.head = ItemHead(dim, num_items, config.head == "tied", config.head_transform)
+        self.head = ItemHead(
+            dim, num_items, config.head == "tied", config.head_transform, config.temperature
+        )
         self.reset_parameters(config.init_std)
 
     @torch.no_grad()
@@ -131,7 +134,7 @@ class Bert4Rec(nn.Module):
             vectors = self.embedding.lookup(self.embedding.items, items)
         else:
             vectors = head.lookup(head.weight, items - 1)
-        return vectors, head.bias_of(items - 1)
+        return head.scored(vectors), head.bias_of(items - 1)
 
 
 class ItemRows:

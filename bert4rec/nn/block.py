@@ -5,7 +5,7 @@ import dataclasses
 
 from torch import Tensor, nn
 
-from bert4rec.config import Activation, Norm
+from bert4rec.config import Activation, Norm, Residual
 from bert4rec.nn.attention import attend
 from bert4rec.nn.cpu.cached_linear import feed_forward, linear
 from bert4rec.nn.dropout import Dropout
@@ -37,6 +37,9 @@ class Block(nn.Module):
         hidden_dim: columns between the two layers of the feed-forward network.
         activation: activation function of the feed-forward network.
         norm: normalise inputs (`pre`) or residual sums (`post`) of the two sublayers.
+        residual: add a sublayer's output as it is (`plain`), or times a gate: the sigmoid of a
+            linear layer of the sublayer's input (`gated`; Borisyuk et al. 2025, LiGR,
+            arXiv:2502.03417).
         dropout: dropout probability of each sublayer's output.
         attention_dropout: dropout probability of the attention weights.
     """
@@ -48,6 +51,7 @@ class Block(nn.Module):
         hidden_dim: int,
         activation: Activation,
         norm: Norm,
+        residual: Residual,
         dropout: float,
         attention_dropout: float,
     ) -> None:
@@ -57,8 +61,11 @@ class Block(nn.Module):
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(dim, 3 * dim)
         self.attention_out = nn.Linear(dim, dim)
-        self.expand = nn.Linear(dim, hidden_dim)
+        self.expand = nn.Linear(dim, hidden_dim * (2 if activation == "swiglu" else 1))
         self.contract = nn.Linear(hidden_dim, dim)
+        gated = residual == "gated"
+        self.attention_gate = nn.Linear(dim, dim) if gated else None
+        self.feed_forward_gate = nn.Linear(dim, dim) if gated else None
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
@@ -88,13 +95,12 @@ class Block(nn.Module):
         attended = self._attend(source, layout, targets, causal)
         out = self.attention_out
         mixed = self.dropout(linear(attended, out.weight, out.bias))
-        if self.pre_norm:
-            kept = kept + mixed
-            output: Tensor = kept + self._feed_forward(self.feed_forward_norm(kept))
-        else:
-            kept = self.attention_norm(kept + mixed)
-            output = self.feed_forward_norm(kept + self._feed_forward(kept))
-        return output
+        kept = kept + _gated(mixed, kept, self.attention_gate)
+        if not self.pre_norm:
+            kept = self.attention_norm(kept)
+        changed = self._feed_forward(self.feed_forward_norm(kept) if self.pre_norm else kept)
+        output = kept + _gated(changed, kept, self.feed_forward_gate)
+        return output if self.pre_norm else self.feed_forward_norm(output)
 
     def _feed_forward(self, tokens: Tensor) -> Tensor:
         output: Tensor = self.dropout(
@@ -125,3 +131,9 @@ class Block(nn.Module):
             causal=causal,
             dropout_probability=self.attention_dropout if self.training else 0.0,
         )
+
+
+def _gated(change: Tensor, tokens: Tensor, gate: nn.Linear | None) -> Tensor:
+    if gate is None:
+        return change
+    return change * linear(tokens, gate.weight, gate.bias).sigmoid()

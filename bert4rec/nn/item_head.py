@@ -16,6 +16,8 @@ class ItemHead(nn.Module):
         num_items: I.
         tied: use the embedding table as vectors of the items, in place of a table of the head.
         transform: apply a linear layer, GELU and normalisation to hidden vectors first.
+        temperature: divisor of the cosine of hidden and item vectors; None multiplies the vectors
+            as they are.
 
     Attributes:
         weight: [I, D] vectors of the items; None if tied.
@@ -23,8 +25,16 @@ class ItemHead(nn.Module):
         lookup, bias_lookup: lookups of rows in `weight` (or the embedding table) and in `bias`.
     """
 
-    def __init__(self, dim: int, num_items: int, tied: bool, transform: bool) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_items: int,
+        tied: bool,
+        transform: bool,
+        temperature: float | None = None,
+    ) -> None:
         super().__init__()
+        self.temperature = temperature
         self.weight = None if tied else nn.Parameter(torch.empty(num_items, dim))
         self.bias = nn.Parameter(torch.empty(num_items))
         self.lookup = ItemLookup()
@@ -34,10 +44,15 @@ class ItemHead(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Maps [M, D] to the vectors that are multiplied with item vectors."""
-        if self.transform is None or self.norm is None:
+        if self.transform is not None and self.norm is not None:
+            hidden = self.norm(F.gelu(self.transform(hidden)))
+        if self.temperature is None:
             return hidden
-        projected: Tensor = self.norm(F.gelu(self.transform(hidden)))
-        return projected
+        return F.normalize(hidden, dim=1) / self.temperature
+
+    def scored(self, vectors: Tensor) -> Tensor:
+        """Maps [L, D] item vectors to those that are scored."""
+        return vectors if self.temperature is None else F.normalize(vectors, dim=1)
 
     def item_vectors(self, table: Tensor) -> Tensor:
         """Returns [I, D] item vectors; row i is item i + 1.
@@ -45,7 +60,7 @@ class ItemHead(nn.Module):
         Args:
             table: [I + 2, D] embedding table.
         """
-        return table[1:-1] if self.weight is None else self.weight
+        return self.scored(table[1:-1] if self.weight is None else self.weight)
 
     def bias_of(self, rows: Tensor) -> Tensor:
         """Maps [L] int64 rows, from 0, to [L] biases."""

@@ -18,6 +18,7 @@ from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.parameter_rates import parameter_rates
+from bert4rec.train.averaging import WeightAverage
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
@@ -68,6 +69,7 @@ class Bert4RecTrainStep:
         row_optimizer: optimizer of the item tables with row gradients; None without such tables.
         item_rows: the item tables with row gradients.
         sharded: the network with item tables sharded by TorchRec; None without.
+        average: moving average of the weights; None without.
     """
 
     def __init__(
@@ -109,6 +111,9 @@ class Bert4RecTrainStep:
                 network, item_rule(config, device), optimizer.weight_decay, device
             )
             self._network = self.sharded
+        self.average: WeightAverage | None = None
+        if optimizer.ema_decay:
+            self.average = WeightAverage(dict(model.named_parameters()), optimizer.ema_decay)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(network)
@@ -143,6 +148,8 @@ class Bert4RecTrainStep:
             with self._without_exchange() if not is_last else contextlib.nullcontext():
                 loss += self._backward(each, count / max(total, 1))
         self._update()
+        if self.average is not None:
+            self.average.update()
         mean: Tensor = self._processes.sum(loss)
         return mean
 
@@ -155,6 +162,16 @@ class Bert4RecTrainStep:
         self.sharded.fill_tables()
         yield
         self.sharded.empty_tables()
+
+    @contextlib.contextmanager
+    def evaluated_weights(self) -> Iterator[None]:
+        """Evaluates with the averaged, whole weights; every process must enter it."""
+        with self.whole_tables():
+            if self.average is None:
+                yield
+            else:
+                with self.average.in_place_of_weights():
+                    yield
 
     def item_state(self) -> dict[str, Tensor]:
         """Returns the row optimizer's state; every process must call it."""

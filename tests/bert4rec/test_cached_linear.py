@@ -98,6 +98,21 @@ def test_feed_forward_is_exact_to_the_bounds_of_its_sums(count):
         assert bound.excess(result) <= 1
 
 
+@pytest.mark.parametrize("count", COUNTS)
+def test_swiglu_in_blocks_equals_plain_layers(count):
+    torch.manual_seed(3)
+    expand, contract = nn.Linear(8, 48).double(), nn.Linear(24, 8).double()
+
+    def usual(tokens, expand, contract):
+        gate, value = expand(tokens).chunk(2, 1)
+        return contract(gate * torch.sigmoid(gate) * value)
+
+    inputs = tokens_of(count, torch.float64), expand, contract
+    blocked = outcomes(lambda t, e, c: feed_forward(t, e, c, "swiglu"), *inputs)
+    for result, truth in zip(blocked, outcomes(usual, *inputs), strict=True):
+        torch.testing.assert_close(result, truth, rtol=1e-9, atol=1e-9)
+
+
 def test_many_tokens_do_go_through_blocks(monkeypatch):
     seen = []
     blocks = cached_linear._blocks

@@ -46,6 +46,15 @@ def targets_at(layout, index):
     )
 
 
+def swiglu(x):
+    first, second = x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]
+    return first * torch.sigmoid(first) * second
+
+
+def gate(layer, x):
+    return 1 if layer is None else torch.sigmoid(x @ layer.weight.T + layer.bias)
+
+
 def naive(model, settings, items, causal):
     """One sequence, one head and one token at a time; no code of the package but the weights."""
     dim, heads = settings.emb_dim, settings.nhead
@@ -54,7 +63,7 @@ def naive(model, settings, items, causal):
     x = table[items] + places[first : first + len(items)]
     if settings.embedding_norm:
         x = model.embedding.norm(x)
-    act = F.gelu if settings.activation == "gelu" else F.relu
+    act = {"gelu": F.gelu, "relu": F.relu, "swiglu": swiglu}[settings.activation]
     for block in model.blocks:
         source = block.attention_norm(x) if settings.norm == "pre" else x
         q, k, v = (source @ block.qkv.weight.T + block.qkv.bias).split(dim, 1)
@@ -67,12 +76,14 @@ def naive(model, settings, items, causal):
                 scores = scores + torch.full_like(scores, -math.inf).triu(1)
             mixed.append(scores.softmax(1) @ v[:, part])
         mixed = torch.cat(mixed, 1) @ block.attention_out.weight.T + block.attention_out.bias
-        x = x + mixed
+        x = x + gate(block.attention_gate, x) * mixed
         if settings.norm == "post":
             x = block.attention_norm(x)
         source = block.feed_forward_norm(x) if settings.norm == "pre" else x
         hidden = act(source @ block.expand.weight.T + block.expand.bias)
-        x = x + hidden @ block.contract.weight.T + block.contract.bias
+        x = x + gate(block.feed_forward_gate, x) * (
+            hidden @ block.contract.weight.T + block.contract.bias
+        )
         if settings.norm == "post":
             x = block.feed_forward_norm(x)
     if settings.norm == "pre":
@@ -80,6 +91,8 @@ def naive(model, settings, items, causal):
     if settings.head_transform:
         head = model.head
         x = head.norm(F.gelu(x @ head.transform.weight.T + head.transform.bias))
+    if settings.temperature is not None:
+        x = x / x.square().sum(1, keepdim=True).sqrt() / settings.temperature
     return x
 
 
@@ -87,6 +100,8 @@ VARIANTS = [
     {},
     {"norm": "post", "activation": "gelu", "head": "tied", "head_transform": True},
     {"positions_from": "start", "embedding_norm": False, "num_layers": 1},
+    {"residual": "gated", "activation": "swiglu", "temperature": 0.05},
+    {"residual": "gated", "norm": "post"},
 ]
 
 
@@ -105,18 +120,32 @@ def test_packed_pruned_forward_equals_the_naive_network(changes, causal, lengths
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_equal_those_of_the_naive_network(causal):
-    model, twin = build(), build()
+@pytest.mark.parametrize("changes", [{}, VARIANTS[3]])
+def test_gradients_equal_those_of_the_naive_network(causal, changes):
+    model, twin = build(**changes), build(**changes)
     items, layout = batch()
     wanted = [1, 4, 9, 15]
     weights = torch.randn(len(wanted), 12, dtype=torch.float64)
     (model(items, layout, targets_at(layout, wanted), causal=causal) * weights).sum().backward()
     parts = items.split(LENGTHS.tolist())
-    plain = torch.cat([naive(twin, config(), part, causal) for part in parts])[wanted]
+    plain = torch.cat([naive(twin, config(**changes), part, causal) for part in parts])[wanted]
     (plain * weights).sum().backward()
     for (name, mine), other in zip(model.named_parameters(), twin.parameters(), strict=True):
         if other.grad is not None:
             torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-9, msg=name)
+
+
+def test_temperature_scores_by_the_cosine():
+    for head in ("tied", "untied"):
+        model = build(temperature=0.1, head=head)
+        items, layout = batch()
+        hidden = model(items, layout, targets_at(layout, [3]))
+        table = model.embedding.items[1:-1] if head == "tied" else model.head.weight
+        raw = build(head=head)(items, layout, targets_at(layout, [3]))
+        expected = F.cosine_similarity(raw, table) / 0.1
+        torch.testing.assert_close((hidden @ model.item_vectors().T)[0], expected)
+        vectors, _ = model.vectors_of(torch.tensor([4]))
+        torch.testing.assert_close(vectors[0] @ hidden[0], expected[3])
 
 
 def test_sequences_do_not_see_each_other():

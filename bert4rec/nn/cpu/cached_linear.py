@@ -39,18 +39,39 @@ def feed_forward(
 
     Args:
         tokens: [N, D].
-        expand: first layer, to more columns.
+        expand: first layer, to more columns; with `swiglu` to twice those that `contract` takes.
         contract: second layer, back to D columns.
         activation: activation function between them.
     """
     if not _pays(tokens, expand.weight):
         between = expand(tokens)
-        result: Tensor = contract(F.gelu(between) if activation == "gelu" else F.relu(between))
+        result: Tensor = contract(_activate(between, activation))
         return result
     output: Tensor = _BlockedFeedForward.apply(  # type: ignore[no-untyped-call]
-        tokens, expand.weight, expand.bias, contract.weight, contract.bias, activation == "gelu"
+        tokens, expand.weight, expand.bias, contract.weight, contract.bias, activation
     )
     return output
+
+
+def _activate(between: Tensor, activation: Activation) -> Tensor:
+    if activation == "swiglu":
+        # Source: Shazeer 2020 (arXiv:2002.05202).
+        gate, value = between.chunk(2, dim=1)
+        return F.silu(gate) * value
+    return F.gelu(between) if activation == "gelu" else F.relu(between)
+
+
+def _activation_gradient(gradient: Tensor, between: Tensor, activation: Activation) -> Tensor:
+    """Returns the gradient of the activation's input from that of its output."""
+    if activation == "swiglu":
+        gate, value = between.chunk(2, dim=1)
+        to_gate = torch.ops.aten.silu_backward(gradient * value, gate)
+        return torch.cat([to_gate, gradient * F.silu(gate)], dim=1)
+    if activation == "gelu":
+        to_between: Tensor = torch.ops.aten.gelu_backward(gradient, between)
+    else:
+        to_between = torch.ops.aten.threshold_backward(gradient, between, 0)
+    return to_between
 
 
 def _pays(tokens: Tensor, weight: Tensor) -> bool:
@@ -107,16 +128,15 @@ class _BlockedFeedForward(torch.autograd.Function):
         expand_bias: Tensor,
         contract: Tensor,
         contract_bias: Tensor,
-        is_gelu: bool,
+        activation: Activation,
     ) -> Tensor:
         between = tokens.new_empty(tokens.shape[0], expand.shape[0])
         output = tokens.new_empty(tokens.shape[0], contract.shape[0])
         for rows, middle, out in _blocks(tokens, between, output):
             torch.addmm(expand_bias, rows, expand.t(), out=middle)
-            active = F.gelu(middle) if is_gelu else F.relu(middle)
-            torch.addmm(contract_bias, active, contract.t(), out=out)
+            torch.addmm(contract_bias, _activate(middle, activation), contract.t(), out=out)
         ctx.save_for_backward(tokens, between, expand, contract)
-        ctx.is_gelu = is_gelu  # type: ignore[attr-defined]
+        ctx.activation = activation  # type: ignore[attr-defined]
         return output
 
     @staticmethod
@@ -124,20 +144,15 @@ class _BlockedFeedForward(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None]:
         tokens, between, expand, contract = ctx.saved_tensors  # type: ignore[attr-defined]
-        is_gelu = ctx.is_gelu  # type: ignore[attr-defined]
+        activation: Activation = ctx.activation  # type: ignore[attr-defined]
         to_tokens = torch.empty_like(tokens)
         to_expand, to_contract = torch.zeros_like(expand), torch.zeros_like(contract)
         to_expand_bias = expand.new_zeros(expand.shape[0])
         to_contract_bias = contract.new_zeros(contract.shape[0])
         for rows, middle, delta, to_rows in _blocks(tokens, between, gradient, to_tokens):
-            active = F.gelu(middle) if is_gelu else F.relu(middle)
-            to_contract.addmm_(delta.t(), active)
+            to_contract.addmm_(delta.t(), _activate(middle, activation))
             to_contract_bias += delta.sum(0)
-            inner = delta @ contract
-            if is_gelu:
-                inner = torch.ops.aten.gelu_backward(inner, middle)
-            else:
-                inner = torch.ops.aten.threshold_backward(inner, middle, 0)
+            inner = _activation_gradient(delta @ contract, middle, activation)
             to_expand.addmm_(inner.t(), rows)
             to_expand_bias += inner.sum(0)
             torch.mm(inner, expand, out=to_rows)
