@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import gzip
 import json
 import time
 
 import numpy as np
 import pytest
 
-from benchmark.bert4rec_ml1m import PUBLISHED, markdown, planned_steps, records
 from benchmark.bert4rec_program import prepare_movielens, read_log, run_bert4rec
+from benchmark.bert4rec_quality import DATASETS, main, markdown, records
 from benchmark.bert4rec_recbole import write_interactions
 from benchmark.peers.recbole_bert4rec import MeasuredBatches
+from benchmark.record import read_records
 from recsys.data.sequences import read_sequences
 
 
@@ -49,22 +52,35 @@ def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
     assert run.final["average_train_throughput"] == 100.0
 
 
-def test_the_table_and_the_records_hold_test_figures_and_the_curve(tmp_path):
+def test_the_table_and_the_records_hold_means_published_metrics_and_curves(tmp_path):
     run = logged(tmp_path)
-    table = markdown(run)
-    assert "| popular | 0.7500 | 0.7500 | 0.7500 | 0.7500 | 0.7500 |" in table
+    other = dataclasses.replace(run, final={k: v / 3 for k, v in run.final.items()})
+    runs = {7: run, 8: other}
+    table = markdown(runs, DATASETS["beauty"])
+    assert "| popular | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 |" in table
+    assert "| here, seed 8 | 0.2500 | 0.2500 | 0.2500 | 0.2500 |" in table
+    assert "| RecTools, SASRec | 0.3062 | 0.2012 | 0.0595 | 0.0359 |" in table
     assert "| 8 | 24 | 0.5000 | 0.5000 | 0.5000 | 0.5000 |" in table
-    assert PUBLISHED in table
-    made = records(run, {"minutes": 1})
-    assert {r.value for r in made[:-1]} == {0.75}
+    made = records(runs, {"steps": 24})
+    assert {r.value for r in made[:-2]} == {0.5}
     assert [row[:2] for row in made[-1].config["curve"]] == [[5.0, 12], [8.0, 24]]
 
 
-def test_a_folder_keeps_the_plan_of_its_run(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps({"flags": ["--a"], "minutes": 2, "steps": 70}))
-    assert planned_steps(["--a"], tmp_path, 2) == 70
-    with pytest.raises(SystemExit, match="other settings"):
-        planned_steps(["--a"], tmp_path, 3)
+@pytest.mark.slow
+def test_each_seed_is_trained_tested_and_recorded(tmp_path, monkeypatch):
+    ratings = tmp_path / "ml-1m" / "ml-1m.txt.gz"
+    ratings.parent.mkdir()
+    lines = "".join(f"{u} {(u * 8 + n) % 300}\n" for u in range(110) for n in range(8))
+    ratings.write_bytes(gzip.compress(lines.encode()))
+    monkeypatch.setenv("RECSYS_DATA", str(tmp_path))
+    results = tmp_path / "results.jsonl"
+    command = [f"--folder={tmp_path / 'runs'}", f"--results={results}", "--preset=fast"]
+    assert main([*command, "--steps=2", "--seeds=1,2", "--emb_dim=8", "--max_len=8"]) == 0
+    first = next(r for r in read_records(results) if r.metric == "mean test full hr@10")
+    assert 0 <= first.value <= 1
+    seeds = [r.config["seed"] for r in read_records(results) if "curve" in r.config]
+    assert seeds == [1, 2]
+    assert "| here, seed 2 |" in (tmp_path / "runs" / "ml-1m" / "quality.md").read_text()
 
 
 def test_a_failing_program_is_told_with_its_message(tmp_path):
