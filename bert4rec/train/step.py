@@ -17,8 +17,8 @@ from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.train.parameter_rates import parameter_rates
 from bert4rec.train.averaging import WeightAverage
+from bert4rec.train.parameter_rates import parameter_rates
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
