@@ -3,7 +3,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from bert4rec.config import SECTIONS, Bert4RecConfig
 from bert4rec.data.batches import (
     AccumulatedBatches,
     BatchGroup,
-    known_windows,
-    pack,
     training_batches,
 )
 from bert4rec.data.negative_sampler import draw_negatives
@@ -24,7 +21,6 @@ from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequen
 from bert4rec.data.split import Split
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import ItemScorer
 from bert4rec.model.weights import (
     MODEL_GROUP,
     NUM_ITEMS,
@@ -32,9 +28,8 @@ from bert4rec.model.weights import (
     load_weights,
     weights_of,
 )
-from bert4rec.nn.layout import SequenceLayout
-from bert4rec.rules import mask_item, max_history_length
-from bert4rec.train.evaluate import SplitRanks, rank_split, seen_pairs
+from bert4rec.train.evaluate import SplitRanks, rank_split
+from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
@@ -53,7 +48,7 @@ from recsys.train.origin import FINGERPRINT
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, PrintLine, SavedState
 from recsys.train.saving.run_folder import CheckpointFolder
-from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
+from recsys.train.timing import rate_in_words
 
 _CHOSEN_METRIC = "ndcg@10"
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
@@ -176,33 +171,13 @@ class Bert4RecRecipe:
 
     def inference_summary(self) -> Sequence[str]:
         """Describes the measured inference in a line."""
-        return [f"Best {self.config.run.top_k} of {self.sequences.num_items} items"]
+        run = self.config.run
+        how = ", traced by torch.jit" if run.use_torch_jit_trace else ""
+        return [f"Best {run.top_k} of {self.sequences.num_items} items{how}"]
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that recommend for batches of users in random order.
-
-        Users are repeated if the dataset has too few.
-        """
-        sequences, run, device = self.sequences, self.config.run, self.machine.device
-        self.model.eval()
-        longest = max_history_length(self.model.max_len, self.causal)
-        append = None if self.causal else mask_item(sequences.num_items)
-        order = np.random.default_rng(run.seed).permutation(sequences.num_users)
-        count = min(DISTINCT_INPUTS, run.inference_benchmark_steps)
-        calls = []
-        for users in np.resize(order, (count, batch_size)):
-            windows = known_windows(sequences, "test", users, longest)
-            items, layout = pack(sequences, windows, device, append)
-            seen = seen_pairs(sequences, "test", users, device)
-            calls.append(functools.partial(self._best_unseen, items, layout, *seen))
-        return calls
-
-    def _best_unseen(
-        self, items: Tensor, layout: SequenceLayout, seen_row: Tensor, seen_item: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        with self.machine.precision.autocast():
-            scorer = ItemScorer.of_histories(self.model, items, layout, causal=self.causal)
-        return scorer.top(self.config.run.top_k, seen_row, seen_item)
+        """Returns calls that recommend for batches of users in random order."""
+        return inferences(self.model, self.sequences, self.config, self.machine, batch_size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ class RunConfig:
     inference_benchmark_steps: int = setting(
         100, "Steps of each inference benchmark", resumable=True
     )
+    use_torch_jit_trace: bool = setting(
+        False,
+        "Run the inference benchmark with the network that is deployed, traced by torch.jit; "
+        "--mode train then runs it too, after the test",
+        resumable=True,
+    )
     recommend_input: str | None = setting(
         None,
         "File of histories for --mode recommend, one per line; by default standard input",

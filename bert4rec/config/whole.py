@@ -37,6 +37,8 @@ class Bert4RecConfig:
             raise UserError("`resume` needs `export_root`, the folder of the run")
         if self.run.resume and self.run.load_checkpoint_path is not None:
             raise UserError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
+        if self.run.use_torch_jit_trace:
+            self._check_trace()
         objective = self.objective
         if objective.loss == "gbce" and objective.negative_sampler != "uniform":
             raise UserError(
@@ -51,6 +53,18 @@ class Bert4RecConfig:
             )
         if self.run.parallelism == "dmp":
             self._check_dmp()
+
+    def _check_trace(self) -> None:
+        if self.run.mode not in ("train", "inference_benchmark"):
+            raise UserError(
+                f"`use_torch_jit_trace` is for `mode` inference_benchmark and train; `mode` "
+                f"{self.run.mode} has no inference benchmark"
+            )
+        if self.run.mode == "train" and self.run.parallelism == "dmp":
+            raise UserError(
+                "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after a "
+                "training: give it to `mode` inference_benchmark with the checkpoint"
+            )
 
     def _check_dmp(self) -> None:
         if self.optimizer.ema_decay:

@@ -17,7 +17,7 @@ from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train.recommend import recommend
 from recsys import program
-from recsys.train.run import execute
+from recsys.train.run import Run, execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
@@ -27,7 +27,10 @@ def run(flag_values: flags.FlagValues) -> None:
         _recommend(config)
         return
     joined = join_run(config)
-    result = execute(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined)
+    result = execute(
+        *(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined),
+        then=Run.benchmark if config.run.use_torch_jit_trace else None,
+    )
     if result is not None:
         program.print_how_to_continue(
             result.reason,

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.model.network import Bert4Rec
+from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, weights_of
 from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
-from bert4rec.serve.network import NextItemNetwork
 from bert4rec.serve.served import KIND, ServedBert4Rec
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map

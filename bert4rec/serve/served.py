@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from bert4rec.config import ModelConfig
 from bert4rec.model.network import Bert4Rec
+from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
 from bert4rec.serve.item_names import ItemNames
-from bert4rec.serve.network import LOWEST_SCORE
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights

@@ -78,8 +78,9 @@ def export_network(
     """
     path = folder / ARTIFACT_FILES[artifact_format]
     if artifact_format == "torchscript":
-        with torch.inference_mode(), _without_deprecations():
-            torch.jit.save(torch.jit.trace(network, examples, check_trace=False), path)  # type: ignore[no-untyped-call]
+        traced = trace(network, examples)
+        with _without_deprecations():
+            torch.jit.save(traced, path)
         return
     batch = torch.export.Dim("batch", min=1)
     dynamic = tuple({0: batch} for _ in examples)
@@ -107,6 +108,18 @@ def export_network(
         )
     if constants_apart:
         _write_constants(path, folder, {**exported.state_dict, **exported.constants})
+
+
+def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    """Traces a network by TorchScript.
+
+    Args:
+        network: plain PyTorch network in evaluation mode.
+        examples: example inputs; batches of another size are taken too.
+    """
+    with torch.inference_mode(), _without_deprecations():
+        traced: torch.jit.ScriptModule = torch.jit.trace(network, examples, check_trace=False)  # type: ignore[no-untyped-call]
+    return traced
 
 
 def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:

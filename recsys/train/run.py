@@ -291,6 +291,7 @@ def execute(
     config: ConfigT,
     print_line: PrintLine,
     joined: contextlib.AbstractContextManager[Processes],
+    then: Callable[[Run[BatchT]], object] | None = None,
 ) -> FitResult | None:
     """Runs one mode of a program.
 
@@ -300,6 +301,7 @@ def execute(
         config: settings as the user gave them.
         print_line: prints a line.
         joined: context with the processes of the run.
+        then: called after a training that no signal ended.
 
     Returns:
         The result of the training; None in the other modes.
@@ -319,5 +321,8 @@ def execute(
         elif mode == "inference_benchmark":
             run.benchmark()
         else:
-            return run.fit()
+            result = run.fit()
+            if then is not None and not result.reason.startswith("SIG"):
+                then(run)
+            return result
     return None

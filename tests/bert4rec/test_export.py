@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.model.next_item import LOWEST_SCORE, NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.serve.export import Bert4RecExport
-from bert4rec.serve.network import LOWEST_SCORE, NextItemNetwork
 from recsys.data.manifest import Manifest
 from recsys.data.titles import write_titles
 from recsys.serve.client.requests import BadRequestError

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inferences on users of the dataset, to be measured."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import known_windows, pack
+from bert4rec.model.network import Bert4Rec
+from bert4rec.model.next_item import NextItemNetwork
+from bert4rec.model.scoring import ItemScorer
+from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item, max_history_length
+from bert4rec.train.evaluate import seen_pairs
+from recsys.data.sequences import Sequences
+from recsys.serve.formats import trace
+from recsys.train.optimizers.precision import Precision
+from recsys.train.recipe import Machine
+from recsys.train.timing import DISTINCT_INPUTS
+
+Inference = Callable[[], tuple[Tensor, Tensor]]
+"""Returns ([B, K] items, best first, [B, K] scores) of its batch."""
+
+
+def inferences(
+    model: Bert4Rec,
+    sequences: Sequences,
+    config: Bert4RecConfig,
+    machine: Machine,
+    batch_size: int,
+) -> Sequence[Inference]:
+    """Returns calls that recommend for batches of users in random order.
+
+    Users are repeated if the dataset has too few.
+
+    Args:
+        model: the network, which is set to evaluation.
+        sequences: histories of all users.
+        config: settings of the run; `use_torch_jit_trace` takes the network that is deployed.
+        machine: device and precision.
+        batch_size: B.
+    """
+    run = config.run
+    model.eval()
+    order = np.random.default_rng(run.seed).permutation(sequences.num_users)
+    count = min(DISTINCT_INPUTS, run.inference_benchmark_steps)
+    batches = np.resize(order, (count, batch_size))
+    causal = config.objective.objective == "causal"
+    if run.use_torch_jit_trace:
+        network = NextItemNetwork(model, run.top_k, causal).eval()
+        return _traced(network, sequences, batches, machine)
+    longest = max_history_length(model.max_len, causal)
+    append = None if causal else mask_item(sequences.num_items)
+    calls = []
+    for users in batches:
+        windows = known_windows(sequences, "test", users, longest)
+        items, layout = pack(sequences, windows, machine.device, append)
+        seen = seen_pairs(sequences, "test", users, machine.device)
+        best = functools.partial(_best_unseen, model, machine.precision, causal, run.top_k)
+        calls.append(functools.partial(best, items, layout, *seen))
+    return calls
+
+
+def _best_unseen(
+    model: Bert4Rec,
+    precision: Precision,
+    causal: bool,
+    top_k: int,
+    items: Tensor,
+    layout: SequenceLayout,
+    seen_row: Tensor,
+    seen_item: Tensor,
+) -> tuple[Tensor, Tensor]:
+    with precision.autocast():
+        scorer = ItemScorer.of_histories(model, items, layout, causal=causal)
+    return scorer.top(top_k, seen_row, seen_item)
+
+
+def _traced(
+    network: NextItemNetwork,
+    sequences: Sequences,
+    batches: npt.NDArray[np.int64],
+    machine: Machine,
+) -> Sequence[Inference]:
+    """Returns calls of the traced network on padded histories."""
+    histories = []
+    for users in batches:
+        windows = known_windows(sequences, "test", users, network.history_length)
+        items, layout = pack(sequences, windows, machine.device)
+        padded = items.new_zeros(len(users), network.history_length)
+        padded[layout.sequence_of_token(), layout.position_of_token()] = items
+        histories.append(padded)
+    exclude_seen = torch.ones(batches.shape[1], 1, dtype=torch.bool, device=machine.device)
+    with _uncached_autocast(machine.precision):
+        traced = trace(network, (histories[0], exclude_seen))
+    return [functools.partial(traced, history, exclude_seen) for history in histories]
+
+
+def _uncached_autocast(precision: Precision) -> contextlib.AbstractContextManager[object]:
+    """Returns the autocast of a trace, which records every cast."""
+    if precision.dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(precision.device_type, precision.dtype, cache_enabled=False)
