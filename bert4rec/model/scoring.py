@@ -59,7 +59,9 @@ class ItemScorer:
             causal: predict the next item at the last one, without a mask item.
         """
         vectors = model(items, layout, last_tokens(layout), causal=causal)
-        return cls(vectors, model.item_vectors(), model.head.bias)
+        of_items = model.item_vectors()
+        # Under autocast, a normalisation on a CPU leaves them in half precision.
+        return cls(vectors.to(of_items.dtype), of_items, model.head.bias)
 
     def _block_rows(self, max_scores: int) -> int:
         return max(max_scores // max(self.vectors.shape[0], 1), 1)

@@ -12,12 +12,12 @@ from recsys.train.processes import ALONE
 from recsys.train.recipe import Machine
 
 
-def best_items(dataset, objective, *, traced, dtype=None):
+def best_items(dataset, objective, *, traced, dtype=None, **settings):
     config = Bert4RecConfig.from_dict(
         {
             **{"dataset_path": str(dataset), "objective": objective, "use_torch_jit_trace": traced},
             **{"max_len": 24, "emb_dim": 16, "mode": "inference_benchmark", "top_k": 5},
-            **{"init_std": 0.5, "inference_benchmark_steps": 3},
+            **{"init_std": 0.5, "inference_benchmark_steps": 3, **settings},
         }
     )
     torch.manual_seed(1)
@@ -28,11 +28,15 @@ def best_items(dataset, objective, *, traced, dtype=None):
         return [call() for call in recipe.inferences(7)]
 
 
+@pytest.mark.parametrize("head_transform", [False, True])
 @pytest.mark.parametrize("objective", ["causal", "cloze"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-4), (torch.bfloat16, 0.05)])
-def test_the_traced_network_recommends_what_the_other_does(dataset, objective, dtype, tolerance):
-    plain = best_items(dataset, objective, traced=False, dtype=dtype)
-    traced = best_items(dataset, objective, traced=True, dtype=dtype)
+def test_the_traced_network_recommends_what_the_other_does(
+    dataset, objective, dtype, tolerance, head_transform
+):
+    settings = {"dtype": dtype, "head_transform": head_transform}
+    plain = best_items(dataset, objective, traced=False, **settings)
+    traced = best_items(dataset, objective, traced=True, **settings)
     assert len(plain) == len(traced) == 3
     for (items, scores), (traced_items, traced_scores) in zip(plain, traced, strict=True):
         scale = scores.abs().max()
