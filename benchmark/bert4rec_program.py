@@ -4,6 +4,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +19,14 @@ class LoggedRun:
         evaluations: metrics of each evaluation, with `epoch`, `step` and `elapsed_s`, the seconds
             of all runs up to it, resumed ones included.
         losses: step -> mean training loss since the last print.
-        final: metrics of the test and throughput.
+        final: metrics of the test and throughput, and of --run_benchmark.
+        parameters: number of parameters that the program printed; 0 if read from a log alone.
     """
 
     evaluations: list[dict[str, float]]
     losses: dict[int, float]
     final: dict[str, float]
+    parameters: int = 0
 
 
 def read_log(path: Path) -> LoggedRun:
@@ -40,7 +43,7 @@ def read_log(path: Path) -> LoggedRun:
         step, data = entry["step"], entry["data"]
         if step == "PARAMETER":
             continue
-        if not step:
+        if not step or "benchmark_steps" in data or "profile_steps" in data:
             final |= data
         elif "loss" in data:
             losses[step[1]] = data["loss"]
@@ -61,7 +64,9 @@ def run_bert4rec(log: Path, *arguments: str) -> LoggedRun:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return read_log(log)
+    printed = re.search(r"(\d+) parameters on", done.stdout)
+    assert printed is not None, done.stdout
+    return dataclasses.replace(read_log(log), parameters=int(printed[1]))
 
 
 def ratings_folder() -> Path:

@@ -211,16 +211,27 @@ def test_their_command_trains_here(their_file, tmp_path, monkeypatch):
     program = harness.Program(main, tmp_path, SMALL_MODEL)
     records = program(
         f"--config={their_file}",
-        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=2"),
-        *("--use_amp", "--gc_after_epoch", "--distributed", "--num_workers=4"),
+        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=5", "--head_transform"),
+        *("--use_amp", "--gc_after_epoch", "--distributed", "--num_workers=4", "--norm=post"),
+        *(
+            "--run_profiler",
+            "--run_benchmark",
+            "--benchmark_batches=1",
+            "--benchmark_warmup_steps=0",
+        ),
+        *("--use_torch_jit_trace", "--inference_benchmark_steps=2"),
         f"--export_root={tmp_path / 'run'}",
     )
     assert program.exit_code == 0
     assert records[0]["data"]["clip_norm"] == 1.0
+    assert any(record["data"].get("benchmark_samples_per_s", 0) > 0 for record in records)
+    assert (tmp_path / "run" / "profile" / "trace.json.gz").is_file()
+    assert records[-1]["data"]["mean_inference_latency_batch_64"] > 0
     program(
         f"--config={their_file}",
-        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=3", "--extend_schedule"),
+        *("--ffn_dim=32", "--dataset_name=random", "--max_steps=6", "--extend_schedule"),
+        *("--head_transform", "--norm=post"),
         f"--resume_checkpoint={tmp_path / 'run'}",
     )
     assert program.exit_code == 0
-    assert CheckpointFolder(tmp_path / "run").latest().name == "step_000000003"
+    assert CheckpointFolder(tmp_path / "run").latest().name == "step_000000006"

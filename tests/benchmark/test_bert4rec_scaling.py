@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scaling benchmark runs the real program, keeps what it measured, and draws it."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmark import bert4rec_scaling
+from benchmark.line_chart import HEIGHT, WIDTH, in_short, line_chart
+from benchmark.record import read_records
+from bert4rec.scripts.flags import PRESETS
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_points_are_where_their_values_say():
+    series = {"a": [(1e6, 5.0), (1e7, 10.0), (1e8, 20.0)], "b & c": [(1e6, 0.0)]}
+    root = ElementTree.fromstring(line_chart("title <1>", "size", "unit", series))
+    circles = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(f"{SVG}circle")]
+    xs, ys = zip(*circles, strict=True)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # equal factors, equal steps
+    assert xs[3] == xs[0]
+    zero = ys[3]
+    assert (zero - ys[1]) / (zero - ys[0]) == pytest.approx(2, abs=0.02)
+    assert (zero - ys[2]) / (zero - ys[0]) == pytest.approx(4, abs=0.02)
+    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in circles)
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"title <1>", "size", "unit", "a", "b & c", "1M", "10M", "100M", "20"} <= set(texts)
+
+
+def test_numbers_are_short():
+    numbers = (0, 0.1234, 12.34, 1234, 85_319_168, 4.3e9)
+    assert [in_short(n) for n in numbers] == ["0", "0.123", "12.3", "1.23K", "85.3M", "4.3G"]
+
+
+def test_every_size_is_a_preset():
+    assert set(bert4rec_scaling.PRESETS.values()) <= set(PRESETS.names())
+    for size, preset in bert4rec_scaling.PRESETS.items():
+        assert preset.endswith(size)
+
+
+@pytest.mark.slow
+def test_sizes_and_options_become_records_and_pictures(tmp_path, capsys):
+    results, pictures = tmp_path / "results.jsonl", tmp_path / "pictures"
+    status = bert4rec_scaling.main(
+        [
+            *("--sizes=5m", "--table_size=5m", "--items=200", "--batch=4", "--steps=3"),
+            *("--warmup=1", "--repeats=1", f"--results={results}", f"--pictures={pictures}"),
+            *("--base_device=cpu", "--num_threads=1", "--num_layers=1"),
+        ]
+    )
+    assert status == 0
+    records = read_records(results)
+    options = [f"5m {name}" for name in bert4rec_scaling.OPTIONS]
+    assert {record.candidate for record in records} == {"5m", *options}
+    assert {record.metric for record in records} == set(bert4rec_scaling.METRICS)
+    assert all(record.value > 0 for record in records)
+    assert {record.config["parameters"] for record in records} == {374_440}
+    output = capsys.readouterr().out
+    assert "| 5m AMP |" in output
+    drawn = sorted(path.name for path in pictures.iterdir())
+    expected = [f"bert4rec_scaling_{figure}.svg" for figure in ("memory", "throughput", "time")]
+    assert drawn == expected
+    for path in pictures.iterdir():
+        ElementTree.fromstring(path.read_text())
