@@ -8,7 +8,7 @@ from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import UTF8_MARK, InputFile
 from preproc.files.quarantine import escape_row
 from preproc.files.workspace import Workspace, check_output
 
@@ -55,8 +55,12 @@ def check_sample(file: InputFile, rows: list[bytes]) -> None:
     """Refuses a file whose first rows are no Criteo log.
 
     Raises:
-        PreprocError: no row is valid, or the first is a header line.
+        PreprocError: no row is valid, or the first is a header line or has a byte order mark.
     """
+    if rows and rows[0].startswith(UTF8_MARK):
+        raise PreprocError(
+            f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
+        )
     reasons = [reject_reason(row) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(

@@ -16,6 +16,8 @@ from preproc.files.errors import PreprocError
 Compression = Literal["none", "gzip"]
 
 GZIP_MAGIC = b"\x1f\x8b"
+UTF8_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, which some editors put at the start of a text."""
 
 REFUSED_MAGIC = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
+from preproc.files.input_file import UTF8_MARK, InputFile
 from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
@@ -24,7 +24,6 @@ RATINGS_FILE = "a ratings file"
 """Noun for the messages about other files."""
 
 SAMPLE_ROWS = 100
-UTF8_MARK = b"\xef\xbb\xbf"
 
 _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 

@@ -38,8 +38,6 @@ _FORMAT = 1
 UNIT_BYTES = 2**30
 """Most text of several files in one unit; a Spark job takes seconds to start."""
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
 
 def plan_units(inputs: tuple[InputFile, ...]) -> list[tuple[InputFile, ...]]:
     """Returns the files of each unit; consecutive small files are one unit."""
@@ -59,12 +57,6 @@ def read_rows(engine_job: EngineJob, runner: SparkRunner) -> list[UnitRows]:
         PreprocError: a file cannot be read in this mode, or no row is valid.
     """
     job, inputs = engine_job.job, engine_job.inputs
-    for file in inputs:
-        if next(file.blocks(), b"").startswith(_BYTE_ORDER_MARK):
-            raise PreprocError(
-                f"{file.path}: begins with a UTF-8 byte order mark, which Spark's text reader "
-                "drops silently; remove it, or use `spark_mode` kernel or `engine` native"
-            )
     units: list[UnitRows] = []
     done = [0, 0]
     with engine_job.reporter.stage(

@@ -15,7 +15,7 @@ from preproc.criteo.engines.spark.row_numbers import UnitRows
 from preproc.criteo.job import semantics_of
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
-from tests.preproc.criteo.rows import assert_same, good_text, run, stopped, write_days
+from tests.preproc.criteo.rows import assert_same, run, stopped, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -29,15 +29,6 @@ def spark(mode: str, unit_bytes: int | None = None) -> dict[str, object]:
     """Returns the fields of a job on the session."""
     conf = (("spark.sql.files.maxPartitionBytes", str(unit_bytes)),) if unit_bytes else ()
     return {"spark": SparkSettings(spark_mode=mode, spark_conf=conf)}
-
-
-def test_byte_order_mark(tmp_path):
-    days = write_days(tmp_path / "days", rows=50)
-    (days / "day_1").write_bytes(b"\xef\xbb\xbf" + good_text(50, seed=1))
-    with pytest.raises(PreprocError, match=r"day_1: begins with a UTF-8 byte order mark"):
-        run(days, tmp_path / "made", "spark", **spark("dataframe"))
-    made = run(days, tmp_path / "kernel", "spark", **spark("kernel"))
-    assert_same(made, run(days, tmp_path / "native"))
 
 
 def test_dictionaries_that_do_not_fit_an_executor(tmp_path, monkeypatch):
