@@ -7,7 +7,9 @@ import io
 import json
 import math
 import multiprocessing
+import multiprocessing.context
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -54,6 +56,51 @@ def run(
 def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs Python with arguments to its end, with the options of `run`."""
     return run(sys.executable, *arguments, **options)
+
+
+def forked(
+    *arguments: object, status: int | None = 0, folder: Path = REPOSITORY, **environment: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a module (`-m name ...`) or script to its end, forked from a process that has torch.
+
+    As `python`, without the seconds of CPU time that importing torch takes. What a program does
+    while it imports torch, or what must be in the environment by then, needs `python`.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        outputs = Path(temporary) / "stdout", Path(temporary) / "stderr"
+        words = list(map(str, arguments))
+        context, call = _forkserver(), (words, folder, environment, outputs)
+        process = context.Process(target=_run_python, args=call)
+        with _importable():
+            process.start()
+        process.join(PATIENCE_S)
+        process.kill()
+        process.join()
+        stdout, stderr = (path.read_text(errors="surrogateescape") for path in outputs)
+    code = process.exitcode
+    assert code is not None
+    assert status in (None, code), stdout + stderr
+    return subprocess.CompletedProcess([sys.executable, *words], code, stdout, stderr)
+
+
+def _run_python(
+    words: list[str], folder: Path, changes: dict[str, str | None], outputs: tuple[Path, Path]
+) -> None:
+    """Becomes `python *words`, in a forked process."""
+    for number, path in enumerate(outputs, 1):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(folder)
+    values = _environment(changes)
+    os.environ.clear()
+    os.environ.update(values)
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def repository_files(*patterns: str) -> list[Path]:
@@ -122,6 +169,24 @@ def torchrun(processes: int, *options: str) -> list[str]:
     return [*launcher, f"--nproc_per_node={processes}", *options]
 
 
+def _forkserver() -> multiprocessing.context.ForkServerContext:
+    """Returns processes forked from one that has imported torch, which alone takes seconds.
+
+    Not those of torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests", "recsys.train.processes", "dlrm.recipe"])
+    return context
+
+
+@contextlib.contextmanager
+def _importable() -> Iterator[None]:
+    """Lets processes that start in the block import this module by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(REPOSITORY))
+        yield
+
+
 def run_ranks(
     world_size: int, function: Any, *arguments: object, joined: bool = True, status: int = 0
 ) -> None:
@@ -134,15 +199,10 @@ def run_ranks(
         joined: whether the group is made before, or left to the function.
         status: exit status that is expected of each.
     """
-    # Ranks are forked from a process that has imported torch, which alone takes seconds. Not
-    # torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests", "recsys.train.processes", "dlrm.train.step"])
+    context = _forkserver()
     job = (free_port(), world_size, joined, function, arguments)
     ranks = [context.Process(target=_one_rank, args=(rank, *job)) for rank in range(world_size)]
-    with pytest.MonkeyPatch.context() as patch:
-        # Started processes import this module by its name.
-        patch.syspath_prepend(str(REPOSITORY))
+    with _importable():
         for process in ranks:
             process.start()
     for process in ranks:

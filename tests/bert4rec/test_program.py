@@ -199,6 +199,6 @@ def test_the_program_runs_as_a_script_and_as_modules(tmp_path):
 def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):
     model = (flag for flag in SMALL_MODEL if "num_eval_negatives" not in flag)
     flags = ("--mode=test", f"--dataset_path={dataset}", f"--log_path={tmp_path / 'log.json'}")
-    done = harness.python("-m", "bert4rec.scripts.main", *flags, *model)
+    done = harness.forked("-m", "bert4rec.scripts.main", *flags, *model)
     assert "WARNING --mode test without --load_checkpoint_path tests a fresh model" in done.stderr
     assert re.search("no sampled rankings: .*, yet --num_eval_negatives asks for 100", done.stdout)

@@ -47,13 +47,13 @@ def wait_for_step(process, step):
 
 @pytest.mark.slow
 def test_killed_at_random_steps_and_resumed_gives_the_same_parameters(dataset, tmp_path):
-    harness.python(*command(dataset, tmp_path / "whole"))
+    harness.forked(*command(dataset, tmp_path / "whole"))
     generator = random.Random(4)
     for step in sorted(generator.sample(range(3, 170), 3)):
         with harness.started(*command(dataset, tmp_path / "killed", "--resume")) as process:
             wait_for_step(process, step)
             time.sleep(generator.random() * 0.02)  # also between steps, or inside a save
-    harness.python(*command(dataset, tmp_path / "killed", "--resume"))
+    harness.forked(*command(dataset, tmp_path / "killed", "--resume"))
     whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[k], killed[k]) for k in whole)
@@ -75,6 +75,6 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path):
         step = saved
         _python, *arguments = shlex.split(rest.strip().splitlines()[-1])
         assert "--resume" in arguments
-    again = harness.python(*arguments, f"--max_steps={step + 3}")
+    again = harness.forked(*arguments, f"--max_steps={step + 3}")
     assert f"at step {step}" in again.stdout
     assert latest(tmp_path / "run").state["step"] == step + 3

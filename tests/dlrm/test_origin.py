@@ -125,22 +125,24 @@ def test_several_processes_compare_too(folder):
     assert "numerical_offset 4" in text
 
 
+@pytest.mark.slow
 def test_a_deployer_scores_the_dataset_of_the_training(folder, tmp_path):
     command = ("triton/deployer.py", "--checkpoint", folder / "run", "--repository", tmp_path)
     arguments = (*command, "--dataset", folder / "offset")
-    assert "has numerical_offset 4" in harness.python(*arguments, status=2).stderr
+    assert "has numerical_offset 4" in harness.forked(*arguments, status=2).stderr
     assert not list(tmp_path.iterdir())
-    assert "AUC on" in harness.python(*arguments, "--ignore_fingerprint").stdout
+    assert "AUC on" in harness.forked(*arguments, "--ignore_fingerprint").stdout
 
 
+@pytest.mark.slow
 def test_a_deployment_keeps_the_dataset_of_its_training(program, folder, tmp_path):
     train(program, folder / "offset", tmp_path / "other")
     command = ("triton/deployer.py", "--repository", tmp_path / "models", "--checkpoint")
-    assert "another dataset" not in harness.python(*command, folder / "run").stderr
+    assert "another dataset" not in harness.forked(*command, folder / "run").stderr
     state = read_checkpoint(CheckpointFolder(folder / "run").latest()).state
     kept = Deployment.load(tmp_path / "models" / "dlrm" / "1").dataset
     assert kept == {name: state[name] for name in (FINGERPRINT, SEMANTICS)}
     assert kept[FINGERPRINT]
-    assert "another dataset" not in harness.python(*command, folder / "run").stderr
-    warned = harness.python(*command, tmp_path / "other").stderr
+    assert "another dataset" not in harness.forked(*command, folder / "run").stderr
+    warned = harness.forked(*command, tmp_path / "other").stderr
     assert "was trained on another dataset than version 2: ids and numbers" in warned

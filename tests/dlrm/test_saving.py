@@ -39,6 +39,7 @@ def arguments(folder, log, *more):
     return command("", folder, "--epochs=1", "--save_freq=1000", f"--log_path={log}", *LARGE, *more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     folder, log = tmp_path / "run", tmp_path / "log.json"
@@ -86,13 +87,13 @@ def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
         with harness.started(*command(dataset, folder, "--epochs=1000", *first)) as process:
             wait_for_step(process, 3)
             for second in seconds:
-                refused = harness.python(*command(dataset, folder, *second), status=2)
+                refused = harness.forked(*command(dataset, folder, *second), status=2)
                 assert re.search(
                     rf"--save_checkpoint_path: another run saves in .*process {process.pid} on",
                     refused.stderr,
                 )
     assert (tmp_path / "run" / ".run.lock").exists()  # of a killed run: nobody holds it
-    harness.python(*command(dataset, tmp_path / "run", "--resume", "--max_steps=6"))
+    harness.forked(*command(dataset, tmp_path / "run", "--resume", "--max_steps=6"))
 
 
 @pytest.mark.parametrize("layout", ["native", "nvidia"])
@@ -100,7 +101,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
     log = tmp_path / "log.json"
     with mounted(tmp_path / "disk", "size=4m") as disk:
         run = arguments(disk / "run", log, f"--checkpoint_format={layout}", "--max_steps=2")
-        error = harness.python(*run, status=2).stderr.strip().splitlines()[-1]
+        error = harness.forked(*run, status=2).stderr.strip().splitlines()[-1]
         assert re.match(rf"error: {disk}/run.*: the disk is full \(.*\); a check", error), error
         needed, free = re.findall(r"([\d,]{5,}) (?:bytes|are)", error)
         assert int(needed.replace(",", "")) >= 160_000_000
@@ -111,13 +112,13 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
 def test_an_earlier_checkpoint_survives_a_full_disk(dataset, tmp_path):
     with mounted(tmp_path / "disk", "size=5m") as disk:
         run = command(dataset, disk / "run", "--save_freq=2", f"--log_path={tmp_path / 'log'}")
-        harness.python(*run, "--max_steps=2")
+        harness.forked(*run, "--max_steps=2")
         (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - 1_000_000))
-        error = harness.python(*run, "--resume", status=2).stderr
+        error = harness.forked(*run, "--resume", status=2).stderr
         assert "step_000000004: the disk is full" in error
         assert sorted(p.name for p in (disk / "run").iterdir()) == ["latest.json", "step_000000002"]
         (disk / "filler").unlink()
-        harness.python(*run, "--resume", "--max_steps=4")
+        harness.forked(*run, "--resume", "--max_steps=4")
         assert latest(disk / "run").state["step"] == 4
 
 
@@ -126,13 +127,13 @@ def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(da
     run = command(dataset, folder, "--resume")
     before = os.umask(0o027)
     try:
-        harness.python(*run, "--max_steps=3")
+        harness.forked(*run, "--max_steps=3")
         # As if killed between the two renames that replace a checkpoint.
         (folder / "step_000000003").rename(folder / "step_000000003.old")
         for name in ("step_000000003.tmp", "step_000000009.tmp"):
             (folder / name).mkdir()
             (folder / name / "mlp.safetensors").write_bytes(b"cut")
-        assert "at step 3" in harness.python(*run, "--max_steps=4").stdout
+        assert "at step 3" in harness.forked(*run, "--max_steps=4").stdout
     finally:
         os.umask(before)
     assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000004"]
@@ -146,7 +147,7 @@ def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path
             folder.mkdir(exist_ok=True)
             run = command(dataset, where, "--checkpoint_format=nvidia", "--max_steps=2",
                           f"--log_path={tmp_path / 'log'}")  # fmt: skip
-            harness.python(*run, folder=folder)
+            harness.forked(*run, folder=folder)
             assert describe_model(folder).step == 2
             assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
 
@@ -184,6 +185,6 @@ def test_a_read_only_folder_is_found_before_the_model_is_built(dataset, tmp_path
     with mounted(tmp_path / "disk", "size=1m,ro") as disk:
         run = ["-m", "dlrm.scripts.main", f"--dataset={dataset}", f"--{setting}={disk / 'x' / 'y'}",
                *SMALL_MODEL, "--embedding_type=multi_table", "--num_threads=1"]  # fmt: skip
-        done = harness.python(*run, status=2, folder=tmp_path)
+        done = harness.forked(*run, status=2, folder=tmp_path)
     assert re.search(f"error: --{setting}.* cannot be written", done.stderr), done.stderr
     assert "Epoch" not in done.stdout

@@ -28,7 +28,7 @@ def without_numbers(text):
 
 def test_the_plan_is_that_of_the_command():
     (command,), output = example("several_devices.md")
-    assert harness.python(*command.split()[1:]).stdout == output
+    assert harness.forked(*command.split()[1:]).stdout == output
 
 
 @pytest.mark.slow

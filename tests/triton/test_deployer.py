@@ -44,7 +44,7 @@ def deploy(deployer, tmp_path, capsys):
 def test_the_script_deploys_from_any_folder(tmp_path):
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
     arguments = ("--checkpoint", checkpoint, "--repository", "models")
-    done = harness.python(DEPLOYER, *arguments, folder=tmp_path)
+    done = harness.forked(DEPLOYER, *arguments, folder=tmp_path)
     assert "largest difference to the checkpoint 0 over 1024 rows" in done.stdout
     assert "Deployed" in done.stdout
     version = tmp_path / "models" / "dlrm" / "1"
@@ -240,13 +240,13 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(full_disk, tmp_path
     small, _ = dlrm_checkpoint(tmp_path / "small", table_sizes=(5, 200))
     large, _ = dlrm_checkpoint(tmp_path / "large", table_sizes=(5, 90_000))
     arguments = (DEPLOYER, f"--repository={full_disk / 'm'}", f"--format={artifact_format}")
-    harness.python(*arguments, f"--checkpoint={small}")
+    harness.forked(*arguments, f"--checkpoint={small}")
 
     def files():
         return sorted(path.relative_to(full_disk) for path in full_disk.rglob("*"))
 
     before = files()
-    failed = harness.python(*arguments, f"--checkpoint={large}", status=2)
+    failed = harness.forked(*arguments, f"--checkpoint={large}", status=2)
     errors = [line for line in failed.stderr.splitlines() if not line.startswith("INFO ")]
     assert len(errors) == 1
     assert errors[0].startswith(f"error: {full_disk / 'm'}: the disk is full (")
@@ -256,12 +256,12 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(full_disk, tmp_path
 def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(full_disk, tmp_path):
     small, _ = dlrm_checkpoint(tmp_path / "small", table_sizes=(5, 200))
     arguments = (DEPLOYER, f"--repository={full_disk / 'm'}", f"--checkpoint={small}")
-    harness.python(*arguments)
+    harness.forked(*arguments)
     version = full_disk / "m" / "dlrm" / "1"
     pages = (version / "weights.safetensors").stat().st_size // 4096 + 2
     free = shutil.disk_usage(full_disk).free
     (full_disk / "filler").write_bytes(bytes(free - pages * 4096))
-    failed = harness.python(*arguments, status=2)
+    failed = harness.forked(*arguments, status=2)
     assert f"error: {full_disk / 'm'}: the disk is full (" in failed.stderr
     assert "No space left" in failed.stderr
     assert "Traceback" not in failed.stderr

@@ -64,7 +64,7 @@ def train(tmp_path, *arguments):
     ],
 )
 def test_wrong_variables_are_named_with_the_way_out(tmp_path, environment, message):
-    done = harness.python(*train(tmp_path), status=2, **environment)
+    done = harness.forked(*train(tmp_path), status=2, **environment)
     assert done.stderr.count("\n") == 1, done.stderr
     assert message in done.stderr
     assert f"unset {' '.join(name for name in ORDER if name in environment)}\n" in done.stderr
@@ -79,7 +79,7 @@ def test_a_stale_environment_is_explained_and_ends_in_time(tmp_path, rank):
     port = harness.free_port()
     began = time.monotonic()
     arguments = train(tmp_path, "--process_timeout=0.6")
-    done = harness.python(*arguments, status=2, **stale(rank, port))
+    done = harness.forked(*arguments, status=2, **stale(rank, port))
     assert time.monotonic() - began < 100
     whom = f"the other 1 of 2 processes at 127.0.0.1:{port}"
     notice, error = done.stderr.splitlines()

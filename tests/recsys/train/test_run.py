@@ -129,6 +129,6 @@ def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
 
 @pytest.mark.parametrize("package", ["dlrm", "bert4rec"])
 def test_a_flag_that_there_is_not(package):
-    done = harness.python("-m", f"{package}.scripts.main", "--datset=x", status=2)
+    done = harness.forked("-m", f"{package}.scripts.main", "--datset=x", status=2)
     assert done.stderr.startswith("error: ")
     assert "datset" in done.stderr

@@ -17,7 +17,7 @@ TINY = (
 
 
 def refusal(*arguments, folder):
-    done = harness.python(*TINY, *arguments, status=2, PYTHONPATH=str(harness.REPOSITORY))
+    done = harness.forked(*TINY, *arguments, status=2, PYTHONPATH=str(harness.REPOSITORY))
     assert done.stdout == ""  # before the model is built
     (line,) = done.stderr.splitlines()
     assert list(folder.glob("*/log.json")) == []
@@ -55,7 +55,7 @@ def test_a_folder_as_preset_is_refused(tmp_path):
 
 
 def test_a_run_says_nothing_of_settings_that_nobody_gave(tmp_path):
-    done = harness.python(*TINY, f"--log_path={tmp_path / 'new' / 'log.json'}")
+    done = harness.forked(*TINY, f"--log_path={tmp_path / 'new' / 'log.json'}")
     assert done.stderr == ""
     assert (tmp_path / "new" / "log.json").stat().st_size
 
