@@ -145,6 +145,8 @@ class Bert4RecRecipe:
         step = build_step(config, self.sequences, self.model, machine.precision, machine.processes)
         for line in () if step.sharded is None else step.sharded.describe():
             machine.print_line(f"TorchRec's plan: {line}")
+        for line in () if step.shards is None else step.shards.describe():
+            machine.print_line(f"Item tables by rows: {line}")
         return Bert4RecTraining(self, source, step)
 
     def rank(self, split: Split, top_k: int = 0) -> SplitRanks:

@@ -48,7 +48,7 @@ class OptimizerConfig:
     item_rule: Literal["auto", StatefulRowOptimizer] = setting(
         "auto",
         "Optimizer of the rows under --item_update rows; auto takes adam, and rowwise_adagrad "
-        "under --parallelism dmp on a CPU, where FBGEMM has no Adam",
+        "where FBGEMM updates them on a CPU (--parallelism dmp), since it has no Adam there",
     )
     ema_decay: float = setting(
         0.0,

@@ -45,13 +45,14 @@ class Bert4RecConfig:
                 "`loss` gbce is calibrated for uniform negatives; use `negative_sampler` uniform, "
                 "or `loss` sampled, which corrects for the probability of each"
             )
-        if self.updates_rows and objective.loss == "full" and self.model.head == "tied":
+        is_dmp = self.run.parallelism == "dmp"
+        if self.updates_rows and not is_dmp and self._scores_with_every_row:
             raise UserError(
                 "the full softmax of a tied head gives every row of the item table a gradient, "
-                "so `item_update` rows and `parallelism` dmp cannot have it: use `loss` sampled, "
-                "`loss` gbce or `head` untied"
+                "so `item_update` rows cannot have it: use `loss` sampled, `loss` gbce or `head` "
+                "untied"
             )
-        if self.run.parallelism == "dmp":
+        if is_dmp:
             self._check_dmp()
 
     def _check_trace(self) -> None:
@@ -84,16 +85,21 @@ class Bert4RecConfig:
                 "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
                 "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16"
             )
-        if self.optimizer.clip_norm is not None:
-            raise UserError(
-                "`clip_norm` cannot be had under `parallelism` dmp: the item table is updated "
-                "during backward, before the norm is known. Use `parallelism` ddp"
-            )
-        if self.optimizer.accumulation_steps > 1:
-            raise UserError(
-                "`accumulation_steps` cannot be had under `parallelism` dmp: the item table is "
-                "updated in every backward. Use `parallelism` ddp"
-            )
+
+    @property
+    def _scores_with_every_row(self) -> bool:
+        return self.objective.loss == "full" and self.model.head == "tied"
+
+    @property
+    def updates_after_backward(self) -> bool:
+        """True if sharded tables are updated by our own optimizer after backward.
+
+        FBGEMM's moves rows during backward, before the norm of the gradient is known and once per
+        batch, and takes no gradient of a whole table.
+        """
+        optimizer = self.optimizer
+        needed = optimizer.clip_norm is not None or optimizer.accumulation_steps > 1
+        return self.run.parallelism == "dmp" and (needed or self._scores_with_every_row)
 
     @property
     def updates_rows(self) -> bool:

@@ -14,6 +14,7 @@ from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
+from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
@@ -70,6 +71,8 @@ class Bert4RecTrainStep:
         item_rows: the item tables with row gradients.
         sharded: the network with item tables sharded by TorchRec; None without.
         average: moving average of the weights; None without.
+        shards: the network with item tables dealt out by rows and updated after backward; None
+            without.
     """
 
     def __init__(
@@ -91,14 +94,24 @@ class Bert4RecTrainStep:
         self.item_rows: ItemRows | None = None
         self.row_optimizer: RowwiseOptimizer | None = None
         self.sharded: ShardedNetwork | None = None
+        self.shards: RowShards | None = None
         device = model.head.bias.device
         network = LossNetwork(
             *(model, objective.loss, objective.gbce_calibration),
             *(precision.loss_scale, objective.focal_gamma),
         )
         self._network: nn.Module = network
-        is_dmp = config.run.parallelism == "dmp"
-        if config.updates_rows and not (is_dmp and objective.loss == "full"):
+        is_dmp = config.run.parallelism == "dmp" and not config.updates_after_backward
+        if config.updates_after_backward:
+            self.shards = RowShards(network, processes)
+            self._network = self.shards
+            self.row_optimizer = RowwiseOptimizer(
+                self.shards,
+                item_rule(config, device),
+                parameter_rates(model, optimizer, self.shards.tables),
+                precision.loss_scale,
+            )
+        elif config.updates_rows and not (is_dmp and objective.loss == "full"):
             self.item_rows = ItemRows(model, _tables_by_rows(objective.loss, is_dmp))
             self.row_optimizer = RowwiseOptimizer(
                 self.item_rows,
@@ -116,7 +129,7 @@ class Bert4RecTrainStep:
             self.average = WeightAverage(dict(model.named_parameters()), optimizer.ema_decay)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
-            self._network = DistributedDataParallel(network)
+            self._network = DistributedDataParallel(self._network)
         rates = parameter_rates(model, optimizer, self._parameters)
         self.optimizer = build_adamw(self._parameters, rates)
         self._lr = torch.zeros((), device=device)
@@ -156,12 +169,13 @@ class Bert4RecTrainStep:
     @contextlib.contextmanager
     def whole_tables(self) -> Iterator[None]:
         """Gathers sharded tables into the model; every process must enter it."""
-        if self.sharded is None:
+        sharded = self.sharded or self.shards
+        if sharded is None:
             yield
             return
-        self.sharded.fill_tables()
+        sharded.fill_tables()
         yield
-        self.sharded.empty_tables()
+        sharded.empty_tables()
 
     @contextlib.contextmanager
     def evaluated_weights(self) -> Iterator[None]:
@@ -178,13 +192,17 @@ class Bert4RecTrainStep:
         tensors: dict[str, Tensor] = {}
         if self.sharded is not None:
             tensors |= {name: t for name, t in self.sharded.gather().items() if "." in name}
-        if self.row_optimizer is None or self.item_rows is None:
+        tables = self.item_rows or self.shards
+        if self.row_optimizer is None or tables is None:
             return tensors
         tensors["steps"] = self.row_optimizer.steps
-        for table, state in zip(self.item_rows.names, self.row_optimizer.state, strict=True):
-            tensors |= {f"{table}.{name}": tensor for name, tensor in state.items()}
+        for table, state in zip(tables.names, self.row_optimizer.state, strict=True):
+            for name, tensor in state.items():
+                whole = tensor if self.shards is None else self.shards.gather(table, tensor)
+                tensors[f"{table}.{name}"] = whole
         return tensors
 
+    @torch.no_grad()
     def load_item_state(self, state: dict[str, Tensor]) -> None:
         """Scatters changed tensors of `item_state` and changed tables.
 
@@ -193,6 +211,11 @@ class Bert4RecTrainStep:
         """
         if self.sharded is not None:
             self.sharded.scatter(state | self.sharded.whole_tables())
+        if self.shards is not None and self.row_optimizer is not None:
+            self.shards.take_tables()
+            for table, tensors in zip(self.shards.names, self.row_optimizer.state, strict=True):
+                for name, own in tensors.items():
+                    own.copy_(self.shards.own_rows(table, state[f"{table}.{name}"]))
 
     def _without_exchange(self) -> contextlib.AbstractContextManager[None]:
         if isinstance(self._network, DistributedDataParallel):
@@ -249,14 +272,18 @@ class Bert4RecTrainStep:
         rows = self.row_optimizer.gradients()
         if world_size > 1 and self.item_rows is not None:
             rows = self._processes.gather_rows(rows, self.item_rows.dims)
-        # Gradients are the same on all processes by now, so the flag is too.
+        # Gradients are the same on all processes by now, so the flag is too, but for shards, which
+        # float16 cannot have.
         of_rows = [g.gradients for g in rows if g.gradients.numel()]
         overflow = self._precision.find_overflow([*dense, *of_rows])
         factor = None
         if self._clip_norm is not None:
             squares = torch.stack(torch._foreach_norm(dense)).square().sum()
-            for gradients in rows:
-                squares = squares + gradients.squared_norm() / world_size**2
+            norms = [g.squared_norm() / world_size**2 for g in rows]
+            squares_of_rows = torch.stack([torch.zeros_like(squares), *norms]).sum()
+            if self.shards is not None:
+                squares_of_rows = self._processes.sum(squares_of_rows)
+            squares = squares + squares_of_rows
             factor = (self._clip_norm * scale / (squares.sqrt() + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(dense, factor)
         if world_size > 1:
@@ -289,8 +316,8 @@ def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
     rule = config.optimizer.item_rule
     if rule != "auto":
         return rule
-    without_adam = config.run.parallelism == "dmp" and device.type == "cpu"
-    return "rowwise_adagrad" if without_adam else "adam"
+    by_fbgemm = config.run.parallelism == "dmp" and not config.updates_after_backward
+    return "rowwise_adagrad" if by_fbgemm and device.type == "cpu" else "adam"
 
 
 def build_sampler(

@@ -212,8 +212,6 @@ def test_uniform_negatives_cover_the_catalogue():
         ({"loss": "gbce", "negative_sampler": "popular"}, "`negative_sampler` uniform"),
         ({"item_update": "rows", "head": "tied"}, "`loss` sampled"),
         ({"parallelism": "dmp", "item_update": "dense"}, "`item_update`"),
-        ({"parallelism": "dmp", "clip_norm": 1.0}, "`clip_norm`"),
-        ({"parallelism": "dmp", "accumulation_steps": 2}, "`accumulation_steps`"),
     ],
 )
 def test_contradictions_are_refused(settings, message):

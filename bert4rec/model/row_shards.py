@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT4Rec with item tables dealt out by rows and updated after backward.
+
+Beside `bert4rec.model.torchrec`, for steps that FBGEMM cannot do since it updates rows in
+backward: a norm is known only after it, accumulated batches need one update, and the full softmax
+of a tied head uses whole tables, of which an EmbeddingCollection returns looked-up rows alone.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
+from bert4rec.nn.item_lookup import lookup_before_head
+from bert4rec.nn.parallel_softmax import ItemRange, parallel_cross_entropy
+from cuda_ext import ops
+from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
+from recsys.train.processes import Processes
+
+_EMBEDDING, _HEAD, _BIAS = "embedding", "head", "bias"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """The lookups of a process, sent where the rows are.
+
+    Attributes:
+        rows: [n] int64 rows of this process's shard that all processes ask for.
+        order: [L] int64 order in which this process's lookups were sent.
+        sent: lookups sent to each process.
+        received: lookups that came from each process.
+    """
+
+    rows: Tensor
+    order: Tensor
+    sent: list[int]
+    received: list[int]
+
+    def answer(self, vectors: Tensor) -> Tensor:
+        """Maps looked-up rows [n, D] to [L, D] of this process."""
+        back = _Exchange.apply(vectors, self.sent, self.received)  # type: ignore[no-untyped-call]
+        inverse = torch.empty_like(self.order)
+        inverse[self.order] = torch.arange(len(self.order), device=inverse.device)
+        answers: Tensor = back.index_select(0, inverse)
+        return answers
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, received: list[int], sent: list[int]) -> Tensor:
+        ctx.sizes = (received, sent)
+        back = vectors.new_empty(sum(received), vectors.shape[1])
+        dist.all_to_all_single(back, vectors.contiguous(), received, sent)
+        return back
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        received, sent = ctx.sizes
+        back = gradient.new_empty(sum(sent), gradient.shape[1])
+        dist.all_to_all_single(back, gradient.contiguous(), sent, received)
+        return back, None, None
+
+
+class RowShard:
+    """This process's rows of one table: an equal range of consecutive rows.
+
+    Args:
+        table: [R, D] the whole table, the same on every process.
+        processes: the processes that have the other rows.
+        is_dense: every row gets a gradient in a step, else those that a batch looks up.
+
+    Attributes:
+        rows: range of this process's rows in the table.
+        values: [r, D] these rows.
+        lookups: collects row gradients; unused if `is_dense`.
+    """
+
+    def __init__(self, table: Tensor, processes: Processes, is_dense: bool) -> None:
+        self._processes = processes
+        self.num_rows = table.shape[0]
+        self._size = -(-self.num_rows // processes.world_size)
+        start = min(processes.rank * self._size, self.num_rows)
+        self.rows = range(start, min(start + self._size, self.num_rows))
+        own = table.detach()[self.rows.start : self.rows.stop].clone()
+        self.values = nn.Parameter(own, requires_grad=is_dense)
+        self.lookups = RowLookups()
+
+    def request(self, rows: Tensor) -> _Request:
+        """Sends [L] int64 row numbers to their processes."""
+        owners = rows // self._size
+        order = torch.argsort(owners, stable=True)
+        sent = torch.bincount(owners, minlength=self._processes.world_size)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        sizes = (received.tolist(), sent.tolist())
+        wanted = rows.new_empty(sum(sizes[0]))
+        dist.all_to_all_single(wanted, rows[order], *sizes)
+        return _Request(wanted - self.rows.start, order, sizes[1], sizes[0])
+
+    def lookup(self, rows: Tensor) -> Tensor:
+        """Maps [L] int64 row numbers to [L, D], with row gradients."""
+        request = self.request(rows)
+        if not torch.is_grad_enabled():
+            return request.answer(F.embedding(request.rows, self.values))
+        anchor = self.lookups.anchor(request.rows, self.values.shape[1], self.values.dtype)
+        vectors = ops.embedding_gather(self.values, request.rows, self.values.dtype, anchor=anchor)
+        return request.answer(vectors)
+
+    def lookup_before_head(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns ([L, D], this process's rows); see `lookup_before_head`."""
+        request = self.request(rows)
+        vectors, table = lookup_before_head(self.values, request.rows)
+        return request.answer(vectors), table
+
+    def gradients(self, table: int) -> list[RowGradients]:
+        """Takes the gradients of the last backward, as those of a table."""
+        if not self.values.requires_grad:
+            return self.lookups.take(table)
+        gradient, self.values.grad = self.values.grad, None
+        rows = torch.arange(len(self.rows), device=self.values.device)
+        return [] if gradient is None else [RowGradients(table, rows, gradient)]
+
+    @torch.no_grad()
+    def gather(self, own: Tensor) -> Tensor:
+        """Joins [r, ...] to [R, ...]; every process must call it."""
+        whole = own.new_zeros(self.num_rows, *own.shape[1:])
+        whole[self.rows.start : self.rows.stop] = own
+        return self._processes.sum(whole)
+
+
+class RowShards(nn.Module):
+    """A network and its loss, with item tables dealt out by rows.
+
+    Outside `fill_tables` and `empty_tables` the model has empty tensors for these tables. All
+    tables are dealt out for a sampled loss; for the full softmax the embedding alone, whose rows
+    score items too if the head is tied.
+
+    Args:
+        network: network and loss.
+        processes: the processes of the run.
+
+    Attributes:
+        names: names of the tables, `embedding`, `head` and `bias`.
+    """
+
+    def __init__(self, network: LossNetwork, processes: Processes) -> None:
+        super().__init__()
+        self.network = network
+        self._processes = processes
+        model = network.model
+        self._is_tied = model.head.weight is None
+        tables: dict[str, nn.Parameter | None] = {_EMBEDDING: model.embedding.items}
+        if network.kind != "full":
+            tables |= {_HEAD: model.head.weight, _BIAS: model.head.bias}
+        self._parameters_of = {name: p for name, p in tables.items() if p is not None}
+        is_dense = network.kind == "full" and self._is_tied
+        self._shards = {
+            name: RowShard(p.view(p.shape[0], -1), processes, is_dense)
+            for name, p in self._parameters_of.items()
+        }
+        self.names = list(self._shards)
+        for parameter in self._parameters_of.values():
+            parameter.requires_grad_(False)
+        self.empty_tables()
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        """Returns this process's mean loss over its targets, a float32 scalar."""
+        network, model = self.network, self.network.model
+        embedding = self._shards[_EMBEDDING]
+        if network.kind == "full" and self._is_tied:
+            vectors, table = embedding.lookup_before_head(inputs.items)
+        else:
+            vectors, table = embedding.lookup(inputs.items), None
+        hidden = model(
+            inputs.items, inputs.layout, inputs.targets, causal=inputs.causal, vectors=vectors
+        )
+        if table is not None:
+            # The first row of the whole table is padding, the last one the mask item.
+            rows = embedding.rows
+            first, stop = max(rows.start, 1), min(rows.stop, embedding.num_rows - 1)
+            own = slice(first - rows.start, max(stop, first) - rows.start)
+            items = ItemRange(self._processes, first - 1, own, network.focal_gamma)
+            return parallel_cross_entropy(
+                hidden, model.head.scored(table), model.head.bias, inputs.labels - 1, items
+            )
+        if inputs.negatives is None:
+            return network.full_loss(hidden, model.item_vectors(), inputs.labels)
+        candidates = torch.cat([inputs.labels, inputs.negatives])
+        scoring = embedding if self._is_tied else self._shards[_HEAD]
+        return sampled_loss(
+            *(network.kind, network.calibration, model.num_items, inputs, hidden),
+            model.head.scored(scoring.lookup(candidates if self._is_tied else candidates - 1)),
+            self._shards[_BIAS].lookup(candidates - 1).squeeze(1),
+        )
+
+    @property
+    def tables(self) -> list[nn.Parameter]:
+        """The model's parameters that are dealt out."""
+        return list(self._parameters_of.values())
+
+    def stored_tables(self) -> list[StoredTable]:
+        """Returns this process's rows of each table."""
+        return [StoredTable(shard.values.detach()) for shard in self._shards.values()]
+
+    def take_row_gradients(self) -> list[RowGradients]:
+        """Returns the gradients of the last backward, and clears them."""
+        return [g for i, shard in enumerate(self._shards.values()) for g in shard.gradients(i)]
+
+    def describe(self) -> list[str]:
+        """Returns a line per table with its rows."""
+        return [
+            f"{name}: {shard.num_rows} rows, {len(shard.rows)} on the first process"
+            for name, shard in self._shards.items()
+        ]
+
+    def gather(self, name: str, own: Tensor) -> Tensor:
+        """Joins a table's state of every process; all must call it."""
+        return self._shards[name].gather(own)
+
+    def own_rows(self, name: str, whole: Tensor) -> Tensor:
+        """Returns this process's rows of a table or of its state."""
+        rows = self._shards[name].rows
+        return whole[rows.start : rows.stop]
+
+    def fill_tables(self) -> None:
+        """Gathers the whole tables into the model; every process must call it."""
+        for name, parameter in self._parameters_of.items():
+            whole = self._shards[name].gather(self._shards[name].values.detach())
+            parameter.data = whole.view(-1, *parameter.shape[1:])
+
+    @torch.no_grad()
+    def take_tables(self) -> None:
+        """Copies this process's rows of the model's whole tables, after `fill_tables`."""
+        for name, parameter in self._parameters_of.items():
+            own = self.own_rows(name, parameter)
+            self._shards[name].values.copy_(own.view_as(self._shards[name].values))
+
+    def empty_tables(self) -> None:
+        """Frees the whole tables."""
+        for parameter in self._parameters_of.values():
+            parameter.data = parameter.new_empty(0, *parameter.shape[1:])

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full softmax over item vectors that are dealt out among processes.
+
+Each process scores its own items against the hidden vectors of all, so no item vector and no
+gradient of one is sent. Source: Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053), section 3.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bert4rec.nn.focal import focal_loss
+from bert4rec.nn.softmax_loss import MAX_LOGITS
+from recsys.train.processes import Processes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ItemRange:
+    """The items that a process scores.
+
+    Attributes:
+        processes: the processes; each has a range, and together they have every item once.
+        first: number of the range's first item, from 0.
+        rows: rows of the range's items in the process's table, whose other rows are no items.
+        focal_gamma: exponent of the focal loss; 0 is the cross entropy.
+        max_logits: bound on the elements of a block of logits.
+    """
+
+    processes: Processes
+    first: int
+    rows: slice
+    focal_gamma: float = 0.0
+    max_logits: int = MAX_LOGITS
+
+
+def parallel_cross_entropy(
+    hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
+) -> Tensor:
+    """Mean cross entropy over all items; every process must call it.
+
+    Backward is collective too. The gradients of `table` and `bias` are sums over the losses of all
+    processes, that of `bias` at this process's items alone.
+
+    Args:
+        hidden: [M, D] output of the network at this process's targets; M may be 0.
+        table: [r, D] rows of this process.
+        bias: [I] biases of all items.
+        labels: [M] int64 item of each target, from 0.
+        items: the items that this process scores.
+    """
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind):
+        hidden = hidden.to(torch.get_autocast_dtype(kind))
+    loss: Tensor = _ParallelCrossEntropy.apply(hidden, table, bias, labels, items)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ParallelCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
+    ) -> Tensor:
+        processes, vectors = items.processes, table[items.rows]
+        counts = processes.gather_values(hidden.shape[0])
+        every_hidden, every_label = processes.gather(hidden), processes.gather(labels)
+        own_bias = bias[items.first : items.first + vectors.shape[0]]
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        normaliser = every_hidden.new_full((sum(counts),), -math.inf, dtype=exact)
+        for block in _blocks(vectors, sum(counts), items.max_logits):
+            logits = _logits(every_hidden, vectors[block], own_bias[block])
+            normaliser = torch.logaddexp(normaliser, logits.logsumexp(1))
+        normaliser = processes.gather(normaliser.unsqueeze(0)).logsumexp(0)
+        column, is_own = _columns(every_label, items.first, vectors.shape[0])
+        true = torch.zeros_like(normaliser)
+        chosen = (every_hidden[is_own] * vectors[column[is_own]].to(hidden.dtype)).sum(1)
+        true[is_own] = chosen.to(exact) + own_bias[column[is_own]].to(exact)
+        losses = _own(normaliser - processes.sum(true), counts, processes)
+        slopes = torch.ones_like(losses)
+        if items.focal_gamma:
+            losses, slopes = focal_loss(losses, items.focal_gamma)
+        ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser, slopes)
+        ctx.items, ctx.counts = items, counts
+        return losses.sum() / max(hidden.shape[0], 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        hidden, table, bias, labels, normaliser, slopes = ctx.saved_tensors
+        items, counts = ctx.items, ctx.counts
+        processes, vectors = items.processes, table[items.rows]
+        own_bias = bias[items.first : items.first + vectors.shape[0]]
+        scales = processes.gather(slopes * (gradient / max(len(slopes), 1))).unsqueeze(1)
+        to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
+        to_table, to_bias = torch.empty_like(table), torch.zeros_like(bias)
+        to_table[: items.rows.start].zero_()
+        to_table[items.rows.stop :].zero_()
+        to_vectors, to_own_bias = to_table[items.rows], to_bias[items.first :]
+        column, is_own = _columns(labels, items.first, vectors.shape[0])
+        for block in _blocks(vectors, len(labels), items.max_logits):
+            logits = _logits(hidden, vectors[block], own_bias[block])
+            to_logits = torch.exp(logits - normaliser.unsqueeze(1))
+            in_block = is_own & (column >= block.start) & (column < block.stop)
+            to_logits[in_block, column[in_block] - block.start] -= 1
+            to_logits = to_logits.mul_(scales).to(hidden.dtype)
+            to_hidden += to_logits @ vectors[block].to(hidden.dtype)
+            to_vectors[block] = to_logits.t() @ hidden
+            to_own_bias[block] = to_logits.sum(0)
+        own = _own(processes.sum(to_hidden), counts, processes)
+        return own.to(hidden.dtype), to_table, to_bias, None, None
+
+
+def _own(joined: Tensor, counts: list[int], processes: Processes) -> Tensor:
+    """Returns this process's rows of a gathered tensor."""
+    before = sum(counts[: processes.rank])
+    return joined[before : before + counts[processes.rank]]
+
+
+def _blocks(vectors: Tensor, targets: int, max_logits: int) -> list[slice]:
+    size, count = max(max_logits // max(targets, 1), 1), vectors.shape[0]
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _columns(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Returns labels counted from `first`, and which are among `count` items."""
+    column = labels - first
+    return column, (column >= 0) & (column < count)
+
+
+def _logits(hidden: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
+    logits = F.linear(hidden, vectors.to(hidden.dtype))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)) + bias
