@@ -130,17 +130,18 @@ class LossNetwork(nn.Module):
     def forward(self, inputs: LossInputs) -> Tensor:
         """Returns the mean loss over the targets, a float32 scalar."""
         model = self.model
-        table: Tensor | None = model.head.weight
-        vectors, edge_rows = None, 0
-        if inputs.negatives is None and table is None:
+        vectors, table = None, None
+        scores_with_table = model.head.weight is None and model.head.temperature is None
+        if inputs.negatives is None and scores_with_table:
             vectors, table = lookup_before_head(model.embedding.items, inputs.items)
-            edge_rows = 1  # padding and the mask item
         hidden = model(
             inputs.items, inputs.layout, inputs.targets, causal=inputs.causal, vectors=vectors
         )
         if inputs.negatives is None:
-            assert table is not None
-            return self.full_loss(hidden, table, inputs.labels, edge_rows)
+            if table is None:
+                return self.full_loss(hidden, model.item_vectors(), inputs.labels)
+            # The rows at the edges are padding and the mask item.
+            return self.full_loss(hidden, table, inputs.labels, edge_rows=1)
         vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
         return sampled_loss(
             self.kind, self.calibration, model.num_items, inputs, hidden, vectors, bias

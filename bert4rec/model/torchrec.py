@@ -69,15 +69,14 @@ class _Collected(nn.Module):
             vectors=embedded[_TOKENS].values(),
         )
         if candidates is None:
-            assert model.head.weight is not None
-            return network.full_loss(hidden, model.head.weight, inputs.labels)
+            return network.full_loss(hidden, model.item_vectors(), inputs.labels)
         return sampled_loss(
             network.kind,
             network.calibration,
             model.num_items,
             inputs,
             hidden,
-            embedded[_CANDIDATES].values(),
+            model.head.scored(embedded[_CANDIDATES].values()),
             model.head.bias_of(candidates - 1),
         )
 

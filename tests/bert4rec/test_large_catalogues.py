@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from benchmark.run import run_process
 from bert4rec.config import Bert4RecConfig
@@ -95,6 +97,24 @@ def test_row_gradients_are_those_of_autograd(head, loss):
         else:
             assert others[name].grad is None
     assert item_rows.take_row_gradients() == []
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("temperature", [None, 0.1])
+def test_the_full_softmax_is_over_the_scores_that_rank(head, temperature):
+    settings = config(head=head, temperature=temperature)
+    inputs, model = make_inputs(config(loss="sampled")), make_model(settings)
+    inputs = dataclasses.replace(inputs, negatives=None, log_expected=None)
+    loss = LossNetwork(model, "full", 0.0)(inputs)
+    hidden = model(inputs.items, inputs.layout, inputs.targets, causal=True)
+    logits = F.linear(hidden, model.item_vectors(), model.head.bias)
+    expected = F.cross_entropy(logits, inputs.labels - 1)
+    torch.testing.assert_close(loss, expected)
+    expected = torch.autograd.grad(expected, tuple(model.parameters()))
+    for gradient, other in zip(
+        torch.autograd.grad(loss, tuple(model.parameters())), expected, strict=True
+    ):
+        torch.testing.assert_close(gradient, other)
 
 
 def train(settings, steps=1, epoch=0):
