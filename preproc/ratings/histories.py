@@ -68,6 +68,7 @@ class FilterCounts:
 
 def collect(
     items: npt.NDArray[np.int32],
+    timestamps: npt.NDArray[np.int64] | None,
     user_map: RawIds,
     item_map: RawIds,
     counts: FilterCounts,
@@ -77,6 +78,7 @@ def collect(
 
     Args:
         items: [interactions] dense ids, ordered by user, then time.
+        timestamps: [interactions] in the same order; None if the split needs none.
         user_map: raw user ids and the lengths of their histories, in id order.
         item_map: raw item ids and their counts, in id order.
         counts: rows dropped on the way, for the manifest.
@@ -84,7 +86,7 @@ def collect(
     """
     offsets = np.zeros(len(user_map) + 1, np.int64)
     np.cumsum(user_map.counts, out=offsets[1:])
-    sequences = Sequences(items, offsets, len(item_map))
+    sequences = Sequences(items, offsets, len(item_map), timestamps)
     statistics = {
         "users": len(user_map),
         "items": len(item_map),

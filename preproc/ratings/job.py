@@ -3,6 +3,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,7 +27,7 @@ from preproc.ratings.format import (
 )
 from preproc.ratings.ids import KCORES, KCore
 from preproc.spark.settings import SparkSettings
-from recsys.data.sequences import MIN_LENGTH
+from recsys.data.sequences import LEAVE_ONE_OUT, MIN_LENGTH, parse_split
 from recsys.settings import REQUIRED, require_choices, setting
 
 BadRows = Literal["refuse", "quarantine"]
@@ -98,6 +99,11 @@ class RatingsJob:
         f"How the two limits are applied, items before users: {' | '.join(KCORES)} (until nothing "
         "changes, or one pass, after which items may be short again).",
     )
+    split: str = setting(
+        LEAVE_ONE_OUT,
+        f"Items that are held out: {LEAVE_ONE_OUT} (the last ones of each user), or temporal:0.9 "
+        "(all from a moment on, with this fraction of the interactions before it).",
+    )
     bad_rows: BadRows = setting(
         "refuse",
         f"Rows that break the grammar: {' | '.join(BAD_ROWS)} (stop at the first, or leave them "
@@ -122,6 +128,10 @@ class RatingsJob:
         """Refuses settings that cannot be carried out."""
         choices = {"format": self.source.format_names, "columns": COLUMN_ORDERS, "engine": ENGINES}
         require_choices(self, choices, separator=" | ")
+        try:
+            parse_split(self.split)
+        except ValueError as error:
+            raise PreprocError(str(error)) from error
         if not math.isfinite(self.min_rating):
             raise PreprocError(f"`min_rating` must be a number, got {self.min_rating}")
         if self.min_user_count is not None and self.min_user_count < MIN_LENGTH:
@@ -135,6 +145,11 @@ class RatingsJob:
             raise PreprocError(
                 f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
+
+    @property
+    def quantile(self) -> Fraction | None:
+        """Fraction of the interactions before the cut; None without a cut."""
+        return parse_split(self.split)
 
     @property
     def min_counts(self) -> dict[str, int]:
@@ -154,6 +169,10 @@ class RatingsJob:
                 f"`min_rating` {self.min_rating:g}: {self.input} holds no ratings; leave it out"
             )
         is_log = layout.has_timestamps
+        if self.quantile is not None and not is_log:
+            raise PreprocError(
+                f"`split` {self.split}: {self.input} holds no timestamps; leave it out"
+            )
         users = self.source.min_user_count if is_log else MIN_LENGTH
         items = self.source.min_item_count if is_log else 0
         return dataclasses.replace(

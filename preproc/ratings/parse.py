@@ -114,6 +114,11 @@ def _order_keys(times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
 
 
+def times_of_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Returns the floats behind the timestamps of a layout with `real_times`."""
+    return np.where(keys < 0, keys ^ np.iinfo(np.int64).max, keys).view(np.float64)
+
+
 def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
     types = _column_types(layout)
     if not text:

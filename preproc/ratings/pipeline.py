@@ -15,12 +15,13 @@ from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarant
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.histories import Engine, Filtered
+from preproc.ratings.hold_out import hold_out
 from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import Manifest, file_checksum, fingerprint
-from recsys.data.sequences import write_sequences
+from recsys.data.sequences import split_rows, write_sequences
 from recsys.data.titles import write_titles
 from recsys.errors import as_flags
 
@@ -70,6 +71,13 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         run: Engine = importlib.import_module(ENGINES[job.engine]).run
         sink, filtered, engine = run(job, read, workspace.root, reporter)
         num_rows, rejected = sink.num_rows, sink.rejected
+        if job.quantile is not None:
+            filtered = hold_out(filtered, job.quantile, real_times=layout.real_times)
+            counts = filtered.statistics
+            reporter.note(
+                f"cut at {counts['cut']}: {counts['before_cut']:,} interactions before; "
+                f"{counts['cold_users']:,} users and {counts['cold_items']:,} items are cold"
+            )
         del sink  # of the pyarrow engine: all ids
         dataset = workspace.staging_dir("sequences") / "dataset"
         shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
@@ -95,7 +103,7 @@ def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[s
         "min_item_count": job.min_item_count,
         "kcore": job.kcore,
         "order": "timestamp, then file order" if "timestamp" in columns else "file order",
-        "split": "leave_one_out",
+        "split": job.split,
     }
 
 
@@ -129,7 +137,6 @@ def _save_manifest(
     filtered: Filtered,
 ) -> None:
     files = Manifest.describe_files(dataset)
-    users = len(filtered.users)
     Manifest(
         kind="sequences",
         engine=engine,
@@ -144,11 +151,7 @@ def _save_manifest(
             },
             *([] if titles is None else [titles.source()]),
         ],
-        rows={
-            "train": filtered.statistics["interactions"] - 2 * users,
-            "validation": users,
-            "test": users,
-        },
+        rows=split_rows(filtered.statistics),
         positives={},
         rejected=dict(sorted(collections.Counter(row.reason for row in rejected).items())),
         cardinalities=[len(filtered.items) + 1],

@@ -60,7 +60,8 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
         columns[column].astype(np.int32) - (FIRST_ID - FIRST_IDS[column]) for column in (USER, ITEM)
     )
     order = np.argsort(time_keys(users, columns.get(TIMESTAMP)), kind="stable")
-    filtered = collect(items[order], maps[USER], maps[ITEM], counts, reporter)
+    times = None if job.quantile is None else columns[TIMESTAMP][order]
+    filtered = collect(items[order], times, maps[USER], maps[ITEM], counts, reporter)
     engine = {"name": "nvtabular", "version": process.version, "device": process.device}
     return raw, filtered, engine
 

@@ -54,15 +54,18 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     user_ids, user_map = dense_ids(USER, users, raw_users)
     del users
     keys = time_keys(user_ids, timestamps)
-    del user_ids, timestamps
+    if job.quantile is None:
+        timestamps = None
+    del user_ids
     order = np.argsort(keys, kind="stable")
     del keys
     item_ids, item_map = dense_ids(ITEM, items, raw_items)
     del items
     ordered_items = item_ids[order]
+    ordered_times = None if timestamps is None else timestamps[order]
     del order, item_ids
     counts = FilterCounts(ratings.below_min_rating, before - len(ordered_items), passes)
-    filtered = collect(ordered_items, user_map, item_map, counts, reporter)
+    filtered = collect(ordered_items, ordered_times, user_map, item_map, counts, reporter)
     return ratings, filtered, {"name": "pyarrow", "version": pa.__version__}
 
 

@@ -59,7 +59,8 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
         users, items = rows.number(USER), rows.number(ITEM)
         counts = FilterCounts(raw.num_rows - rated, rated - rows.num_rows, passes)
         rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
-        filtered = collect(_load_items(rows, users), users, items, counts, reporter)
+        loaded, times = _load(rows, users, with_times=job.quantile is not None)
+        filtered = collect(loaded, times, users, items, counts, reporter)
     return raw, filtered, {"name": "spark", "version": runner.version}
 
 
@@ -138,21 +139,27 @@ def _ordered(rows: _Rows, times: list[str]) -> Any:
     return table.repartitionByRange(order[0]).sortWithinPartitions(*order)
 
 
-def _load_items(rows: _Rows, users: RawIds) -> npt.NDArray[np.int32]:
-    """Reads the item ids [rows]; the rows must be ordered by user."""
+def _load(
+    rows: _Rows, users: RawIds, *, with_times: bool
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64] | None]:
+    """Reads item ids [rows] and times of rows ordered by user."""
+    columns = [f"{USER}_id", f"{ITEM}_id", *([TIMESTAMP] if with_times else [])]
     items = np.empty(rows.num_rows, np.int32)
+    times = np.empty(rows.num_rows, np.int64) if with_times else None
     counts = np.zeros(len(users), np.int64)
     row, last = 0, 0
     for path in sorted(rows.folder.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[f"{USER}_id", f"{ITEM}_id"]):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
                 ids = batch[f"{USER}_id"].to_numpy()
                 if ids[0] < last or (np.diff(ids) < 0).any():
                     raise AssertionError(f"{path}: users are not in the order of their ids")
                 last = int(ids[-1])
                 counts += np.bincount(ids, minlength=len(counts))
                 items[row : row + len(ids)] = batch[f"{ITEM}_id"].to_numpy()
+                if times is not None:
+                    times[row : row + len(ids)] = batch[TIMESTAMP].to_numpy()
                 row += len(ids)
     if not np.array_equal(counts, users.counts):
         raise AssertionError(f"{rows.folder}: users have other rows than were counted")
-    return items
+    return items, times

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks sequences against their maps, manifest and rules of ids."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +14,19 @@ from recsys.data.errors import DatasetError
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences import (
     ITEM_MAP_FILE,
+    LEAVE_ONE_OUT,
     USER_MAP_FILE,
     RawIds,
     Sequences,
+    counts_before,
     order_raw_ids,
+    parse_split,
     read_item_map,
     read_sequences,
     read_user_map,
     split_fingerprint,
+    split_rows,
+    temporal_statistics,
 )
 from recsys.data.titles import read_titles
 from recsys.data.verify.report import Findings
@@ -47,15 +54,55 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
     _check_map(root / ITEM_MAP_FILE, items, counts, findings)
     if not np.array_equal(order_raw_ids(users.raw), np.arange(len(users))):
         findings.problems.append(f"{root / USER_MAP_FILE}: not in the order of raw ids; {_AGAIN}")
+    try:
+        split = _split_of(manifest, sequences, users, items)
+    except ValueError as error:
+        findings.problems.append(f"{root / MANIFEST_FILE}: {error}; {_AGAIN}")
+        return
     by_raw = order_raw_ids(items.raw)
-    by_count = by_raw[np.argsort(-items.counts[by_raw], kind="stable")]
+    by_count = by_raw[np.argsort(-split.counts[by_raw], kind="stable")]
     if not np.array_equal(by_count, np.arange(len(items))):
         findings.problems.append(
             f"{root / ITEM_MAP_FILE}: not in the order of count descending, then raw id; {_AGAIN}"
         )
     _check_titles(root, len(items), findings)
     if manifest is not None:
-        _check_manifest(root / MANIFEST_FILE, manifest, sequences, users, items, findings)
+        _check_manifest(root / MANIFEST_FILE, manifest, sequences, split, findings)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Split:
+    """The split of a dataset, as its files have it.
+
+    Attributes:
+        name: text for the report.
+        counts: [I] interactions that the items are ordered by.
+        statistics: what the manifest must say of it.
+    """
+
+    name: str
+    counts: npt.NDArray[np.int64]
+    statistics: dict[str, Any]
+
+
+def _split_of(
+    manifest: Manifest | None, sequences: Sequences, users: RawIds, items: RawIds
+) -> _Split:
+    """Computes the split that the manifest names; by default leave one out.
+
+    Raises:
+        ValueError: the manifest names no split, or one that needs times.
+    """
+    rule = LEAVE_ONE_OUT if manifest is None else manifest.semantics.get("split", LEAVE_ONE_OUT)
+    quantile = parse_split(str(rule))
+    if quantile is None:
+        fingerprint = split_fingerprint(sequences, users, items)
+        return _Split("leave one out", items.counts, {"split_fingerprint": fingerprint})
+    if sequences.timestamps is None:
+        raise ValueError(f"names the split {rule}, yet the sequences have no timestamps")
+    statistics = temporal_statistics(sequences, quantile, users, items)
+    counts = counts_before(sequences, statistics["cut"])
+    return _Split(f"{rule}, cut at {statistics['cut']}", counts, statistics)
 
 
 def _report(sequences: Sequences, findings: Findings) -> None:
@@ -102,17 +149,14 @@ def _check_manifest(
     path: Path,
     manifest: Manifest,
     sequences: Sequences,
-    users: RawIds,
-    items: RawIds,
+    split: _Split,
     findings: Findings,
 ) -> None:
-    num_users = sequences.num_users
-    interactions = len(sequences.items)
     expected = {
-        "users": num_users,
+        "users": sequences.num_users,
         "items": sequences.num_items,
-        "interactions": interactions,
-        "split_fingerprint": split_fingerprint(sequences, users, items),
+        "interactions": len(sequences.items),
+        **split.statistics,
     }
     for name, value in expected.items():
         stated = manifest.statistics.get(name)
@@ -120,7 +164,7 @@ def _check_manifest(
             findings.problems.append(
                 f"{path}: statistics say {name} {stated}, the files {value}; {_AGAIN}"
             )
-    rows = {"train": interactions - 2 * num_users, "validation": num_users, "test": num_users}
+    rows = split_rows(expected)
     if manifest.rows != rows:
         findings.problems.append(f"{path}: rows are {manifest.rows}, should be {rows}; {_AGAIN}")
     if manifest.cardinalities != [sequences.num_items + 1]:
@@ -128,4 +172,4 @@ def _check_manifest(
             f"{path}: cardinalities are {manifest.cardinalities}, should be "
             f"[{sequences.num_items + 1}]; {_AGAIN}"
         )
-    findings.fact("split", f"leave one out, fingerprint {expected['split_fingerprint']}")
+    findings.fact("split", f"{split.name}, fingerprint {expected['split_fingerprint']}")

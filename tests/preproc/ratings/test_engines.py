@@ -65,12 +65,14 @@ def test_movielens(engine, tmp_path, kcore, request):
 
 
 def test_amazon_packed_and_without_filters(engine, tmp_path):
-    """Ids that are not numbers, CRLF, gzip."""
+    """Ids that are not numbers, CRLF, gzip, a temporal split."""
     rows = interactions(300, seed=2)
     lines = [f"A{u}X,B00000{int(i):04d},{r},{1400000000 + t}" for u, i, r, t in rows]
     source = tmp_path / "ratings.csv"
     source.write_bytes(gzip.compress("\r\n".join(lines).encode()))
-    assert_agrees(engine, source, tmp_path, family=AMAZON, min_user_count=3, min_item_count=0)
+    settings = {"min_user_count": 3, "min_item_count": 0, "split": "temporal:0.6"}
+    made = assert_agrees(engine, source, tmp_path, family=AMAZON, **settings)
+    assert made.statistics["cut"] > 1_400_000_000
 
 
 def test_quotes_unicode_and_decimals(engine, tmp_path):

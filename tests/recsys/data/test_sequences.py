@@ -13,7 +13,6 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data import sequences as module
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import TITLES_FILE, Manifest, fingerprint
 from recsys.data.sequences import (
@@ -24,6 +23,7 @@ from recsys.data.sequences import (
     USER_MAP_SCHEMA,
     RawIds,
     Sequences,
+    histories,
     order_raw_ids,
     part_name,
     read_item_map,
@@ -32,6 +32,7 @@ from recsys.data.sequences import (
     split_fingerprint,
     write_sequences,
 )
+from recsys.data.sequences import files as module
 from recsys.data.titles import TITLE_SCHEMA, read_titles, write_titles
 from recsys.data.verify import run as verify
 
@@ -306,4 +307,4 @@ def test_the_columns_of_the_page_are_those_of_the_code():
     assert found == [(n, c, t.replace(" not null", "")) for n, c, t in expected]
     section = PAGE[PAGE.index("## Sequences") :]
     assert f"{module.PART_USERS:,} users into a part and {module.ROW_GROUP_USERS:,}" in section
-    assert f"at least {module.MIN_LENGTH} item ids" in section
+    assert f"at least {histories.MIN_LENGTH} item ids" in section

@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Item sequences of users, with writer and reader.
+"""Writer and reader of item sequences.
 
 docs/dataset_format.md describes the files.
 """
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from recsys.data.errors import DatasetError
+from recsys.data.sequences.histories import RawIds, Sequences, Times
 
-_BLOCK_USERS = 1 << 18
 FOLDER = "sequences"
 ITEM_MAP_FILE = "item_map.parquet"
 USER_MAP_FILE = "user_map.parquet"
 
-MIN_LENGTH = 3
-"""Length of the shortest sequence: an item each to train, validate and test on."""
 ROW_GROUP_USERS = 65_536
 PART_USERS = 4 * ROW_GROUP_USERS
 MAP_GROUP_ROWS = 1_048_576
@@ -46,90 +43,11 @@ USER_MAP_SCHEMA = pa.schema(
     [pa.field("user_id", pa.int64(), nullable=False), *list(ITEM_MAP_SCHEMA)[1:]]
 )
 
+TIMES = "timestamps"
+"""Column of the times, which the datasets of a temporal split have besides."""
+
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 _AGAIN = "prepare the dataset again"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sequences:
-    """The histories of all users, in time order.
-
-    User u has `items[offsets[u] : offsets[u + 1]]`; the last item is for the test, the last but
-    one for validation, the rest for training.
-
-    Attributes:
-        items: int32 item numbers, from 1 to `num_items`, of all users one after the other.
-        offsets: [U + 1] int64 index of each user's first item, then the number of all items.
-        num_items: items of the catalogue; 0 is padding.
-    """
-
-    items: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
-    num_items: int
-
-    @property
-    def num_users(self) -> int:
-        """Users, numbered from 0."""
-        return len(self.offsets) - 1
-
-    def __getitem__(self, user: int) -> npt.NDArray[np.int32]:
-        """Returns the whole history of a user, as a view."""
-        if not 0 <= user < self.num_users:
-            raise IndexError(f"user {user} of {self.num_users}")
-        return self.items[self.offsets[user] : self.offsets[user + 1]]
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """[U] items of each user."""
-        return np.diff(self.offsets)
-
-    @property
-    def test_items(self) -> npt.NDArray[np.int32]:
-        """[U] the last item of each user."""
-        return self.items[self.offsets[1:] - 1]
-
-    @property
-    def validation_items(self) -> npt.NDArray[np.int32]:
-        """[U] the last item but one of each user."""
-        return self.items[self.offsets[1:] - 2]
-
-    def check(self, where: Path | str) -> None:
-        """Refuses sequences that break the rules of the format.
-
-        Raises:
-            DatasetError: a sequence is too short, or an id is outside the catalogue.
-        """
-        short = np.flatnonzero(self.lengths < MIN_LENGTH)
-        if len(short):
-            raise DatasetError(
-                f"{where}: user {short[0]} has {self.lengths[short[0]]} items, the shortest "
-                f"sequence that splits has {MIN_LENGTH}; {_AGAIN}"
-            )
-        if not len(self.items):
-            return
-        if self.items.min() < 1 or self.items.max() > self.num_items:
-            first_bad = int(np.argmax((self.items < 1) | (self.items > self.num_items)))
-            user = int(np.searchsorted(self.offsets, first_bad, side="right")) - 1
-            raise DatasetError(
-                f"{where}: user {user} has the item {self.items[first_bad]}, ids lie in "
-                f"[1, {self.num_items}]; {_AGAIN}"
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RawIds:
-    """Raw ids and counts, in the order of users or items.
-
-    Attributes:
-        raw: raw ids as strings.
-        counts: interactions of each.
-    """
-
-    raw: pa.Array
-    counts: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.counts)
 
 
 def part_name(index: int) -> str:
@@ -149,29 +67,39 @@ def write_sequences(root: Path, sequences: Sequences, users: RawIds, items: RawI
     if len(users) != sequences.num_users or len(items) != sequences.num_items:
         raise ValueError("sequences and maps have different numbers of users or items")
     (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    schema = _schema_of(sequences.timestamps)
     for index, first in enumerate(range(0, max(sequences.num_users, 1), PART_USERS)):
         last = min(first + PART_USERS, sequences.num_users)
         groups = (
             _sequence_table(sequences, start, min(start + ROW_GROUP_USERS, last))
             for start in range(first, last, ROW_GROUP_USERS)
         )
-        write_parquet(root / FOLDER / part_name(index), SEQUENCE_SCHEMA, groups)
+        write_parquet(root / FOLDER / part_name(index), schema, groups)
     _write_map(root / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, items, first_id=1)
     _write_map(root / USER_MAP_FILE, USER_MAP_SCHEMA, users, first_id=0)
 
 
+def _schema_of(times: Times | None) -> pa.Schema:
+    if times is None:
+        return SEQUENCE_SCHEMA
+    kind = pa.int64() if times.dtype == np.int64 else pa.float64()
+    column = pa.list_(pa.field("timestamp", kind, nullable=False))
+    return SEQUENCE_SCHEMA.append(pa.field(TIMES, column, nullable=False))
+
+
 def _sequence_table(sequences: Sequences, start: int, stop: int) -> pa.Table:
+    schema = _schema_of(sequences.timestamps)
     offsets = sequences.offsets[start : stop + 1]
-    items = sequences.items[offsets[0] : offsets[-1]]
-    if len(items) > np.iinfo(np.int32).max:
+    rows = slice(offsets[0], offsets[-1])
+    if rows.stop - rows.start > np.iinfo(np.int32).max:
         raise DatasetError(f"users {start} to {stop} have more than 2**31 items in one row group")
-    lists = pa.ListArray.from_arrays(
-        pa.array((offsets - offsets[0]).astype(np.int32)),
-        pa.array(items),
-        type=SEQUENCE_SCHEMA.field("items").type,
-    )
-    ids = pa.array(np.arange(start, stop, dtype=np.int64))
-    return pa.Table.from_arrays([ids, lists], schema=SEQUENCE_SCHEMA)
+    ends = pa.array((offsets - offsets[0]).astype(np.int32))
+    columns = [pa.array(np.arange(start, stop, dtype=np.int64))]
+    values: dict[str, Any] = {"items": sequences.items, TIMES: sequences.timestamps}
+    for field in list(schema)[1:]:
+        array = pa.array(values[field.name][rows])
+        columns.append(pa.ListArray.from_arrays(ends, array, type=field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _write_map(path: Path, schema: pa.Schema, ids: RawIds, *, first_id: int) -> None:
@@ -214,25 +142,61 @@ def read_sequences(root: Path) -> Sequences:
             f"{root / FOLDER}: must hold {part_name(0)}, {part_name(1)}, ... without a gap, found "
             f"{', '.join(p.name for p in paths) or 'none'}; {_AGAIN}"
         )
-    items, ends, first_user = [], [np.zeros(1, np.int64)], 0
+    schema = _schema_on_disk(paths[0])
+    items, times, ends, first_user = [], [], [np.zeros(1, np.int64)], 0
     for path in paths:
-        table = read_table(path, SEQUENCE_SCHEMA)
+        table = read_table(path, schema)
         ids = table.column("user_id").to_numpy()
         if not np.array_equal(ids, np.arange(first_user, first_user + len(ids))):
             raise DatasetError(
                 f"{path}: user_id must be {first_user}, {first_user + 1}, ... row by row; {_AGAIN}"
             )
         first_user += len(ids)
+        items += _values(path, table.column("items"))
         for chunk in table.column("items").chunks:
-            if chunk.values.null_count:
-                raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}")
-            items.append(chunk.flatten().to_numpy())
             starts = chunk.offsets.to_numpy().astype(np.int64)
             ends.append(starts[1:] - starts[0] + ends[-1][-1])
-    flat = items[0] if len(items) == 1 else np.concatenate([*items, np.empty(0, np.int32)])
-    sequences = Sequences(flat, np.concatenate(ends), num_items)
+        if TIMES in schema.names:
+            times += _values(path, table.column(TIMES))
+            lengths = (pc.list_value_length(table.column(name)) for name in ("items", TIMES))
+            if not pc.all(pc.equal(*lengths), min_count=0).as_py():
+                raise DatasetError(
+                    f"{path}: a user has another number of timestamps than items; {_AGAIN}"
+                )
+    sequences = Sequences(
+        _joined(items, np.empty(0, np.int32)),
+        np.concatenate(ends),
+        num_items,
+        _joined(times, np.empty(0, np.int64)) if TIMES in schema.names else None,
+    )
     sequences.check(root / FOLDER)
     return sequences
+
+
+def _schema_on_disk(path: Path) -> pa.Schema:
+    """Returns the schema that all parts must have, by the first one."""
+    try:
+        schema = pq.read_schema(path)
+    except _DAMAGE as error:
+        raise DatasetError(f"{path}: is missing or damaged ({error}); {_AGAIN}") from error
+    if TIMES not in schema.names:
+        return SEQUENCE_SCHEMA
+    kind = schema.field(TIMES).type
+    is_real = pa.types.is_list(kind) and kind.value_type == pa.float64()
+    return _schema_of(np.empty(0, np.float64 if is_real else np.int64))
+
+
+def _values(path: Path, column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
+    """Returns the elements of the lists of each chunk."""
+    for chunk in column.chunks:
+        if chunk.values.null_count:
+            raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}")
+    return [chunk.flatten().to_numpy() for chunk in column.chunks]
+
+
+def _joined(arrays: list[npt.NDArray[Any]], nothing: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Joins arrays, without a copy if there is one alone."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, nothing])
 
 
 def read_item_map(root: Path) -> RawIds:
@@ -304,40 +268,3 @@ def _columns(schema: pa.Schema) -> list[tuple[str, str]]:
 
 def _show(schema: pa.Schema) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in _columns(schema))
-
-
-def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
-    """Sorts raw ids by length, then by bytes, and returns the order.
-
-    For integers without leading zeros this is the order of their values.
-    """
-    table = pa.table({"length": pc.binary_length(raw), "raw": raw})
-    order: npt.NDArray[np.uint64] = pc.sort_indices(
-        table, sort_keys=[("length", "ascending"), ("raw", "ascending")]
-    ).to_numpy()
-    return order.astype(np.int64)
-
-
-def split_fingerprint(sequences: Sequences, users: RawIds, items: RawIds) -> str:
-    """Returns a checksum of the leave-one-out split, in raw ids.
-
-    It depends on the raw log alone: XXH3-128 over a line `user TAB training items TAB validation
-    item TAB test item LF` of each user, in the order of `order_raw_ids`.
-    """
-    digest = xxhash.xxh3_128()
-    order = order_raw_ids(users.raw)
-    train = sequences.lengths - 2
-    validation, test = sequences.validation_items - 1, sequences.test_items - 1
-    for start in range(0, len(order), _BLOCK_USERS):
-        chosen = order[start : start + _BLOCK_USERS]
-        columns = [
-            users.raw.take(pa.array(chosen)),
-            pc.cast(pa.array(train[chosen]), pa.string()),
-            items.raw.take(pa.array(validation[chosen])),
-            pc.binary_join_element_wise(items.raw.take(pa.array(test[chosen])), "", "\n"),
-        ]
-        lines = pc.binary_join_element_wise(*columns, "\t")
-        digest.update(
-            pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")[0].as_buffer()
-        )
-    return digest.hexdigest()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories of users, raw ids, and the targets of a split."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recsys.data.errors import DatasetError
+
+MIN_LENGTH = 3
+"""Length of the shortest sequence: an item each to train, validate and test on."""
+
+_AGAIN = "prepare the dataset again"
+
+Times = npt.NDArray[np.integer[Any] | np.floating[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Targets:
+    """Items to predict, each from the history before it.
+
+    Attributes:
+        users: [T] int64 user of each target.
+        known: [T] int64 items of that user's history before the target.
+    """
+
+    users: npt.NDArray[np.int64]
+    known: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TemporalSplit:
+    """A split of histories at a moment.
+
+    Attributes:
+        cut: first time that is held out for the test.
+        train_lengths: [U] items at the start of each history to train on.
+        validation: targets before the cut.
+        test: targets from the cut on.
+        before: [U] items of each history before the cut; a user without any is cold.
+        is_cold: [I] bool, items that nobody met before the cut.
+    """
+
+    cut: float
+    train_lengths: npt.NDArray[np.int64]
+    validation: Targets
+    test: Targets
+    before: npt.NDArray[np.int64]
+    is_cold: npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sequences:
+    """The histories of all users, in time order.
+
+    User u has `items[offsets[u] : offsets[u + 1]]`. Without a temporal split, the last item is for
+    the test, the last but one for validation, the rest for training.
+
+    Attributes:
+        items: int32 item numbers, from 1 to `num_items`, of all users one after the other.
+        offsets: [U + 1] int64 index of each user's first item, then the number of all items.
+        num_items: items of the catalogue; 0 is padding.
+        timestamps: time of each of `items`, where the dataset keeps it.
+        temporal: split at a moment; None leaves the last items out.
+    """
+
+    items: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    num_items: int
+    timestamps: Times | None = None
+    temporal: TemporalSplit | None = None
+
+    @property
+    def num_users(self) -> int:
+        """Users, numbered from 0."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, user: int) -> npt.NDArray[np.int32]:
+        """Returns the whole history of a user, as a view."""
+        if not 0 <= user < self.num_users:
+            raise IndexError(f"user {user} of {self.num_users}")
+        return self.items[self.offsets[user] : self.offsets[user + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """[U] items of each user."""
+        return np.diff(self.offsets)
+
+    @property
+    def test_items(self) -> npt.NDArray[np.int32]:
+        """[U] the last item of each user."""
+        return self.items[self.offsets[1:] - 1]
+
+    @property
+    def validation_items(self) -> npt.NDArray[np.int32]:
+        """[U] the last item but one of each user."""
+        return self.items[self.offsets[1:] - 2]
+
+    def check(self, where: Path | str) -> None:
+        """Refuses sequences that break the rules of the format.
+
+        Raises:
+            DatasetError: a sequence is too short, or an id is outside the catalogue.
+        """
+        short = np.flatnonzero(self.lengths < MIN_LENGTH)
+        if len(short):
+            raise DatasetError(
+                f"{where}: user {short[0]} has {self.lengths[short[0]]} items, the shortest "
+                f"sequence that splits has {MIN_LENGTH}; {_AGAIN}"
+            )
+        if not len(self.items):
+            return
+        if self.items.min() < 1 or self.items.max() > self.num_items:
+            first_bad = int(np.argmax((self.items < 1) | (self.items > self.num_items)))
+            user = int(np.searchsorted(self.offsets, first_bad, side="right")) - 1
+            raise DatasetError(
+                f"{where}: user {user} has the item {self.items[first_bad]}, ids lie in "
+                f"[1, {self.num_items}]; {_AGAIN}"
+            )
+        if self.timestamps is not None:
+            self._check_times(self.timestamps, where)
+
+    def _check_times(self, times: Times, where: Path | str) -> None:
+        is_later = np.ones(len(times), np.bool_)
+        is_later[1:] = times[1:] >= times[:-1]
+        is_later[self.offsets[:-1]] = times[self.offsets[:-1]] == times[self.offsets[:-1]]  # no NaN
+        if not is_later.all():
+            user = int(np.searchsorted(self.offsets, np.argmin(is_later), side="right")) - 1
+            raise DatasetError(f"{where}: the timestamps of user {user} go backwards; {_AGAIN}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawIds:
+    """Raw ids and counts, in the order of users or items.
+
+    Attributes:
+        raw: raw ids as strings.
+        counts: interactions of each.
+    """
+
+    raw: pa.Array
+    counts: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
+    """Sorts raw ids by length, then by bytes, and returns the order.
+
+    For integers without leading zeros this is the order of their values.
+    """
+    table = pa.table({"length": pc.binary_length(raw), "raw": raw})
+    order: npt.NDArray[np.uint64] = pc.sort_indices(
+        table, sort_keys=[("length", "ascending"), ("raw", "ascending")]
+    ).to_numpy()
+    return order.astype(np.int64)
