@@ -33,7 +33,7 @@ from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
-from bert4rec.train.resolve import take_filters_from_dataset, take_model_from_checkpoint
+from bert4rec.train.resolve import complete
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule, num_targets
 from recsys.data.sequences import Sequences
@@ -95,7 +95,7 @@ class Bert4RecRecipe:
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         keep_few_primitives()
-        config = take_filters_from_dataset(take_model_from_checkpoint(config))
+        config = complete(config)
         if config.evaluation.ranks_file:
             check_ranks_file(Path(config.evaluation.ranks_file))
         sequences = open_sequences(config.data, config.run.seed)
@@ -150,7 +150,7 @@ class Bert4RecRecipe:
         return Bert4RecTraining(self, source, step)
 
     def rank(self, split: Split, top_k: int = 0) -> SplitRanks:
-        """Ranks every user's target in a split; see `rank_split`."""
+        """Ranks the targets of a split; see `rank_split`."""
         data = self.config.data
         return rank_split(
             self.model,

@@ -5,7 +5,13 @@ Defaults are those of TorchRec's example where it has the setting. A YAML file (
 name of one in `configs/`) replaces defaults, a flag replaces both.
 """
 
-from bert4rec.config.data import DataConfig, DatasetName, WindowKind
+from bert4rec.config.data import (
+    DataConfig,
+    DatasetName,
+    TemporalTargets,
+    TemporalValidation,
+    WindowKind,
+)
 from bert4rec.config.evaluation import EvaluationConfig, Ranking
 from bert4rec.config.model import Activation, ModelConfig, Norm, PositionsFrom, Residual
 from bert4rec.config.objective import MaskLastOf, Objective, ObjectiveConfig
@@ -32,5 +38,7 @@ __all__ = [
     "Ranking",
     "Residual",
     "RunConfig",
+    "TemporalTargets",
+    "TemporalValidation",
     "WindowKind",
 ]

@@ -4,10 +4,13 @@
 import dataclasses
 from typing import Literal
 
+from recsys.data.sequences import LEAVE_ONE_OUT, parse_split
 from recsys.errors import UserError
 from recsys.settings import require_below, require_not_negative, require_positive, setting
 
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
+TemporalTargets = Literal["first", "last", "all"]
+TemporalValidation = Literal["time", "users"]
 DatasetName = Literal["ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"]
 
 _MOST_WORKERS = 1025
@@ -27,6 +30,17 @@ class DataConfig:
     min_user_count: int = setting(5, "Interactions a user must have")
     min_item_count: int = setting(0, "Interactions an item must have")
     min_rating: float = setting(0.0, "Ratings below are left out")
+    split: str = setting(
+        LEAVE_ONE_OUT,
+        "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",
+    )
+    temporal_targets: TemporalTargets = setting(
+        "first", "Targets of a user in a temporal split, among the items from the cut on"
+    )
+    temporal_validation: TemporalValidation = setting(
+        "time",
+        "Validation of a temporal split: items after an earlier cut, or users not trained on",
+    )
     random_user_count: int = setting(10, "Users of --dataset_name random")
     random_item_count: int = setting(30, "Items of --dataset_name random")
     random_size: int = setting(300, "Interactions of --dataset_name random")
@@ -56,6 +70,15 @@ class DataConfig:
         require_below(self, "num_workers", _MOST_WORKERS)
         for name in ("random_user_count", "random_item_count"):
             require_below(self, name, 2**31 - 1)  # the mask item has a number too
+        try:
+            quantile = parse_split(self.split)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        if quantile is not None and self.dataset_name == "random":
+            raise UserError(
+                f"`split` {self.split}: `dataset_name` random has no times, so it cannot be split "
+                "by them"
+            )
         if self.min_user_count < 3:
             raise UserError(
                 f"`min_user_count` must be at least 3, got {self.min_user_count}: one interaction "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig, Objective, WindowKind
 from bert4rec.data.masking import MaskingRule, draw_counts
-from bert4rec.data.split import Split, known_lengths
+from bert4rec.data.split import Split, targets_of, training_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
@@ -92,7 +92,7 @@ class TrainBatches:
         self._device = device
         self._rank = rank
         self._world_size = world_size
-        self._known = known_lengths(sequences, "train")
+        self._known = training_lengths(sequences)
         count = len(self._windows(np.random.default_rng(0)))
         if not count:
             raise UserError("no user has an item to train on: three interactions each are needed")
@@ -255,8 +255,16 @@ def pack(
 
 
 def known_windows(
-    sequences: Sequences, split: Split, users: npt.NDArray[np.int64], max_len: int
+    sequences: Sequences, split: Split, rows: npt.NDArray[np.int64], max_len: int
 ) -> Windows:
-    """Returns the last `max_len` items before each user's target, as windows."""
-    known = known_lengths(sequences, split)[users]
+    """Returns the last `max_len` items before targets, as windows.
+
+    Args:
+        sequences: histories of all users.
+        split: split of the targets.
+        rows: [B] numbers of targets of the split, from 0.
+        max_len: most items of a window.
+    """
+    targets = targets_of(sequences, split)
+    users, known = targets.users[rows], targets.known[rows]
     return Windows(users, np.zeros_like(known), known).ends(max_len)

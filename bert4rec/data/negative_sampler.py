@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.data.split import known_lengths
+from bert4rec.data.split import training_lengths
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 
@@ -81,7 +81,7 @@ def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
 
 def training_counts(sequences: Sequences) -> npt.NDArray[np.int64]:
     """Returns [I] occurrences of each item in the training split."""
-    known = known_lengths(sequences, "train")
+    known = training_lengths(sequences)
     position = np.arange(len(sequences.items)) - np.repeat(
         sequences.offsets[:-1], sequences.lengths
     )
@@ -97,7 +97,8 @@ def draw_negatives(
     Args:
         sequences: histories of all users; none of a user's own items, targets included, is drawn.
         count: S.
-        by_popularity: draw in proportion to the number of interactions, otherwise uniformly.
+        by_popularity: draw in proportion to the number of interactions (in a temporal split,
+            those that are trained on), otherwise uniformly.
         seed: seeds the draws.
 
     Returns:
@@ -112,8 +113,11 @@ def draw_negatives(
             f"a user has met all but {left} of {sequences.num_items} items, yet "
             f"`num_eval_negatives` asks for {count} others"
         )
-    counts = np.bincount(sequences.items, minlength=sequences.num_items + 1)[1:].astype(np.float64)
-    weights = counts if by_popularity else np.ones(sequences.num_items)
+    if sequences.temporal is None:
+        counts = np.bincount(sequences.items, minlength=sequences.num_items + 1)[1:]
+    else:
+        counts = training_counts(sequences)
+    weights = counts.astype(np.float64) if by_popularity else np.ones(sequences.num_items)
     if by_popularity and np.count_nonzero(weights) < sequences.num_items:
         weights = weights + np.where(weights == 0, 1e-12, 0)  # drawn when nothing else is left
     cumulative = weights.cumsum() / weights.sum()

@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec.config import DataConfig
+from bert4rec.data.temporal import split_by_time
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences import (
     MIN_LENGTH,
     Sequences,
+    parse_split,
     read_item_map,
     read_sequences,
     read_user_map,
@@ -66,6 +68,15 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
     else:
         require_prepared(config, root)
         sequences = read_sequences(root)
+        quantile = parse_split(config.split)
+        if quantile is not None:
+            sequences = split_by_time(
+                sequences,
+                quantile,
+                config.temporal_targets,
+                config.temporal_validation,
+                read_user_map(root).raw.to_pylist(),
+            )
     if sequences.num_items < 2:
         raise UserError(
             f"{root or '`random_item_count` 1'}: a catalogue of one item leaves nothing to rank, "

@@ -82,6 +82,7 @@ def open_dataset(
     Raises:
         DatasetError: the dataset is missing or damaged.
         CheckpointError: the model was trained on another one.
+        UserError: it has a temporal split.
     """
     sequences = read_sequences(root)
     if stored is None:
@@ -94,6 +95,11 @@ def open_dataset(
         "`dataset`",
         ignore_fingerprint=ignore_fingerprint,
     )
+    if sequences.timestamps is not None:
+        raise UserError(
+            f"{root}: is split by time, and a deployed model is compared on leave one out alone; "
+            "test the checkpoint with `mode` test"
+        )
     return sequences
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import Split, known_lengths, true_items
+from bert4rec.data.split import Split, known_lengths, targets_of, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among
 from bert4rec.rules import mask_item, max_history_length
@@ -28,10 +28,10 @@ class SplitRanks:
     """Ranks of the true items, from 0, by kind of ranking.
 
     Attributes:
-        ranks: [U] int64 each for `full` (all items but those the user has seen),
+        ranks: [T] int64 each for `full` (all items but those the user has seen),
             `full_with_seen`, and each set of negatives.
-        users_per_s: users ranked per second.
-        recommended: [I] number of users in whose best items each item is.
+        users_per_s: targets ranked per second.
+        recommended: [I] number of targets in whose best items each item is.
     """
 
     ranks: dict[str, Ranks]
@@ -53,7 +53,7 @@ def rank_split(
     processes: Processes = ALONE,
     top_k: int = 0,
 ) -> SplitRanks:
-    """Ranks every user's target in a split.
+    """Ranks the targets of a split.
 
     Args:
         model: the network; left in evaluation mode.
@@ -73,34 +73,35 @@ def rank_split(
     model.eval()
     start_s = time.perf_counter()
     truth = true_items(sequences, split)
-    # Sorted by length, the users of a batch need little padding in the attention.
+    # Sorted by length, the targets of a batch need little padding in the attention.
     order = np.argsort(np.minimum(known_lengths(sequences, split), model.max_len), kind="stable")
+    owners = targets_of(sequences, split).users
     names = ["full", "full_with_seen", *negatives]
-    ranks = {name: np.zeros(sequences.num_users, np.int64) for name in names}
+    ranks = {name: np.zeros(len(truth), np.int64) for name in names}
     recommended = np.zeros(sequences.num_items + 1, np.int64)
     stride = batch_size * processes.world_size
     nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
-        users = order[begin : begin + batch_size]
+        rows = order[begin : begin + batch_size]
         with precision.autocast():
-            scorer = _scorer_for_users(model, sequences, split, users, causal=causal, device=device)
+            scorer = _scorer_of(model, sequences, split, rows, causal=causal, device=device)
         computed = {"the vector of a history": scorer.vectors}
         if begin < stride:
             computed |= {"the vector of an item": scorer.items, "the bias of an item": scorer.bias}
         nonfinite = nonfinite or find_nonfinite(computed)
-        true = torch.from_numpy(truth[users].astype(np.int64)).to(device)
-        seen = seen_pairs(sequences, split, users, device)
+        true = torch.from_numpy(truth[rows].astype(np.int64)).to(device)
+        seen = seen_pairs(sequences, split, rows, device)
         with_seen, full = scorer.ranks(true, *seen)
         if top_k:
             best, scores = scorer.top(min(top_k, sequences.num_items), *seen)
             listed = best[torch.isfinite(scores)].cpu().numpy()
             recommended += np.bincount(listed, minlength=len(recommended))
-        ranks["full"][users] = full.cpu().numpy()
-        ranks["full_with_seen"][users] = with_seen.cpu().numpy()
+        ranks["full"][rows] = full.cpu().numpy()
+        ranks["full_with_seen"][rows] = with_seen.cpu().numpy()
         for name, items in negatives.items():
-            others = torch.from_numpy(items[users].astype(np.int64)).to(device)
+            others = torch.from_numpy(items[owners[rows]].astype(np.int64)).to(device)
             scores = scorer.scores_of(torch.cat([true.unsqueeze(1), others], dim=1))
-            ranks[name][users] = rank_among(scores).cpu().numpy()
+            ranks[name][rows] = rank_among(scores).cpu().numpy()
     if processes.any(nonfinite is not None):
         raise DivergenceError(
             f"{nonfinite or 'a vector'} is NaN or infinite, so no item can be ranked: the "
@@ -111,44 +112,45 @@ def rank_split(
     return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s), recommended)
 
 
-def _scorer_for_users(
+def _scorer_of(
     model: Bert4Rec,
     sequences: Sequences,
     split: Split,
-    users: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
     *,
     causal: bool,
     device: torch.device,
 ) -> ItemScorer:
-    """Runs a model on the items that precede users' targets."""
-    windows = known_windows(sequences, split, users, max_history_length(model.max_len, causal))
+    """Runs a model on the items that precede targets."""
+    windows = known_windows(sequences, split, rows, max_history_length(model.max_len, causal))
     append = None if causal else mask_item(sequences.num_items)
     items, layout = pack(sequences, windows, device, append)
     return ItemScorer.of_histories(model, items, layout, causal=causal)
 
 
 def seen_pairs(
-    sequences: Sequences, split: Split, users: npt.NDArray[np.int64], device: torch.device
+    sequences: Sequences, split: Split, rows: npt.NDArray[np.int64], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Lists the distinct items that users have seen before their targets.
+    """Lists the distinct items that users have seen before targets.
 
     Args:
         sequences: histories of all users.
         split: split of the targets.
-        users: [B] int64 users.
+        rows: [B] int64 numbers of targets of the split, from 0.
         device: receives the tensors.
 
     Returns:
-        ([P] int64 index into `users`, [P] int64 item), without the true items.
+        ([P] int64 index into `rows`, [P] int64 item), without the true items.
     """
-    known = known_lengths(sequences, split)[users]
+    targets = targets_of(sequences, split)
+    users, known = targets.users[rows], targets.known[rows]
     row = np.repeat(np.arange(len(users)), known)
     position = np.arange(len(row)) - np.repeat(known.cumsum() - known, known)
     items = sequences.items[np.repeat(sequences.offsets[users], known) + position].astype(np.int64)
     base = sequences.num_items + 1
     pairs = np.unique(row * base + items)
     pairs = np.setdiff1d(
-        pairs, np.arange(len(users)) * base + true_items(sequences, split)[users], True
+        pairs, np.arange(len(users)) * base + true_items(sequences, split)[rows], True
     )
     return (
         torch.from_numpy(pairs // base).to(device),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import known_windows, pack
+from bert4rec.data.split import targets_of
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import ItemScorer
@@ -48,7 +49,7 @@ def inferences(
     """
     run = config.run
     model.eval()
-    order = np.random.default_rng(run.seed).permutation(sequences.num_users)
+    order = np.random.default_rng(run.seed).permutation(len(targets_of(sequences, "test")))
     count = min(DISTINCT_INPUTS, run.inference_benchmark_steps)
     batches = np.resize(order, (count, batch_size))
     causal = config.objective.objective == "causal"
@@ -58,10 +59,10 @@ def inferences(
     longest = max_history_length(model.max_len, causal)
     append = None if causal else mask_item(sequences.num_items)
     calls = []
-    for users in batches:
-        windows = known_windows(sequences, "test", users, longest)
+    for rows in batches:
+        windows = known_windows(sequences, "test", rows, longest)
         items, layout = pack(sequences, windows, machine.device, append)
-        seen = seen_pairs(sequences, "test", users, machine.device)
+        seen = seen_pairs(sequences, "test", rows, machine.device)
         best = functools.partial(_best_unseen, model, machine.precision, causal, run.top_k)
         calls.append(functools.partial(best, items, layout, *seen))
     return calls
@@ -90,10 +91,10 @@ def _traced(
 ) -> Sequence[Inference]:
     """Returns calls of the traced network on padded histories."""
     histories = []
-    for users in batches:
-        windows = known_windows(sequences, "test", users, network.history_length)
+    for rows in batches:
+        windows = known_windows(sequences, "test", rows, network.history_length)
         items, layout = pack(sequences, windows, machine.device)
-        padded = items.new_zeros(len(users), network.history_length)
+        padded = items.new_zeros(len(rows), network.history_length)
         padded[layout.sequence_of_token(), layout.position_of_token()] = items
         histories.append(padded)
     exclude_seen = torch.ones(batches.shape[1], 1, dtype=torch.bool, device=machine.device)

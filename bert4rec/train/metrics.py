@@ -44,16 +44,22 @@ def flat_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]
 
 
 def bootstrap_intervals(
-    ranks: npt.NDArray[np.int64], ks: Sequence[int], samples: int, seed: int, level: float = 0.95
+    ranks: npt.NDArray[np.int64],
+    ks: Sequence[int],
+    samples: int,
+    seed: int,
+    level: float = 0.95,
+    users: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, tuple[float, float]]:
     """Computes bootstrap confidence intervals of `ranking_metrics`.
 
     Args:
-        ranks: [U] int64 rank of each user's true item, from 0.
+        ranks: [T] int64 rank of each target, from 0.
         ks: lengths K of the lists.
         samples: resamplings of the users; 0 gives no interval.
         seed: seeds the resampling.
         level: confidence level, in (0, 1).
+        users: [T] user of each target, ascending; None if each has one.
 
     Returns:
         (low, high) under the names of the metrics. Source: Efron 1979.
@@ -68,10 +74,16 @@ def bootstrap_intervals(
         columns[f"hr@{k}"] = hit.astype(np.float64)
         columns[f"ndcg@{k}"] = np.where(hit, gain, 0.0)
     table = np.stack(list(columns.values()), 1)
+    counts = np.ones(len(ranks), np.int64)
+    if users is not None:  # the targets of a user are drawn together
+        starts = np.flatnonzero(np.diff(users, prepend=-1))
+        table = np.add.reduceat(table, starts)
+        counts = np.diff(np.append(starts, len(ranks)))
     # With the number of times that each user is drawn, one product gives every mean.
     means = np.empty((samples, table.shape[1]))
     for i in range(samples):
-        drawn = generator.integers(0, len(ranks), len(ranks))
-        means[i] = np.bincount(drawn, minlength=len(ranks)) @ table / len(ranks)
+        drawn = generator.integers(0, len(counts), len(counts))
+        times = np.bincount(drawn, minlength=len(counts))
+        means[i] = times @ table / (times @ counts)
     edges = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {name: (float(edges[0, i]), float(edges[1, i])) for i, name in enumerate(columns)}

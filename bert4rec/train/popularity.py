@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.data.negative_sampler import training_counts
-from bert4rec.data.split import Split, true_items
+from bert4rec.data.split import Split, targets_of, true_items
 from bert4rec.train.evaluate import Ranks, seen_pairs
 from recsys.data.sequences import Sequences
 
@@ -16,7 +16,7 @@ from recsys.data.sequences import Sequences
 def popularity_ranks(
     sequences: Sequences, split: Split, negatives: Mapping[str, npt.NDArray[np.int32]]
 ) -> dict[str, Ranks]:
-    """Ranks each user's true item by popularity in the training split.
+    """Ranks each target by popularity in the training split.
 
     Args:
         sequences: histories of all users.
@@ -24,17 +24,17 @@ def popularity_ranks(
         negatives: name of a ranking -> [U, S] items.
 
     Returns:
-        The ranks that `rank_split` returns for a model: [U] int64 from 0 by kind of ranking; ties
+        The ranks that `rank_split` returns for a model: [T] int64 from 0 by kind of ranking; ties
         count against the true item.
     """
     counts = training_counts(sequences)
     of_truth = counts[true_items(sequences, split) - 1]
     with_seen = sequences.num_items - np.searchsorted(np.sort(counts), of_truth) - 1
-    users = np.arange(sequences.num_users)
-    pairs = seen_pairs(sequences, split, users, torch.device("cpu"))
+    targets = targets_of(sequences, split)
+    pairs = seen_pairs(sequences, split, np.arange(len(targets)), torch.device("cpu"))
     row, item = (of_pair.numpy() for of_pair in pairs)
-    seen_ahead = np.bincount(row[counts[item - 1] >= of_truth[row]], minlength=len(users))
+    seen_ahead = np.bincount(row[counts[item - 1] >= of_truth[row]], minlength=len(targets))
     ranks = {"full": with_seen - seen_ahead, "full_with_seen": with_seen}
     for name, others in negatives.items():
-        ranks[name] = (counts[others - 1] >= of_truth[:, None]).sum(1)
+        ranks[name] = (counts[others[targets.users] - 1] >= of_truth[:, None]).sum(1)
     return ranks

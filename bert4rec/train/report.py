@@ -14,7 +14,8 @@ import pyarrow.parquet
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.sources import raw_ids
-from bert4rec.data.split import known_lengths
+from bert4rec.data.split import known_lengths, targets_of, true_items
+from bert4rec.train.cold import cold_lines, cold_values
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
@@ -23,7 +24,7 @@ from bert4rec.train.metrics import (
     ranking_metrics,
 )
 from bert4rec.train.popularity import popularity_ranks
-from recsys.data.sequences import Sequences
+from recsys.data.sequences import Sequences, Targets
 from recsys.errors import UserError
 from recsys.train.recipe import Machine
 
@@ -56,6 +57,7 @@ def report_test(
         The values to log.
     """
     evaluation, print_line = config.evaluation, machine.print_line
+    targets = targets_of(sequences, "test")
     baseline = popularity_ranks(sequences, "test", negatives)
     model = metrics_of(ranked.ranks, evaluation.metric_ks)
     popular = metrics_of(baseline, evaluation.metric_ks)
@@ -65,18 +67,27 @@ def report_test(
     half_widths: dict[str, dict[str, float]] = {}
     for name, ranks in (*ranked.ranks.items(), ("popularity", baseline["full"])):
         intervals = bootstrap_intervals(
-            ranks, evaluation.metric_ks, evaluation.bootstrap_samples, config.run.seed
+            ranks,
+            evaluation.metric_ks,
+            evaluation.bootstrap_samples,
+            config.run.seed,
+            users=targets.users,
         )
         half_widths[name] = {m: (high - low) / 2 for m, (low, high) in intervals.items()}
         for metric in popular["full"]:
             low, high = intervals.get(metric, (float("nan"), float("nan")))
             values |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
     print_line(
-        f"Test on {sequences.num_users} users, {ranked.users_per_s:,.0f}/s; +- is half of a 95% "
+        f"Test on {_counted(sequences, targets)}, {ranked.users_per_s:,.0f}/s; +- is half of a 95% "
         "interval, popul. ranks by popularity"
     )
     for line in comparison_table(model, half_widths, popular):
         print_line(line)
+    if sequences.temporal is not None:
+        cold = cold_values(sequences, sequences.temporal, ranked.ranks["full"])
+        for line in cold_lines(sequences, cold):
+            print_line(line)
+        values |= cold
     if evaluation.report_slices:
         slices = list(slice_metrics(sequences, ranked.ranks["full"], baseline["full"]))
         for line in slice_table(slices):
@@ -88,8 +99,14 @@ def report_test(
     if evaluation.ranks_file and machine.processes.is_first:
         path = Path(evaluation.ranks_file)
         write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
-        print_line(f"Ranks of {sequences.num_users} users: {path}")
+        print_line(f"Ranks of {_counted(sequences, targets)}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
+
+
+def _counted(sequences: Sequences, targets: Targets) -> str:
+    """Says how many targets and users are tested."""
+    users = f"{sequences.num_users} users"
+    return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
 
 
 def comparison_table(
@@ -120,15 +137,15 @@ def slice_metrics(sequences: Sequences, ranks: Ranks, popularity: Ranks) -> Iter
 
     Args:
         sequences: histories of all users.
-        ranks: [U] ranks of the test items.
-        popularity: [U] those of the baseline.
+        ranks: [T] ranks of the test items.
+        popularity: [T] those of the baseline.
 
     Yields:
         The slices that have users.
     """
     kinds = {
         "history": (known_lengths(sequences, "test"), _LENGTH_EDGES),
-        "item_count": (training_counts(sequences)[sequences.test_items - 1], _COUNT_EDGES),
+        "item_count": (training_counts(sequences)[true_items(sequences, "test") - 1], _COUNT_EDGES),
     }
     for kind, (counts, edges) in kinds.items():
         slice_of_user = np.searchsorted(edges, counts, side="right") - 1
@@ -178,19 +195,20 @@ def write_ranks(
     sequences: Sequences,
     ranks: Mapping[str, npt.NDArray[np.int64]],
 ) -> None:
-    """Writes the rank of each user's test item.
+    """Writes the rank of each test target.
 
     Args:
         path: file that gets its name when it is complete; an earlier one is replaced.
         users: [U] raw ids of the users.
         items: [I] raw ids of the items 1, 2, ...
         sequences: histories of all users.
-        ranks: ranking -> [U] ranks from 0; written from 1.
+        ranks: ranking -> [T] ranks from 0; written from 1.
     """
+    targets = targets_of(sequences, "test")
     columns = {
-        "user": users,
-        "item": items.take(pa.array(sequences.test_items - 1)),
-        "history_length": pa.array(known_lengths(sequences, "test")),
+        "user": users.take(pa.array(targets.users)),
+        "item": items.take(pa.array(true_items(sequences, "test") - 1)),
+        "history_length": pa.array(targets.known),
     }
     for name, of_user in ranks.items():
         columns["rank" if name == "full" else f"rank_{name}"] = pa.array(of_user + 1)

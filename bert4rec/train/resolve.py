@@ -4,16 +4,27 @@
 import logging
 from pathlib import Path
 
-from bert4rec.config import Bert4RecConfig, ModelConfig, ObjectiveConfig
+from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
 from bert4rec.data.sources import dataset_root
 from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.sequences import LEAVE_ONE_OUT
 from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
 from recsys.train.recipe import adopt
 
 logger = logging.getLogger(__name__)
 
-_FILTERS = ("min_user_count", "min_item_count", "min_rating")
+_FILTERS = ("min_user_count", "min_item_count", "min_rating", "split")
+_TEMPORAL = frozenset({"temporal_targets", "temporal_validation"})
+
+
+def complete(config: Bert4RecConfig) -> Bert4RecConfig:
+    """Completes the settings of a run that opens a dataset.
+
+    Raises:
+        UserError: the checkpoint, the dataset and the settings contradict each other.
+    """
+    return take_split(take_filters_from_dataset(take_model_from_checkpoint(config)))
 
 
 def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
@@ -56,7 +67,7 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
             f"`dataset_path` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
             "as preproc.movielens and preproc.amazon make them"
         )
-    recorded = manifest.semantics
+    recorded = {"split": LEAVE_ONE_OUT} | manifest.semantics
     source = recorded.get("source")
     is_amazon = config.data.dataset_name == "amazon"
     if "dataset_name" in config.explicit and is_amazon != (source == "amazon"):
@@ -74,3 +85,39 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
             )
     filters = {name: recorded[name] for name in _FILTERS if name in recorded}
     return adopt(config, filters)
+
+
+def take_split(config: Bert4RecConfig) -> Bert4RecConfig:
+    """Copies the temporal split of the checkpoint that the run loads.
+
+    The targets may be others than those of the training; what it saw may not.
+
+    Raises:
+        UserError: a setting of temporal splits has none to apply to, or the checkpoint was trained
+            with another split.
+    """
+    split = config.data.split
+    if split == LEAVE_ONE_OUT:
+        for name in sorted(_TEMPORAL & config.explicit):
+            raise UserError(
+                f"`{name}` is of temporal splits, the dataset has the `split` {split}: leave it "
+                "out, or prepare the ratings with a `split` such as temporal:0.9"
+            )
+    if config.run.load_checkpoint_path is None:
+        return config
+    checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
+    stored = {"split": LEAVE_ONE_OUT} | checkpoint.settings(DataConfig)
+    if stored["split"] == LEAVE_ONE_OUT:
+        stored = {"split": LEAVE_ONE_OUT}
+    values = config.to_dict()
+    for name in ("split", "temporal_validation"):
+        is_given = name == "split" or name in config.explicit
+        if is_given and name in stored and stored[name] != values[name]:
+            if config.run.ignore_fingerprint:
+                continue
+            raise UserError(
+                f"{checkpoint.path}: was trained with `{name}` {stored[name]}, this run has "
+                f"{values[name]}: it may have seen the targets. Use the dataset and the settings "
+                "of its training, or add `ignore_fingerprint`"
+            )
+    return adopt(config, {name: stored[name] for name in _TEMPORAL & stored.keys()})

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits histories at a moment: targets, and what is cold."""
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from bert4rec.config import TemporalTargets, TemporalValidation
+from recsys.data.sequences import (
+    Sequences,
+    Targets,
+    TemporalSplit,
+    counts_before,
+    cut_time,
+    lengths_before,
+)
+from recsys.errors import UserError
+
+_VALIDATION_USERS = 10
+"""One in this many users is for validation, where it goes by users."""
+
+
+def split_by_time(
+    sequences: Sequences,
+    quantile: Fraction,
+    choice: TemporalTargets,
+    validation: TemporalValidation,
+    raw_users: Sequence[str],
+) -> Sequences:
+    """Splits histories at the `cut_time` of all interactions.
+
+    Users without an item before the cut have no target; a target's history is all that its user
+    did before it.
+
+    Args:
+        sequences: histories with timestamps.
+        quantile: fraction of the interactions before the cut.
+        choice: which of a user's items from the cut on are targets.
+        validation: `time` cuts the interactions before the cut once more, by the same rules;
+            `users` keeps one user in ten out of the training, whose target is the last item
+            before the cut.
+        raw_users: [U] raw ids of the users, which decide who is in that tenth.
+
+    Raises:
+        UserError: nothing is left to train on, to validate or to test.
+    """
+    times = sequences.timestamps
+    if times is None:
+        raise UserError(
+            "`split`: the dataset has no timestamps; prepare the ratings again with the `split`"
+        )
+    cut = cut_time(times, quantile)
+    before = lengths_before(sequences, cut)
+    if validation == "time":
+        earlier = times[times < cut]
+        first = cut_time(earlier, quantile) if len(earlier) else cut
+        train_lengths = lengths_before(sequences, first)
+        validated = _targets(train_lengths, before, choice)
+    else:
+        is_chosen = _is_for_validation(raw_users) & (before > 1)
+        train_lengths = np.where(is_chosen, 0, before)
+        users = np.flatnonzero(is_chosen)
+        validated = Targets(users, before[users] - 1)
+    test = _targets(before, sequences.lengths, choice)
+    for name, left in (("to train on", train_lengths.any()), ("to validate", len(validated)),
+                       ("to test", len(test))):  # fmt: skip
+        if not left:
+            raise UserError(
+                f"`split`: the cut at {cut} leaves nothing {name} with `temporal_validation` "
+                f"{validation}; prepare the ratings with another fraction"
+            )
+    temporal = TemporalSplit(
+        cut, train_lengths, validated, test, before, counts_before(sequences, cut) == 0
+    )
+    return dataclasses.replace(sequences, timestamps=None, temporal=temporal)
+
+
+def _targets(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], choice: TemporalTargets
+) -> Targets:
+    """Returns targets among the positions [starts, ends) of histories.
+
+    Args:
+        starts: [U] items before the range; users without any have no target.
+        ends: [U] items before the end of the range.
+        choice: the first or the last of each user, or all.
+    """
+    users = np.flatnonzero((starts > 0) & (ends > starts))
+    starts, ends = starts[users], ends[users]
+    if choice != "all":
+        return Targets(users, starts if choice == "first" else ends - 1)
+    counts = ends - starts
+    number = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    return Targets(np.repeat(users, counts), np.repeat(starts, counts) + number)
+
+
+def _is_for_validation(raw_users: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Draws users by a hash of their own raw ids."""
+    drawn = (xxhash.xxh3_64_intdigest(raw.encode()) % _VALIDATION_USERS for raw in raw_users)
+    return np.fromiter((number == 0 for number in drawn), np.bool_, len(raw_users))

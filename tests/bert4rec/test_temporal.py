@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporal splits in the program: targets, cold users and items, and a future that stays unseen."""
+
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pytest
+
+from bert4rec.data.negative_sampler import draw_negatives, training_counts
+from bert4rec.data.split import known_lengths, targets_of, true_items
+from bert4rec.data.temporal import split_by_time
+from preproc import movielens
+from recsys.data.manifest import Manifest
+from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.train.checkpoint import read_checkpoint
+from tests import harness
+from tests.bert4rec.conftest import make_program
+
+SPLIT = "temporal:0.8"
+TRAIN = ("--objective=causal", "--max_steps=3", "--metric_ks=10")
+
+
+def make_rows() -> list[tuple[int, int, int]]:
+    """Returns (user, item, time); users begin and end when they like, items appear over time."""
+    generator = np.random.default_rng(5)
+    rows = []
+    for user in range(80):
+        begin, length = generator.integers(0, 900), generator.integers(3, 25)
+        times = np.sort(begin + generator.integers(0, 500, length))
+        rows += [(user, int(generator.integers(0, 12 + t // 40)), int(t)) for t in times]
+    return rows
+
+
+def prepare(folder: Path, rows) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = "".join(f"{u}\t{i}\t4\t{t}\n" for u, i, t in rows)
+    (folder / "u.data").write_text(lines)
+    made = folder / "dataset"
+    argv = ["movielens", f"--input={folder / 'u.data'}", f"--output={made}", f"--split={SPLIT}"]
+    assert movielens.main([*argv, "--min_user_count=3"]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    return prepare(tmp_path_factory.mktemp("temporal"), make_rows())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, dataset) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    program = make_program(folder)
+    program(f"--dataset_path={dataset}", f"--export_root={folder / 'run'}", *TRAIN)
+    assert program.exit_code == 0
+    return folder / "run"
+
+
+def parameters(run: Path) -> dict[str, bytes]:
+    """Returns every tensor of the last checkpoint."""
+    checkpoint = read_checkpoint(run)
+    return {
+        f"{group}/{name}": tensor.numpy().tobytes()
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def histories(dataset: Path):
+    """Returns user -> [(time, item number)], the cut of the manifest, and the split sequences."""
+    sequences = read_sequences(dataset)
+    rows = {}
+    for user in range(sequences.num_users):
+        own = slice(*sequences.offsets[user : user + 2])
+        rows[user] = list(zip(sequences.timestamps[own], sequences.items[own], strict=True))
+    return rows, Manifest.load(dataset).statistics["cut"]
+
+
+def split(dataset: Path, choice="first", validation="time"):
+    users = read_user_map(dataset).raw.to_pylist()
+    return split_by_time(read_sequences(dataset), Fraction("0.8"), choice, validation, users)
+
+
+@pytest.mark.parametrize("choice", ["first", "last", "all"])
+def test_the_targets_are_the_items_from_the_cut_on(dataset, choice):
+    rows, cut = histories(dataset)
+    sequences = split(dataset, choice)
+    chosen = {"first": slice(0, 1), "last": slice(-1, None), "all": slice(None)}[choice]
+    expected = []
+    for user, own in rows.items():
+        before = sum(t < cut for t, _ in own)
+        if before:
+            expected += [(user, n, own[n][1]) for n in range(before, len(own))[chosen]]
+    targets = targets_of(sequences, "test")
+    items = true_items(sequences, "test")
+    assert list(zip(targets.users, targets.known, items, strict=True)) == expected
+    assert len(expected) > 9
+
+
+@pytest.mark.parametrize("choice", ["first", "last", "all"])
+def test_validation_by_time_cuts_once_more(dataset, choice):
+    rows, cut = histories(dataset)
+    known = sorted(t for own in rows.values() for t, _ in own if t < cut)
+    first = known[len(known) * 4 // 5]
+    sequences = split(dataset, choice)
+    lengths = [sum(t < first for t, _ in own) for own in rows.values()]
+    assert known_lengths(sequences, "train").tolist() == lengths
+    targets = targets_of(sequences, "validation")
+    times = [rows[u][n][0] for u, n in zip(targets.users, targets.known, strict=True)]
+    assert all(first <= t < cut for t in times)
+    count = sum(lengths[u] > 0 and first <= t < cut for u, own in rows.items() for t, _ in own)
+    assert len(targets) == count if choice == "all" else len(set(targets.users)) == len(targets)
+
+
+def test_validation_by_users_trains_on_none_of_theirs(dataset):
+    rows, cut = histories(dataset)
+    sequences = split(dataset, validation="users")
+    targets, lengths = targets_of(sequences, "validation"), known_lengths(sequences, "train")
+    before = np.array([sum(t < cut for t, _ in own) for own in rows.values()])
+    assert 2 <= len(targets) <= 20
+    assert targets.known.tolist() == (before[targets.users] - 1).tolist()
+    assert lengths[targets.users].tolist() == [0] * len(targets)
+    others = np.setdiff1d(np.arange(len(rows)), targets.users)
+    assert lengths[others].tolist() == before[others].tolist()
+
+
+def test_negatives_and_popularity_count_training_items_alone(dataset):
+    sequences = split(dataset, "all")
+    counts = np.zeros(sequences.num_items, np.int64)
+    for user, length in enumerate(known_lengths(sequences, "train")):
+        np.add.at(counts, sequences[user][:length] - 1, 1)
+    assert training_counts(sequences).tolist() == counts.tolist()
+    assert (counts == 0).any()
+    drawn = draw_negatives(sequences, 5, by_popularity=True, seed=0)
+    assert (counts[drawn - 1] > 0).all()
+
+
+def test_what_comes_after_the_cut_changes_no_byte_of_the_training(dataset, trained, tmp_path):
+    """Through both programs: preprocessing, training, checkpoint."""
+    rows, cut = make_rows(), Manifest.load(dataset).statistics["cut"]
+    generator = np.random.default_rng(1)
+    is_late = np.array([t >= cut for _, _, t in rows])
+    late_items = np.array([i for _, i, t in rows if t >= cut])
+    # Each item of the catalogue stays in it: the others are drawn from what there is.
+    altered = generator.permutation(np.concatenate([np.unique(late_items),
+        generator.choice(late_items, len(late_items) - len(np.unique(late_items)))]))  # fmt: skip
+    drawn = iter(altered.tolist())
+    # The times at the cut stay, since it is one of them; all later ones move.
+    moved = [t + int(generator.integers(0, 300)) if t > cut else t for _, _, t in rows]
+    changed = [
+        (u, next(drawn) if late else i, t)
+        for (u, i, _), t, late in zip(rows, moved, is_late, strict=True)
+    ]
+    assert changed != rows
+    program = make_program(tmp_path)
+    made = prepare(tmp_path / "altered", changed)
+    assert Manifest.load(made).fingerprint != Manifest.load(dataset).fingerprint
+    program(f"--dataset_path={made}", f"--export_root={tmp_path / 'run'}", *TRAIN)
+    assert program.exit_code == 0
+    assert parameters(tmp_path / "run") == parameters(trained)
+
+
+def test_what_comes_before_the_cut_changes_the_training(dataset, trained, tmp_path):
+    rows, cut = make_rows(), Manifest.load(dataset).statistics["cut"]
+    first = next(n for n, (_, _, t) in enumerate(rows) if t < cut - 200)
+    rows[first], rows[first + 1] = (
+        (rows[first][0], rows[first + 1][1], rows[first][2]),
+        (rows[first + 1][0], rows[first][1], rows[first + 1][2]),
+    )
+    program = make_program(tmp_path)
+    made = prepare(tmp_path / "altered", rows)
+    program(f"--dataset_path={made}", f"--export_root={tmp_path / 'run'}", *TRAIN)
+    assert parameters(tmp_path / "run") != parameters(trained)
+
+
+def test_all_targets_are_ranked_and_cold_ones_reported(dataset, trained, program, tmp_path, capsys):
+    rows, cut = histories(dataset)
+    data = program("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+                   "--temporal_targets=all", f"--ranks_file={tmp_path / 'ranks.csv'}",
+                   "--report_slices")[-1]["data"]  # fmt: skip
+    printed = capsys.readouterr().out
+    sequences = split(dataset, "all")
+    targets = targets_of(sequences, "test")
+    found = pyarrow.csv.read_csv(tmp_path / "ranks.csv").to_pydict()
+    raw = read_user_map(dataset).raw.to_pylist()
+    assert [str(u) for u in found["user"]] == [raw[u] for u in targets.users]
+    assert found["history_length"] == targets.known.tolist()
+    items = [int(raw_id) for raw_id in read_item_map(dataset).raw.to_pylist()]
+    assert found["item"] == [items[i - 1] for i in true_items(sequences, "test")]
+    ranks = np.array(found["rank"])
+    assert data["test_full_hr@10"] == pytest.approx((ranks <= 10).mean())
+    known = {i for own in rows.values() for t, i in own if t < cut}
+    is_cold = np.array([i not in known for i in true_items(sequences, "test")])
+    assert 0 < is_cold.sum() == data["test_cold_targets"] < len(ranks)
+    assert data["test_cold_hr@10"] == pytest.approx((ranks[is_cold] <= 10).mean())
+    assert data["test_warm_hr@10"] == pytest.approx((ranks[~is_cold] <= 10).mean())
+    cold_users = sum(own[0][0] >= cut for own in rows.values())
+    assert 0 < cold_users == data["test_cold_users"]
+    assert data["test_cold_items"] == sequences.num_items - len(known)
+    assert f"Test on {len(ranks)} targets of {len(rows)} users" in printed
+    assert f"{cold_users} have nothing before the cut (cold, not tested)" in printed
+
+
+@pytest.mark.parametrize("targets", ["last", "first"])
+def test_the_checkpoint_says_which_targets_and_validation(dataset, trained, program, targets):
+    """By default those of the training; other targets are a question of the test."""
+    flags = ("--mode=test", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    data = program(*flags, f"--temporal_targets={targets}")[-1]["data"]
+    assert program.exit_code == 0
+    again = program(*flags)[-1]["data"]
+    same = data["test_full_mrr"] == again["test_full_mrr"]
+    assert same == (targets == "first")
+
+
+def refused(program, capsys, *flags: str) -> str:
+    program(*flags)
+    assert program.exit_code == 2
+    return capsys.readouterr().err
+
+
+def test_another_split_than_that_of_the_training_is_refused(dataset, trained, program, capsys,
+                                                            tmp_path):  # fmt: skip
+    flags = ("--mode=test", f"--load_checkpoint_path={trained}")
+    text = refused(program, capsys, *flags, f"--dataset_path={dataset}",
+                   "--temporal_validation=users")  # fmt: skip
+    assert "was trained with --temporal_validation time, this run has users" in text
+    other = tmp_path / "other"
+    shutil.copytree(dataset, other)
+    manifest = (other / "manifest.json").read_text()
+    (other / "manifest.json").write_text(manifest.replace(SPLIT, "temporal:0.7"))
+    text = refused(program, capsys, *flags, f"--dataset_path={other}")
+    assert f"was trained with --split {SPLIT}, this run has temporal:0.7" in text
+    text = refused(program, capsys, f"--dataset_path={dataset}", "--split=leave_one_out")
+    assert f"was prepared with --split {SPLIT}; leave the flag out" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--split=temporal:2",), "--split must be leave_one_out or temporal:Q"),
+        (("--split=temporal:0.8", "--dataset_name=random"), "random has no times"),
+        (("--temporal_targets=all", "--dataset_name=random"), "--temporal_targets is of temporal"),
+    ],
+)
+def test_settings_without_a_temporal_split_are_refused(program, capsys, flags, message):
+    assert message in refused(program, capsys, *flags)
+
+
+def test_recommending_and_resuming_work_as_ever(dataset, trained, program, capsys, tmp_path):
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    item = read_item_map(dataset).raw[0].as_py()
+    program("--mode=recommend", *flags, "--top_k=2", stdin=f"{item}\n".encode())
+    assert capsys.readouterr().out.count('"items": [') == 1
+    shutil.copytree(trained, tmp_path / "run")
+    program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--resume",
+            *TRAIN, "--max_steps=4")  # fmt: skip
+    assert program.exit_code == 0
+    flags = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--resume", *TRAIN)
+    text = refused(program, capsys, *flags, "--temporal_targets=all")
+    assert "temporal_targets" in text
+
+
+def test_verify_names_the_split(dataset):
+    report = harness.python("-m", "dataspec.verify", dataset).stdout
+    assert f"split      {SPLIT}, cut at " in report
