@@ -23,14 +23,16 @@ RECBOLE_STAMP := .venv-recbole/.installed
 NVTABULAR_STAMP := .venv-nvtabular/.installed
 SPARK := .venv-spark/bin
 SPARK_STAMP := .venv-spark/.installed
+SPLITTERS := .venv-splitters/bin
+SPLITTERS_STAMP := .venv-splitters/.installed
 MERLIN := .venv-merlin/bin
 MERLIN_STAMP := .venv-merlin/.installed
 TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: test-main test-torchrec test-spark test-nvtabular test-merlin test-triton
-.PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark triton-env serve bench-serving
+.PHONY: test-main test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
+.PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -58,7 +60,7 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 LANES := main models engines
 GROUPS_main := test-main
 GROUPS_models := lint test-torchrec test-triton
-GROUPS_engines := test-spark test-nvtabular test-merlin
+GROUPS_engines := test-spark test-splitters test-nvtabular test-merlin
 as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
 test: setup  ## linters and the whole suite, as CI runs it
@@ -76,6 +78,9 @@ test-torchrec: peers  ## tests beside TorchRec
 
 test-spark: spark  ## tests of the Spark engine
 	$(SPARK)/python -m pytest -q $(SLOWEST) -m spark tests/preproc
+
+test-splitters: splitters  ## temporal splits beside those of RecTools and RePlay
+	$(BIN)/pytest -q $(SLOWEST) -m splitters tests/bert4rec
 
 test-nvtabular: setup  ## tests of the NVTabular engine (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(NVTABULAR_STAMP); \
@@ -95,7 +100,7 @@ test-triton: setup  ## tests of triton/ with a server
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \
-		-m "not (gpu or merlin or multiprocess or nvtabular or slow or spark or torchrec or triton_server)"
+		-m "not (gpu or merlin or multiprocess or nvtabular or slow or spark or splitters or torchrec or triton_server)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
@@ -177,6 +182,19 @@ $(SPARK_STAMP): requirements.txt
 	@touch $@
 
 spark: setup $(SPARK_STAMP)  ## environment with PySpark, for --engine spark (Java 17 or later besides)
+
+# Their needs as far as their splitters import them: nothing of torch, scikit-learn and Spark.
+$(SPLITTERS_STAMP): Makefile
+	$(PYTHON) -m venv .venv-splitters
+	$(SPLITTERS)/python $(PIP_INSTALL) --no-deps \
+		rectools==0.19.0 replay-rec==0.22.0 annotated-types==0.8.0 attrs==23.2.0 numpy==1.26.4 \
+		pandas==2.3.3 pm-implicit==0.7.3 polars==1.44.2 polars-runtime-32==1.44.2 \
+		pydantic==2.14.3 pydantic_core==2.50.4 python-dateutil==4.0.0 pytz==2026.6 \
+		scipy==1.17.1 setuptools==80.9.0 threadpoolctl==3.8.0 tqdm==4.70.1 typeguard==4.6.0 \
+		typing-inspection==0.4.5 typing_extensions==4.16.0 tzdata==2026.6
+	@touch $@
+
+splitters: setup $(SPLITTERS_STAMP)  ## environment with RecTools and RePlay, to compare temporal splits
 
 # merlin-dataloader stands still with it; DLRM runs in its environment too, from this folder.
 $(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
