@@ -75,7 +75,7 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
                 quantile,
                 config.temporal_targets,
                 config.temporal_validation,
-                read_user_map(root).raw.to_pylist(),
+                read_user_map(root).raw,
             )
     if sequences.num_items < 2:
         raise UserError(

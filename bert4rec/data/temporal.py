@@ -2,11 +2,11 @@
 """Splits histories at a moment: targets, and what is cold."""
 
 import dataclasses
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from bert4rec.config import TemporalTargets, TemporalValidation
@@ -29,7 +29,7 @@ def split_by_time(
     quantile: Fraction,
     choice: TemporalTargets,
     validation: TemporalValidation,
-    raw_users: Sequence[str],
+    raw_users: pa.Array,
 ) -> Sequences:
     """Splits histories at the `cut_time` of all interactions.
 
@@ -98,7 +98,9 @@ def _targets(
     return Targets(np.repeat(users, counts), np.repeat(starts, counts) + number)
 
 
-def _is_for_validation(raw_users: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _is_for_validation(raw_users: pa.Array) -> npt.NDArray[np.bool_]:
     """Draws users by a hash of their own raw ids."""
-    drawn = (xxhash.xxh3_64_intdigest(raw.encode()) % _VALIDATION_USERS for raw in raw_users)
+    drawn = (
+        xxhash.xxh3_64_intdigest(raw.encode()) % _VALIDATION_USERS for raw in raw_users.to_pylist()
+    )
     return np.fromiter((number == 0 for number in drawn), np.bool_, len(raw_users))

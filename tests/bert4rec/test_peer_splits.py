@@ -67,8 +67,9 @@ def by_user(rows: np.ndarray, chosen: np.ndarray) -> dict[int, list[int]]:
 
 def raw_targets(made: Path, choice: str) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Returns user -> targets of the test, and of those the warm ones, in raw ids."""
-    names = read_user_map(made).raw.to_pylist()
-    sequences = split_by_time(read_sequences(made), Fraction("0.9"), choice, "time", names)
+    raw = read_user_map(made).raw
+    names = raw.to_pylist()
+    sequences = split_by_time(read_sequences(made), Fraction("0.9"), choice, "time", raw)
     ids = [int(raw) for raw in read_item_map(made).raw.to_pylist()]
     lists, warm = {}, {}
     for user, item in zip(

@@ -12,9 +12,12 @@ import pytest
 from bert4rec.data.negative_sampler import draw_negatives, training_counts
 from bert4rec.data.split import known_lengths, targets_of, true_items
 from bert4rec.data.temporal import split_by_time
+from bert4rec.model.weights import describe_model
+from bert4rec.serve.score import open_dataset
 from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
+from recsys.errors import UserError
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
 from tests.bert4rec.conftest import make_program
@@ -79,7 +82,7 @@ def histories(dataset: Path):
 
 
 def split(dataset: Path, choice="first", validation="time"):
-    users = read_user_map(dataset).raw.to_pylist()
+    users = read_user_map(dataset).raw
     return split_by_time(read_sequences(dataset), Fraction("0.8"), choice, validation, users)
 
 
@@ -260,6 +263,19 @@ def test_recommending_and_resuming_work_as_ever(dataset, trained, program, capsy
     flags = (f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--resume", *TRAIN)
     text = refused(program, capsys, *flags, "--temporal_targets=all")
     assert "temporal_targets" in text
+
+
+def test_a_deployed_model_is_not_scored_on_such_a_dataset(dataset, trained):
+    with pytest.raises(UserError, match="is split by time, and a deployed model is compared on"):
+        open_dataset(dataset, describe_model(trained))
+
+
+def test_inference_is_measured_on_the_targets(dataset, trained, program):
+    flags = ("--inference_benchmark_steps=2", "--inference_benchmark_batch_sizes=50")
+    data = program("--mode=inference_benchmark", f"--dataset_path={dataset}",
+                   f"--load_checkpoint_path={trained}", *flags)[-1]["data"]  # fmt: skip
+    assert program.exit_code == 0
+    assert any("throughput" in name for name in data)
 
 
 def test_verify_names_the_split(dataset):
