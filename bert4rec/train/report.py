@@ -15,7 +15,6 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.sources import raw_ids
 from bert4rec.data.split import known_lengths, targets_of, true_items
-from bert4rec.train.cold import cold_lines, cold_values
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
@@ -24,13 +23,14 @@ from bert4rec.train.metrics import (
     ranking_metrics,
 )
 from bert4rec.train.popularity import popularity_ranks
-from recsys.data.sequences import Sequences, Targets
+from recsys.data.sequences import Sequences, Targets, TemporalSplit
 from recsys.errors import UserError
 from recsys.train.recipe import Machine
 
 _LENGTH_EDGES = (1, 6, 11, 21, 51, 101, 201)
 _COUNT_EDGES = (0, 1, 6, 21, 101)
 _SLICE_KS = (10,)
+_COLD_KINDS = ("warm", "cold")
 
 Metrics = Mapping[str, float]
 Slice = tuple[str, str, int, Metrics, Metrics]
@@ -107,6 +107,48 @@ def _counted(sequences: Sequences, targets: Targets) -> str:
     """Says how many targets and users are tested."""
     users = f"{sequences.num_users} users"
     return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
+
+
+def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> dict[str, float]:
+    """Counts cold users and items, and judges their targets by themselves.
+
+    Args:
+        sequences: histories of all users.
+        temporal: their split.
+        ranks: [T] ranks of the test targets among all items.
+
+    Returns:
+        The values to log; metrics of `warm` and `cold` targets where there are some.
+    """
+    is_cold = temporal.is_cold[true_items(sequences, "test") - 1]
+    values: dict[str, float] = {
+        "users_with_targets": len(np.unique(temporal.test.users)),
+        "cold_users": int((temporal.before == 0).sum()),
+        "ended_users": int((temporal.before == sequences.lengths).sum()),
+        "cold_items": int(temporal.is_cold.sum()),
+        "cold_targets": int(is_cold.sum()),
+    }
+    for name, chosen in zip(_COLD_KINDS, (~is_cold, is_cold), strict=True):
+        if chosen.any():
+            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _SLICE_KS)})
+    return values
+
+
+def cold_lines(sequences: Sequences, values: Metrics) -> Iterator[str]:
+    """Yields the lines on cold users and items, from `cold_values`."""
+    yield (
+        f"Of {sequences.num_users} users {values['users_with_targets']} have targets; "
+        f"{values['cold_users']} have nothing before the cut (cold, not tested), "
+        f"{values['ended_users']} nothing after"
+    )
+    yield (
+        f"Of {sequences.num_items} items {values['cold_items']} are cold, met by nobody before the "
+        f"cut; {values['cold_targets']} targets are such, and count"
+    )
+    for name in _COLD_KINDS:
+        if f"{name}_mrr" in values:
+            shown = [f"{m} {values[f'{name}_{m}']:.4f}" for m in ("hr@10", "ndcg@10")]
+            yield f"On {name} targets alone, among all items: {', '.join(shown)}"
 
 
 def comparison_table(
