@@ -25,6 +25,7 @@ from bert4rec.model.weights import (
     MODEL_GROUP,
     NUM_ITEMS,
     describe_model,
+    load_base,
     load_weights,
     weights_of,
 )
@@ -104,7 +105,7 @@ class Bert4RecRecipe:
         ranks = config.run.mode != "inference_benchmark"
         negatives = _draw_all_negatives(sequences, config, machine.print_line) if ranks else {}
         with machine.device:
-            model = Bert4Rec(config.model, sequences.num_items)
+            model = Bert4Rec(config.model, sequences.num_items, config.adapter)
         return cls(
             config=config, machine=machine, sequences=sequences, negatives=negatives, model=model
         )
@@ -112,11 +113,16 @@ class Bert4RecRecipe:
     @property
     def summary(self) -> Sequence[str]:
         """A line on the opened data and the model."""
-        sequences, parameters = self.sequences, sum(p.numel() for p in self.model.parameters())
-        return [
+        sequences, parameters = self.sequences, list(self.model.parameters())
+        count = sum(p.numel() for p in parameters)
+        lines = [
             f"{sequences.num_users} users, {sequences.num_items} items, {len(sequences.items)} "
-            f"interactions; {parameters} parameters on {self.machine.device.type}"
+            f"interactions; {count} parameters on {self.machine.device.type}"
         ]
+        if self.model.adapters is not None and self.config.run.mode == "train":
+            trained = sum(p.numel() for p in parameters if p.requires_grad)
+            lines.append(f"trainable: {trained:,} of {count:,} parameters ({trained / count:.2%})")
+        return lines
 
     @property
     def causal(self) -> bool:
@@ -135,8 +141,12 @@ class Bert4RecRecipe:
         )
 
     def load_weights(self, path: Path) -> None:
-        """Copies the weights of a checkpoint into the model."""
-        load_weights(path, self.model)
+        """Copies the weights of a checkpoint into the model.
+
+        A training run keeps adapters of its own.
+        """
+        load = load_base if self.config.run.mode == "train" else load_weights
+        load(path, self.model)
 
     def training(self) -> "Bert4RecTraining":
         """Prepares the model for training."""
@@ -323,7 +333,7 @@ class Bert4RecTraining:
         best = None if folder is None else folder.best()
         with self.step.evaluated_weights():
             if best is not None:
-                self.recipe.load_weights(best)
+                load_weights(best, self.recipe.model)
             yield self.recipe.test()
 
 

@@ -5,6 +5,7 @@ Defaults are those of TorchRec's example where it has the setting. A YAML file (
 name of one in `configs/`) replaces defaults, a flag replaces both.
 """
 
+from bert4rec.config.adapter import AdapterConfig, AdapterKind
 from bert4rec.config.data import (
     DataConfig,
     DatasetName,
@@ -22,6 +23,8 @@ from bert4rec.config.whole import SECTIONS, Bert4RecConfig
 __all__ = [
     "SECTIONS",
     "Activation",
+    "AdapterConfig",
+    "AdapterKind",
     "Bert4RecConfig",
     "DataConfig",
     "DatasetName",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert4rec.config.adapter import AdapterConfig
 from bert4rec.config.data import DataConfig
 from bert4rec.config.evaluation import EvaluationConfig
 from bert4rec.config.model import ModelConfig
@@ -26,6 +27,7 @@ class Bert4RecConfig:
     objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     precision: PrecisionConfig = dataclasses.field(default_factory=PrecisionConfig)
+    adapter: AdapterConfig = dataclasses.field(default_factory=AdapterConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
     measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
@@ -52,6 +54,8 @@ class Bert4RecConfig:
                 "so `item_update` rows cannot have it: use `loss` sampled, `loss` gbce or `head` "
                 "untied"
             )
+        if self.adapter.adapter != "none":
+            self._check_adapter()
         if is_dmp:
             self._check_dmp()
 
@@ -65,6 +69,19 @@ class Bert4RecConfig:
             raise UserError(
                 "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after a "
                 "training: give it to `mode` inference_benchmark with the checkpoint"
+            )
+
+    def _check_adapter(self) -> None:
+        adapter, run = self.adapter.adapter, self.run
+        if run.mode == "train" and run.load_checkpoint_path is None and not run.resume:
+            raise UserError(
+                f"`adapter` {adapter} changes a trained model: name its checkpoint by "
+                "`load_checkpoint_path`"
+            )
+        if run.parallelism == "dmp" or self.optimizer.item_update == "rows":
+            raise UserError(
+                f"`adapter` {adapter} freezes the item table, and `parallelism` dmp and "
+                "`item_update` rows are ways to update it: leave them out"
             )
 
     def _check_dmp(self) -> None:
@@ -104,6 +121,8 @@ class Bert4RecConfig:
     @property
     def updates_rows(self) -> bool:
         """True if steps update only the looked-up rows of item tables."""
+        if self.adapter.adapter != "none":
+            return False
         choice = self.optimizer.item_update
         by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
         return choice == "rows" or (choice == "auto" and by_itself)
@@ -140,6 +159,7 @@ SECTIONS: dict[type, str] = {
     ObjectiveConfig: "objective",
     OptimizerConfig: "optimizer",
     PrecisionConfig: "precision",
+    AdapterConfig: "adapter",
     EvaluationConfig: "evaluation",
     RunConfig: "run",
     MeasureConfig: "measure",

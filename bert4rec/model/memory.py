@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that a BERT4Rec will need, counted before it is built."""
 
-from bert4rec.config import Bert4RecConfig, ModelConfig
-from bert4rec.model.network import Bert4Rec
+from bert4rec.config import AdapterConfig, Bert4RecConfig, ModelConfig
+from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from cuda_ext.row_rules import ROW_RULES, RowOptimizer
 from recsys.train.memory import ModelMemory, count_bytes
 
@@ -12,12 +12,14 @@ _ADAM_COPIES = 4
 _ITEMS, _HEAD = "item embeddings", "vectors of the items in the head"
 
 
-def loaded_memory(config: ModelConfig, num_items: int) -> ModelMemory:
+def loaded_memory(
+    config: ModelConfig, num_items: int, adapter: AdapterConfig = NO_ADAPTER
+) -> ModelMemory:
     """Returns the memory of a model that is not trained."""
     table = num_items * config.emb_dim * _FLOAT
     tables = {_ITEMS: table} | ({} if config.head == "tied" else {_HEAD: table})
     biases = num_items * _FLOAT
-    layers = count_bytes(lambda: Bert4Rec(config, 1)) + biases
+    layers = count_bytes(lambda: Bert4Rec(config, 1, adapter)) + biases
     parts = {"item tables": sum(tables.values()), "layers": layers}
     return ModelMemory(parts, tables, ["a smaller `emb_dim`", "fewer items in the dataset"])
 
@@ -30,9 +32,16 @@ def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -
         num_items: items of the catalogue.
         rule: optimizer of the item rows.
     """
-    model, loaded = config.model, loaded_memory(config.model, num_items)
+    model, loaded = config.model, loaded_memory(config.model, num_items, config.adapter)
     if config.run.mode != "train":
         return loaded
+    if config.adapter.adapter != "none":
+        frozen = loaded_memory(model, num_items).total
+        trained = (loaded.total - frozen) * (_ADAM_COPIES - 1)
+        parts = {**loaded.parts, "gradients and optimizer of the adapters": trained}
+        if config.optimizer.ema_decay:
+            parts["moving average of the weights"] = loaded.total
+        return ModelMemory(parts, loaded.tables, [*loaded.remedies, "a smaller `adapter_rank`"])
     parts, tables, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
     parts["layers, their gradients and optimizer"] = parts.pop("layers") * _ADAM_COPIES
     state = num_items * ROW_RULES[rule].state_bytes_per_row(model.emb_dim)

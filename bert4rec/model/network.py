@@ -5,19 +5,27 @@ Source: Sun et al. 2019 (arXiv:1904.06690).
 """
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bert4rec.config import ModelConfig
+from bert4rec.config import AdapterConfig, ModelConfig
+from bert4rec.nn.adapter import Adapters
 from bert4rec.nn.block import Block, Targets
 from bert4rec.nn.item_head import ItemHead
 from bert4rec.nn.item_lookup import ItemLookup
 from bert4rec.nn.item_table import TokenEmbedding
 from bert4rec.nn.layout import SequenceLayout
+from bert4rec.rules import mask_item
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
+
+NO_ADAPTER = AdapterConfig()
+"""Settings of a network without adapters."""
+ADAPTERS = "adapters."
+"""Prefix of the names of the adapters' parameters."""
 
 
 class Bert4Rec(nn.Module):
@@ -26,13 +34,17 @@ class Bert4Rec(nn.Module):
     Args:
         config: settings of the network.
         num_items: I.
+        adapter: settings of its adapters; with any, all other parameters are frozen.
 
     Attributes:
         activation_checkpointing: keep the blocks' inputs alone while training, and compute each
             block again in backward.
+        adapters: low-rank changes of the linear layers; None without.
     """
 
-    def __init__(self, config: ModelConfig, num_items: int) -> None:
+    def __init__(
+        self, config: ModelConfig, num_items: int, adapter: AdapterConfig = NO_ADAPTER
+    ) -> None:
         super().__init__()
         self.num_items = num_items
         self.max_len = config.max_len
@@ -64,6 +76,10 @@ class Bert4Rec(nn.Module):
             dim, num_items, config.head == "tied", config.head_transform, config.temperature
         )
         self.reset_parameters(config.init_std)
+        self.adapters: Adapters | None = None
+        if adapter.adapter != "none":
+            self.requires_grad_(False)
+            self.adapters = Adapters(config, adapter)
 
     @torch.no_grad()
     def reset_parameters(self, std: float) -> None:
@@ -107,14 +123,34 @@ class Bert4Rec(nn.Module):
         """
         tokens = self.embedding(items, layout, vectors)
         last = len(self.blocks) - 1 if targets.layout is not layout else None
-        for i, block in enumerate(self.blocks):
-            run = functools.partial(block, targets=targets if i == last else None, causal=causal)
+        adapters, gate, transform = self.adapters, None, None
+        changes: Iterable[nn.Module | None] = [None] * len(self.blocks)
+        if adapters is not None:
+            gate = self._gate(adapters, items, layout, causal)
+            changes, transform = adapters.blocks, adapters.transform
+        for i, (block, of_block) in enumerate(zip(self.blocks, changes, strict=True)):
+            chosen = targets if i == last else None
+            run = functools.partial(
+                block, targets=chosen, causal=causal, adapters=of_block, gate=gate
+            )
             if self.activation_checkpointing and self.training:
                 # Draws of dropout are repeated: the state of the random generators is kept too.
                 tokens = checkpoint(run, tokens, layout, use_reentrant=False)
             else:
                 tokens = run(tokens, layout)
-        return self.head.project(self.final_norm(tokens))
+        if gate is not None and last is not None:
+            gate = gate.index_select(0, targets.index)
+        return self.head.project(self.final_norm(tokens), transform, gate)
+
+    def _gate(
+        self, adapters: Adapters, items: Tensor, layout: SequenceLayout, causal: bool
+    ) -> Tensor | None:
+        if adapters.gate is None:
+            return None
+        vectors = F.embedding(items, self.embedding.items)
+        is_item = (items > 0) & (items < mask_item(self.num_items))
+        gate: Tensor = adapters.gate(vectors, is_item, layout, causal=causal)
+        return gate
 
     def item_vectors(self) -> Tensor:
         """Returns [I, D] item vectors; row i is item i + 1."""

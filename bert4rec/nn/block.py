@@ -6,8 +6,9 @@ import dataclasses
 from torch import Tensor, nn
 
 from bert4rec.config import Activation, Norm, Residual
+from bert4rec.nn.adapter import BlockAdapters, adapted_linear
 from bert4rec.nn.attention import attend
-from bert4rec.nn.cpu.cached_linear import feed_forward, linear
+from bert4rec.nn.cpu.cached_linear import activate, feed_forward, linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
 
@@ -78,6 +79,8 @@ class Block(nn.Module):
         *,
         targets: Targets | None = None,
         causal: bool = False,
+        adapters: BlockAdapters | None = None,
+        gate: Tensor | None = None,
     ) -> Tensor:
         """Transforms tokens.
 
@@ -86,30 +89,47 @@ class Block(nn.Module):
             layout: offsets of the sequences in `tokens`.
             targets: compute the output of these tokens alone, with keys and values of all tokens.
             causal: no token attends to a later one.
+            adapters: changes of the four linear layers; None for none.
+            gate: [N, r] factors of the adapters; None for 1.
 
         Returns:
             [N, D], or [M, D] with `targets`.
         """
         source = self.attention_norm(tokens) if self.pre_norm else tokens
         kept = tokens if targets is None else tokens.index_select(0, targets.index)
-        attended = self._attend(source, layout, targets, causal)
-        out = self.attention_out
-        mixed = self.dropout(linear(attended, out.weight, out.bias))
+        attended = self._attend(source, layout, targets, causal, adapters, gate)
+        if gate is not None and targets is not None:
+            gate = gate.index_select(0, targets.index)
+        adapter = None if adapters is None else adapters.attention_out
+        mixed = self.dropout(adapted_linear(attended, self.attention_out, adapter, gate))
         kept = kept + _gated(mixed, kept, self.attention_gate)
         if not self.pre_norm:
             kept = self.attention_norm(kept)
-        changed = self._feed_forward(self.feed_forward_norm(kept) if self.pre_norm else kept)
+        source = self.feed_forward_norm(kept) if self.pre_norm else kept
+        changed = self._feed_forward(source, adapters, gate)
         output = kept + _gated(changed, kept, self.feed_forward_gate)
         return output if self.pre_norm else self.feed_forward_norm(output)
 
-    def _feed_forward(self, tokens: Tensor) -> Tensor:
-        output: Tensor = self.dropout(
-            feed_forward(tokens, self.expand, self.contract, self._activation)
-        )
+    def _feed_forward(
+        self, tokens: Tensor, adapters: BlockAdapters | None, gate: Tensor | None
+    ) -> Tensor:
+        if adapters is None:
+            mapped = feed_forward(tokens, self.expand, self.contract, self._activation)
+        else:
+            between = adapted_linear(tokens, self.expand, adapters.expand, gate)
+            active = activate(between, self._activation)
+            mapped = adapted_linear(active, self.contract, adapters.contract, gate)
+        output: Tensor = self.dropout(mapped)
         return output
 
     def _attend(
-        self, source: Tensor, layout: SequenceLayout, targets: Targets | None, causal: bool
+        self,
+        source: Tensor,
+        layout: SequenceLayout,
+        targets: Targets | None,
+        causal: bool,
+        adapters: BlockAdapters | None = None,
+        gate: Tensor | None = None,
     ) -> Tensor:
         dim = source.shape[1]
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -121,6 +141,14 @@ class Block(nn.Module):
             chosen = source.index_select(0, targets.index)
             queries = linear(chosen, weight[:dim], bias[:dim])
             fused = linear(source, weight[dim:], bias[dim:])
+        if adapters is not None:
+            reduced = adapters.qkv.reduce(source, gate)
+            if queries is None or targets is None:
+                fused = adapters.qkv.add_to(fused, reduced)
+            else:
+                of_queries = reduced.index_select(0, targets.index)
+                queries = adapters.qkv.add_to(queries, of_queries, slice(dim))
+                fused = adapters.qkv.add_to(fused, reduced, slice(dim, None))
         return attend(
             queries,
             fused,

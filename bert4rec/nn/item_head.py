@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bert4rec.nn.adapter import LowRank
 from bert4rec.nn.item_lookup import ItemLookup
 
 
@@ -42,10 +43,21 @@ class ItemHead(nn.Module):
         self.transform = nn.Linear(dim, dim) if transform else None
         self.norm = nn.LayerNorm(dim) if transform else None
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Maps [M, D] to the vectors that are multiplied with item vectors."""
+    def project(
+        self, hidden: Tensor, adapter: LowRank | None = None, gate: Tensor | None = None
+    ) -> Tensor:
+        """Maps [M, D] to the vectors that are multiplied with item vectors.
+
+        Args:
+            hidden: [M, D] output of the blocks.
+            adapter: change of the linear layer; None for none.
+            gate: [M, r] factors of the adapter; None for 1.
+        """
         if self.transform is not None and self.norm is not None:
-            hidden = self.norm(F.gelu(self.transform(hidden)))
+            mapped = self.transform(hidden)
+            if adapter is not None:
+                mapped = adapter.add_to(mapped, adapter.reduce(hidden, gate))
+            hidden = self.norm(F.gelu(mapped))
         if self.temperature is None:
             return hidden
         return F.normalize(hidden, dim=1) / self.temperature

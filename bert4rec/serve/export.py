@@ -12,7 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert4rec.model.network import Bert4Rec
+from bert4rec.config import AdapterConfig
+from bert4rec.model.merge import merged
+from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
 from bert4rec.model.weights import describe_model, weights_of
@@ -111,6 +113,18 @@ class Bert4RecExport(CheckpointExport):
         return self._stored.load()
 
     @property
+    def _served_adapter(self) -> AdapterConfig:
+        """Adapters of the served network: constant ones are merged."""
+        return NO_ADAPTER if self._stored.adapter.is_constant else self._stored.adapter
+
+    @functools.cached_property
+    def _served_model(self) -> Bert4Rec:
+        stored = self._stored
+        if stored.adapter == self._served_adapter:
+            return self._model
+        return merged(self._model, stored.config, stored.adapter)
+
+    @property
     def _history_length(self) -> int:
         length = max_history_length(self._stored.config.max_len, self._stored.causal)
         if length < 1:
@@ -135,6 +149,7 @@ class Bert4RecExport(CheckpointExport):
         """Returns the settings that rebuild and serve the network."""
         return {
             "config": dataclasses.asdict(self._stored.config),
+            "adapter": dataclasses.asdict(self._served_adapter),
             "num_items": self._stored.num_items,
             "causal": self._stored.causal,
             "top_k": self._top_k,
@@ -153,7 +168,7 @@ class Bert4RecExport(CheckpointExport):
                 f"`quantize` {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
                 "in every answer, so 8 bits would have to be turned back each time"
             )
-        return {name: value.contiguous() for name, value in weights_of(self._model).items()}
+        return {name: value.contiguous() for name, value in weights_of(self._served_model).items()}
 
     def write_files(self, folder: Path) -> None:
         """Writes the raw ids and titles, if requests and answers have those."""
@@ -166,7 +181,7 @@ class Bert4RecExport(CheckpointExport):
         out_of_range: OutOfRange,  # noqa: ARG002  (numbers that are no items are left out)
     ) -> nn.Module:
         """Returns the network for histories of a fixed length."""
-        model = self._model.requires_grad_(False)
+        model = self._served_model.requires_grad_(False)
         return NextItemNetwork(model, self._top_k, self._stored.causal).eval()
 
     def example_requests(self, count: int, *, fixed_shapes: bool) -> list[Arrays]:

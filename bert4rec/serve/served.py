@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert4rec.config import ModelConfig
+from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
@@ -164,7 +164,8 @@ def _no_network() -> nn.Module:
 def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:
     """Builds the network around deployed weights, without a copy."""
     config = section_from_dict(ModelConfig, deployment.model["config"])
+    adapter = section_from_dict(AdapterConfig, deployment.model.get("adapter", {}))
     with torch.device("meta"):
-        model = Bert4Rec(config, deployment.model["num_items"])
+        model = Bert4Rec(config, deployment.model["num_items"], adapter)
     model.load_state_dict(weights, assign=True)
     return model.eval().requires_grad_(False)

@@ -91,9 +91,10 @@ class Recommender:
             "`dataset_path`",
             ignore_fingerprint=config.run.ignore_fingerprint,
         )
-        require_memory(loaded_memory(config.model, len(raw_ids)), machine.device)
+        needed = loaded_memory(config.model, len(raw_ids), config.adapter)
+        require_memory(needed, machine.device)
         with machine.device:
-            model = Bert4Rec(config.model, len(raw_ids))
+            model = Bert4Rec(config.model, len(raw_ids), config.adapter)
         load_weights(path, model)
         model.eval()
         return cls(

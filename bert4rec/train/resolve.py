@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes settings from the checkpoint and the dataset, and logs each."""
 
+import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
 from bert4rec.data.sources import dataset_root
+from bert4rec.model.weights import adapter_of
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences import LEAVE_ONE_OUT
 from recsys.errors import UserError
-from recsys.train.checkpoint import CheckpointError, read_checkpoint
+from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint, read_pointers
 from recsys.train.recipe import adopt
 
 logger = logging.getLogger(__name__)
@@ -31,14 +34,17 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     """Copies model settings and objective from the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
-    kept; another objective than the checkpoint's is warned of.
+    kept; another objective than the checkpoint's is warned of. Adapters are those of the checkpoint
+    too, except in training, which adds its own.
 
     Raises:
         CheckpointError: `load_checkpoint_path` is not a checkpoint of this model.
+        UserError: other adapters than the checkpoint's are asked for, or there is no checkpoint.
     """
-    if config.run.load_checkpoint_path is None:
+    path = _loaded_path(config)
+    if path is None:
         return config
-    checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
+    checkpoint = read_checkpoint(path)
     if "num_items" not in checkpoint.state:
         raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
     stored = checkpoint.settings(ModelConfig)
@@ -49,7 +55,38 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
             logger.warning(
                 "`objective` %s: the checkpoint was trained with %s", given, stored["objective"]
             )
+    if config.run.mode != "train":
+        stored |= _adapter_settings(config, checkpoint)
     return adopt(config, stored)
+
+
+def _loaded_path(config: Bert4RecConfig) -> Path | None:
+    """Returns the checkpoint that gives the model's settings, if any."""
+    run = config.run
+    if run.load_checkpoint_path is not None:
+        return Path(run.load_checkpoint_path)
+    # The run of adapters that is resumed took its model from another checkpoint's settings.
+    if run.mode != "train" or config.adapter.adapter == "none":
+        return None
+    folder = Path(run.export_root)
+    if not read_pointers(folder):
+        raise UserError(
+            f"`resume`: {folder} has no checkpoint yet, and `adapter` {config.adapter.adapter} "
+            "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`"
+        )
+    return folder
+
+
+def _adapter_settings(config: Bert4RecConfig, checkpoint: Checkpoint) -> dict[str, Any]:
+    stored = dataclasses.asdict(adapter_of(checkpoint))
+    current = config.to_dict()
+    for name, value in stored.items():
+        if name in config.explicit and current[name] != value:
+            raise UserError(
+                f"`{name}` {current[name]}: {checkpoint.path} was trained with `{name}` {value}; "
+                "leave the flag out"
+            )
+    return stored
 
 
 def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:

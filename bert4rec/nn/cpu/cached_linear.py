@@ -45,7 +45,7 @@ def feed_forward(
     """
     if not _pays(tokens, expand.weight):
         between = expand(tokens)
-        result: Tensor = contract(_activate(between, activation))
+        result: Tensor = contract(activate(between, activation))
         return result
     output: Tensor = _BlockedFeedForward.apply(  # type: ignore[no-untyped-call]
         tokens, expand.weight, expand.bias, contract.weight, contract.bias, activation
@@ -53,7 +53,8 @@ def feed_forward(
     return output
 
 
-def _activate(between: Tensor, activation: Activation) -> Tensor:
+def activate(between: Tensor, activation: Activation) -> Tensor:
+    """Applies an activation function; `swiglu` halves the columns."""
     if activation == "swiglu":
         # Source: Shazeer 2020 (arXiv:2002.05202).
         gate, value = between.chunk(2, dim=1)
@@ -97,7 +98,8 @@ class _BlockedLinear(torch.autograd.Function):
     def forward(
         ctx: torch.autograd.function.FunctionCtx, tokens: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(tokens, weight)
+        is_frozen = not ctx.needs_input_grad[1]  # type: ignore[attr-defined]
+        ctx.save_for_backward(None if is_frozen else tokens, weight)  # type: ignore[arg-type]
         output = tokens.new_empty(tokens.shape[0], weight.shape[0])
         for rows, out in _blocks(tokens, output):
             torch.addmm(bias, rows, weight.t(), out=out)
@@ -106,9 +108,14 @@ class _BlockedLinear(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         tokens, weight = ctx.saved_tensors  # type: ignore[attr-defined]
-        to_tokens, to_weight = torch.empty_like(tokens), torch.zeros_like(weight)
+        to_tokens = gradient.new_empty(gradient.shape[0], weight.shape[1])
+        if tokens is None:
+            for delta, to_rows in _blocks(gradient, to_tokens):
+                torch.mm(delta, weight, out=to_rows)
+            return to_tokens, None, None
+        to_weight = torch.zeros_like(weight)
         to_bias = weight.new_zeros(weight.shape[0])
         for rows, delta, to_rows in _blocks(tokens, gradient, to_tokens):
             torch.mm(delta, weight, out=to_rows)
@@ -134,7 +141,7 @@ class _BlockedFeedForward(torch.autograd.Function):
         output = tokens.new_empty(tokens.shape[0], contract.shape[0])
         for rows, middle, out in _blocks(tokens, between, output):
             torch.addmm(expand_bias, rows, expand.t(), out=middle)
-            torch.addmm(contract_bias, _activate(middle, activation), contract.t(), out=out)
+            torch.addmm(contract_bias, activate(middle, activation), contract.t(), out=out)
         ctx.save_for_backward(tokens, between, expand, contract)
         ctx.activation = activation  # type: ignore[attr-defined]
         return output
@@ -150,7 +157,7 @@ class _BlockedFeedForward(torch.autograd.Function):
         to_expand_bias = expand.new_zeros(expand.shape[0])
         to_contract_bias = contract.new_zeros(contract.shape[0])
         for rows, middle, delta, to_rows in _blocks(tokens, between, gradient, to_tokens):
-            to_contract.addmm_(delta.t(), _activate(middle, activation))
+            to_contract.addmm_(delta.t(), activate(middle, activation))
             to_contract_bias += delta.sum(0)
             inner = _activation_gradient(delta @ contract, middle, activation)
             to_expand.addmm_(inner.t(), rows)

@@ -84,6 +84,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
                 loss_scale=loss_scale,
                 focal_gamma=focal_gamma,
                 wants_gradients=wants_gradients,
+                trains_table=ctx.needs_input_grad[1],  # type: ignore[attr-defined]
             )
             for start in range(0, hidden.shape[0], rows):
                 sums.add(slice(start, start + rows), labels)
@@ -97,7 +98,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None, None, None]:
         """Scales the gradients in place; a second call is impossible."""
         to_hidden, to_table, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
@@ -105,7 +106,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         hidden_dtype, weight_dtype = ctx.dtypes  # type: ignore[attr-defined]
         return (
             to_hidden.mul_(gradient).to(hidden_dtype),
-            to_table.mul_(gradient).to(weight_dtype),
+            None if to_table is None else to_table.mul_(gradient).to(weight_dtype),
             None if to_bias is None else to_bias.mul_(gradient),
             None,
             None,
@@ -128,8 +129,10 @@ class _Sums:
         loss_scale: float,
         focal_gamma: float,
         wants_gradients: bool,
+        trains_table: bool,
     ) -> None:
         self._hidden = hidden
+        self._edge_rows = edge_rows
         self._weight = item_rows(table, edge_rows)
         self._bias = bias
         self._loss_scale = loss_scale
@@ -139,8 +142,7 @@ class _Sums:
         self.loss = hidden.new_zeros((), dtype=exact)
         if wants_gradients:
             self.to_hidden = torch.empty_like(hidden)
-            self.to_table = empty_gradient(table, edge_rows, exact)
-            self.to_weight = item_rows(self.to_table, edge_rows)
+            self.to_table = empty_gradient(table, edge_rows, exact) if trains_table else None
             self.to_bias = None if bias is None else torch.zeros_like(bias)
 
     def add(self, rows: slice, labels: Tensor) -> None:
@@ -169,10 +171,13 @@ class _Sums:
             self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)
         torch.mm(to_logits, self._weight, out=self.to_hidden[rows])
-        if self.to_weight.dtype == hidden.dtype:
+        if self.to_table is None:
+            return
+        to_weight = item_rows(self.to_table, self._edge_rows)
+        if to_weight.dtype == hidden.dtype:
             # beta 0 ignores the uninitialised memory, even a nan.
-            self.to_weight.addmm_(to_logits.t(), hidden, beta=int(rows.start > 0))
+            to_weight.addmm_(to_logits.t(), hidden, beta=int(rows.start > 0))
         elif rows.start:
-            self.to_weight += to_logits.t() @ hidden
+            to_weight += to_logits.t() @ hidden
         else:
-            self.to_weight.copy_(to_logits.t() @ hidden)
+            to_weight.copy_(to_logits.t() @ hidden)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-rank adapters of frozen linear layers, and the gate of their experts.
+
+A layer W becomes W + s B A, with A [r, in] and B [out, r] (LoRA, Hu et al. 2021,
+arXiv:2106.09685). Instance-wise (iLoRA, Kong et al. 2024, arXiv:2408.10159), the r columns belong
+to K experts, and each history weighs them: W + s sum_k w_k B_k A_k. That is the same product with
+a factor per token and column between A and B.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bert4rec.config import AdapterConfig, ModelConfig
+from bert4rec.nn.cpu.cached_linear import linear
+from bert4rec.nn.dropout import Dropout
+from bert4rec.nn.layout import SequenceLayout
+
+_EPSILON = 1e-12
+"""Of the norm of a mean of embeddings; squares of the columns are about 1e-4."""
+
+
+class LowRank(nn.Module):
+    """A trainable change of low rank of a linear layer.
+
+    Args:
+        inputs: columns of the layer's inputs.
+        outputs: columns of its outputs.
+        config: settings of the adapters.
+
+    Attributes:
+        a: [r, inputs].
+        b: [outputs, r]; zero at the start, so the layer starts unchanged.
+    """
+
+    def __init__(self, inputs: int, outputs: int, config: AdapterConfig) -> None:
+        super().__init__()
+        self.scale = config.scale
+        self.dropout = Dropout(config.adapter_dropout)
+        self.a = nn.Parameter(torch.empty(config.adapter_rank, inputs))
+        self.b = nn.Parameter(torch.zeros(outputs, config.adapter_rank))
+        nn.init.kaiming_uniform_(self.a, a=5**0.5)  # as torch.nn.Linear draws its weight
+
+    def reduce(self, tokens: Tensor, gate: Tensor | None) -> Tensor:
+        """Maps [N, inputs] to [N, r].
+
+        Args:
+            tokens: [N, inputs].
+            gate: [N, r] factors; None for 1.
+        """
+        reduced = F.linear(self.dropout(tokens), self.a)
+        return reduced if gate is None else reduced * gate
+
+    def add_to(self, output: Tensor, reduced: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Adds the change to the frozen layer's output.
+
+        Args:
+            output: [N, outputs], or [N, rows] of some rows of the layer's weight.
+            reduced: [N, r] result of `reduce`.
+            rows: those rows.
+        """
+        return torch.addmm(output, reduced, self.b[rows].t(), alpha=self.scale)
+
+
+def adapted_linear(
+    tokens: Tensor, layer: nn.Linear, adapter: LowRank | None, gate: Tensor | None
+) -> Tensor:
+    """Maps [N, inputs] to [N, outputs], with an adapter or without.
+
+    Args:
+        tokens: [N, inputs].
+        layer: the frozen layer.
+        adapter: its change; None leaves the layer alone.
+        gate: [N, r] factors; None for 1.
+    """
+    output = linear(tokens, layer.weight, layer.bias)
+    return output if adapter is None else adapter.add_to(output, adapter.reduce(tokens, gate))
+
+
+class BlockAdapters(nn.Module):
+    """The adapters of a transformer block, under the names of its layers.
+
+    Args:
+        model: settings of the network.
+        config: settings of the adapters.
+    """
+
+    def __init__(self, model: ModelConfig, config: AdapterConfig) -> None:
+        super().__init__()
+        dim, hidden_dim = model.emb_dim, model.ffn_dim or 4 * model.emb_dim
+        self.qkv = LowRank(dim, 3 * dim, config)
+        self.attention_out = LowRank(dim, dim, config)
+        expanded = hidden_dim * (2 if model.activation == "swiglu" else 1)
+        self.expand = LowRank(dim, expanded, config)
+        self.contract = LowRank(hidden_dim, dim, config)
+
+
+class Gate(nn.Module):
+    """Weighs experts by the items of a history.
+
+    The weights are softmax(W z), with z the mean of the frozen embeddings of the items, scaled to
+    unit variance; the mask item does not count. Unscaled, embeddings are so small that all
+    histories would get equal weights. A causal model reads each token's history up to that token,
+    or the gate would see the items that it is to predict.
+
+    Args:
+        dim: D.
+        config: settings of the adapters.
+
+    Attributes:
+        weight: [experts, D], W.
+    """
+
+    def __init__(self, dim: int, config: AdapterConfig) -> None:
+        super().__init__()
+        self.columns = config.adapter_rank // config.adapter_experts
+        self.weight = nn.Parameter(torch.empty(config.adapter_experts, dim))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(
+        self, vectors: Tensor, is_item: Tensor, layout: SequenceLayout, *, causal: bool
+    ) -> Tensor:
+        """Computes the factor of each token and column.
+
+        Args:
+            vectors: [N, D] embeddings of the tokens.
+            is_item: [N] bool, False for the mask item and padding.
+            layout: offsets of the sequences.
+            causal: read no later token than each one itself.
+
+        Returns:
+            [N, r]; equal within the columns of an expert.
+        """
+        counted = is_item.unsqueeze(1).to(vectors.dtype)
+        summands = layout.padded(torch.cat([vectors * counted, counted], dim=1))
+        sums = layout.packed(summands.cumsum(1)) if causal else summands.sum(1)
+        mean = sums[:, :-1] / sums[:, -1:].clamp(min=1)
+        z = F.layer_norm(mean, mean.shape[1:], eps=_EPSILON)
+        weights = F.linear(z, self.weight).to(self.weight.dtype).softmax(1)
+        if not causal:
+            weights = weights[layout.sequence_of_token()]
+        return weights.unsqueeze(2).expand(-1, -1, self.columns).flatten(1)
+
+
+class Adapters(nn.Module):
+    """The adapters of a network, under the names of its layers.
+
+    Args:
+        model: settings of the network.
+        config: settings of the adapters.
+
+    Attributes:
+        gate: gate of the experts; None without experts.
+    """
+
+    def __init__(self, model: ModelConfig, config: AdapterConfig) -> None:
+        super().__init__()
+        dim = model.emb_dim
+        self.blocks = nn.ModuleList(BlockAdapters(model, config) for _ in range(model.num_layers))
+        head = {"transform": LowRank(dim, dim, config)} if model.head_transform else {}
+        self.head = nn.ModuleDict(head)
+        self.gate = Gate(dim, config) if config.adapter == "ilora" else None
+
+    @property
+    def transform(self) -> LowRank | None:
+        """Adapter of the head's linear layer; None if it has none."""
+        layer = dict(self.head.items()).get("transform")
+        assert layer is None or isinstance(layer, LowRank)
+        return layer

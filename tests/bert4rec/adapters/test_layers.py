@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters of each layer: the same as a dense change of its weight, in training and evaluation."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from bert4rec.config import AdapterConfig, ModelConfig
+from bert4rec.model.merge import merged
+from bert4rec.model.network import ADAPTERS, Bert4Rec
+from bert4rec.model.scoring import last_tokens
+from bert4rec.nn.cpu import cached_linear
+from bert4rec.nn.layout import PaddedLayout, SequenceLayout
+from bert4rec.nn.softmax_loss import softmax_cross_entropy
+
+NUM_ITEMS = 23
+MASK = NUM_ITEMS + 1
+RANK = 4
+KINDS = {
+    "qkv": "blocks.1.qkv",
+    "attention_out": "blocks.1.attention_out",
+    "expand": "blocks.1.expand",
+    "contract": "blocks.1.contract",
+    "head_transform": "head.transform",
+}
+MODEL = ModelConfig(max_len=9, emb_dim=12, nhead=3, dropout=0.0, attention_dropout=0.0,
+                    init_std=0.5, head_transform=True, activation="gelu")  # fmt: skip
+HISTORIES = ([3, 1, 4, 1, 5, MASK], [9, MASK], [2, 6, 5, 3, 5, 8, MASK], [MASK])
+
+
+def settings(adapter, **changes):
+    return AdapterConfig(adapter=adapter, adapter_rank=RANK, **({"adapter_experts": 2} | changes))
+
+
+def build(adapter, seed=0, *, zero=False, **changes):
+    torch.manual_seed(seed)
+    model = Bert4Rec(MODEL, NUM_ITEMS, settings(adapter, **changes)).double()
+    if not zero:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.startswith(ADAPTERS):
+                    parameter.normal_(0, 0.5)
+    return model
+
+
+def pack(histories):
+    lengths = torch.tensor([len(history) for history in histories])
+    items = torch.tensor([item for history in histories for item in history])
+    return items, SequenceLayout.of_lengths(lengths, int(lengths.max()), len(items))
+
+
+def outputs(model, histories=HISTORIES, *, causal=False, pruned=True):
+    items, layout = pack(histories)
+    targets = last_tokens(layout)
+    if pruned:
+        return model(items, layout, targets, causal=causal)
+    whole = type(targets)(torch.arange(len(items)), layout, layout.position_of_token())
+    return model(items, layout, whole, causal=causal)[targets.index]
+
+
+def dense(model, adapter, history, causal):
+    """One sequence through the network without adapters, its weights changed by formula."""
+    values = dict(model.named_parameters())
+    weights = {name: w for name, w in values.items() if not name.startswith(ADAPTERS)}
+    factors = torch.ones(RANK, dtype=torch.float64)
+    if adapter == "ilora":
+        known = [item for item in history if item != MASK]
+        z = torch.zeros(MODEL.emb_dim, dtype=torch.float64)
+        z = model.embedding.items[known].mean(0) if known else z
+        z = (z - z.mean()) / (z.var(correction=0) + 1e-12).sqrt()
+        of_experts = (values[f"{ADAPTERS}gate.weight"] @ z).softmax(0)
+        factors = of_experts.repeat_interleave(RANK // 2)
+    for name, a in values.items():
+        if name.startswith(ADAPTERS) and name.endswith(".a"):
+            layer = name[len(ADAPTERS) : -2]
+            b = values[f"{ADAPTERS}{layer}.b"]
+            change = settings(adapter).adapter_alpha / RANK * b @ torch.diag(factors) @ a
+            weights[f"{layer}.weight"] = weights[f"{layer}.weight"] + change
+    plain = Bert4Rec(MODEL, NUM_ITEMS).double()
+    items, layout = pack([history])
+    arguments = (items, layout, last_tokens(layout))
+    return torch.func.functional_call(plain, weights, arguments, {"causal": causal})
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+@pytest.mark.parametrize("adapter", ["lora", "ilora"])
+def test_output_and_gradients_are_those_of_dense_weights(adapter, pruned):
+    model = build(adapter)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    result = outputs(model, pruned=pruned)
+    truth = torch.cat([dense(model, adapter, history, causal=False) for history in HISTORIES])
+    torch.testing.assert_close(result, truth)
+    found = torch.autograd.grad(result.square().sum(), trained)
+    for gradient, true in zip(
+        found, torch.autograd.grad(truth.square().sum(), trained), strict=True
+    ):
+        torch.testing.assert_close(gradient, true)
+
+
+def test_a_causal_gate_reads_no_item_that_is_to_be_predicted():
+    torch.manual_seed(0)
+    from_start = dataclasses.replace(MODEL, positions_from="start")
+    model = Bert4Rec(from_start, NUM_ITEMS, settings("ilora")).double()
+    for block in model.adapters.blocks:
+        torch.nn.init.normal_(block.qkv.b)
+    history = [3, 1, 4, 1, 5, 9, 2]
+    items, layout = pack([history])
+    whole = last_tokens(layout)
+    every = type(whole)(torch.arange(7), layout, layout.position_of_token())
+    result = model(items, layout, every, causal=True)
+    for end in range(1, 8):
+        shorter = outputs(model, [history[:end]], causal=True)
+        torch.testing.assert_close(result[end - 1 : end], shorter)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_adapter_alone_changes_the_output(kind, training):
+    model = build("lora", zero=True).train(training)
+    plain = Bert4Rec(MODEL, NUM_ITEMS).double().train(training)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    before = outputs(plain)
+    assert torch.equal(outputs(model), before)  # B starts at zero
+    with torch.no_grad():
+        model.get_parameter(f"{ADAPTERS}{KINDS[kind]}.b").normal_(0, 0.5)
+        assert ((outputs(model) - before).abs().amax(1) > 1e-3).all()
+
+
+def test_a_gate_weighs_the_items_of_the_history_in_any_order():
+    model = build("ilora")
+    items, layout = pack([[3, 1, MASK], [9, 7, MASK], [1, 3, MASK], [3, 1]])
+    one, other, same, unmasked = model.adapters.gate(
+        model.embedding.items[items], items < MASK, layout, causal=False
+    )[[0, 3, 6, 9]]
+    assert (one - other).abs().max() > 0.01
+    torch.testing.assert_close(one, same)
+    torch.testing.assert_close(one, unmasked)
+    assert one[0] == one[1]  # columns of one expert
+    torch.testing.assert_close(one[::2].sum(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_one_expert_is_the_same_for_every_history():
+    model, single = build("lora"), build("ilora", adapter_experts=1)
+    single.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(outputs(single), outputs(model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("adapter", [settings("lora"), settings("ilora", adapter_experts=1)])
+@pytest.mark.parametrize(
+    "variant", [{}, {"activation": "swiglu", "residual": "gated", "temperature": 0.5}]
+)
+def test_merged_weights_compute_the_same(adapter, variant):
+    torch.manual_seed(0)
+    config = dataclasses.replace(MODEL, **variant)
+    model = Bert4Rec(config, NUM_ITEMS, adapter)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".b"):
+                parameter.normal_(0, 0.3)
+    plain = merged(model, config, adapter)
+    assert plain.adapters is None
+    assert plain.embedding.items.data_ptr() == model.embedding.items.data_ptr()
+    torch.testing.assert_close(outputs(plain), outputs(model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@torch.no_grad()
+def test_padding_does_not_change_the_gate(causal):
+    model = build("ilora")
+    items, layout = pack(HISTORIES)
+    padded = layout.padded(items)
+    of_padded = PaddedLayout.of_padded(layout.lengths(), layout.max_length)
+    found = model(padded.flatten(), of_padded, last_tokens(of_padded), causal=causal)
+    torch.testing.assert_close(found, outputs(model, causal=causal))
+
+
+def test_blocks_of_a_frozen_layer_have_the_gradient_of_the_whole():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 24).double().requires_grad_(False)
+    tokens = torch.randn(2 * cached_linear._ROWS + 9, 8, dtype=torch.float64, requires_grad=True)
+    blocked = cached_linear.linear(tokens, layer.weight, layer.bias)
+    (found,) = torch.autograd.grad(blocked.square().sum(), tokens)
+    (true,) = torch.autograd.grad(layer(tokens).square().sum(), tokens)
+    torch.testing.assert_close(found, true)
+
+
+def test_the_loss_of_a_frozen_table_has_the_same_gradient_of_the_rest():
+    torch.manual_seed(0)
+    table, bias = torch.randn(23, 8).double(), torch.randn(23).double()
+    hidden = torch.randn(70, 8, dtype=torch.float64, requires_grad=True)
+    labels = torch.arange(70) % 23
+    gradients = []
+    for trained in (True, False):
+        weights = table.clone().requires_grad_(trained), bias.clone().requires_grad_(trained)
+        loss = softmax_cross_entropy(hidden, *weights, labels)
+        gradients.append(torch.autograd.grad(loss, hidden)[0])
+    assert torch.equal(*gradients)

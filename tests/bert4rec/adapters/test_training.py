@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that train adapters: what moves, what stays, what a checkpoint holds."""
+
+import json
+
+import pytest
+import torch
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.model.memory import loaded_memory, trained_memory
+from bert4rec.model.network import ADAPTERS, Bert4Rec
+from bert4rec.model.scoring import scorer_for
+from bert4rec.model.weights import MODEL_GROUP, describe_model, load_base
+from bert4rec.train.step import Bert4RecTrainStep
+from recsys.train.checkpoint import read_checkpoint
+from recsys.train.optimizers.precision import Precision
+from recsys.train.saving.run_folder import CheckpointFolder
+from tests.bert4rec.conftest import raw_id
+
+RANK = ("--adapter_rank=4", "--adapter_experts=2")
+
+
+def latest(folder):
+    return read_checkpoint(CheckpointFolder(folder).latest())
+
+
+def base_of(program, dataset, folder, *flags):
+    program(f"--dataset_path={dataset}", f"--export_root={folder}", "--max_steps=3", *flags)
+    assert program.exit_code == 0
+    return f"--load_checkpoint_path={folder}"
+
+
+def tune(program, dataset, folder, adapter, *flags):
+    return program(
+        *(f"--dataset_path={dataset}", f"--export_root={folder}", "--weight_decay=0.01"),
+        *(f"--adapter={adapter}", *RANK, "--adapter_dropout=0.2", "--lr=0.05", *flags),
+    )
+
+
+@pytest.mark.parametrize("adapter", ["lora", "ilora"])
+@pytest.mark.parametrize(
+    "flags",
+    [("--head=tied", "--head_transform"), ("--loss=sampled", "--num_negatives=8", "--clip_norm=1")],
+    ids=["full", "sampled"],
+)
+def test_only_adapters_move(program, dataset, tmp_path, capsys, adapter, flags):
+    base = base_of(program, dataset, tmp_path / "base", *flags)
+    capsys.readouterr()
+    tune(program, dataset, tmp_path / "run", adapter, base, "--max_steps=4", *flags)
+    assert program.exit_code == 0
+    before = latest(tmp_path / "base").tensors(MODEL_GROUP)
+    after = latest(tmp_path / "run").tensors(MODEL_GROUP)
+    added = {name for name in after if name.startswith(ADAPTERS)}
+    assert after.keys() - added == before.keys()
+    assert [name for name, tensor in before.items() if not torch.equal(tensor, after[name])] == []
+    # Four layers of each of two blocks, the head's, each with A and B; and the gate.
+    assert len(added) == 16 + 2 * ("--head_transform" in flags) + (adapter == "ilora")
+    assert all(after[name].abs().max() > 0 for name in added)
+    trained = sum(after[name].numel() for name in added)
+    count = sum(tensor.numel() for tensor in after.values())
+    line = f"trainable: {trained:,} of {count:,} parameters ({trained / count:.2%})"
+    assert line in capsys.readouterr().out
+    assert len(latest(tmp_path / "run").tensors("optimizer")) == 3 * len(added)
+
+
+def scores(folder, histories):
+    stored = describe_model(folder)
+    return scorer_for(stored.load(), histories, causal=stored.causal).vectors
+
+
+@pytest.mark.parametrize("adapter", ["lora", "ilora"])
+def test_a_resumed_run_equals_the_whole_and_is_tested_with_its_adapters(
+    program, dataset, tmp_path, trained, adapter
+):
+    base, flags = f"--load_checkpoint_path={trained}", ("--num_epochs=1", "--dropout=0.2")
+    whole = tune(program, dataset, tmp_path / "whole", adapter, base, *flags)[-1]["data"]
+    tune(program, dataset, tmp_path / "parts", adapter, base, *flags, "--max_steps=5")
+    tune(program, dataset, tmp_path / "parts", adapter, "--resume", *flags)
+    assert program.exit_code == 0
+    assert latest(tmp_path / "parts").state["step"] > 5
+    for group in latest(tmp_path / "whole").groups():
+        first, second = (latest(tmp_path / run).tensors(group) for run in ("whole", "parts"))
+        assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    test = ("--mode=test", f"--dataset_path={dataset}")
+    tested = program(*test, f"--load_checkpoint_path={tmp_path / 'whole'}")[-1]["data"]
+    assert {name: tested[name] for name in tested if name in whole} == {
+        name: value for name, value in whole.items() if name in tested
+    }
+    untuned = program(*test, base)[-1]["data"]
+    assert tested["test_full_mrr"] != untuned["test_full_mrr"]
+
+
+def test_a_run_begins_with_merged_adapters_of_another(program, dataset, tmp_path, trained, capsys):
+    base = f"--load_checkpoint_path={trained}"
+    tune(program, dataset, tmp_path / "lora", "lora", base, "--max_steps=4")
+    lora = f"--load_checkpoint_path={tmp_path / 'lora'}"
+    stored = describe_model(tmp_path / "lora")
+    again = Bert4Rec(stored.config, stored.num_items, stored.adapter).eval()
+    load_base(stored.path, again)
+    histories = [torch.arange(start, start + 5).numpy() for start in (1, 9, 30)]
+    torch.testing.assert_close(
+        scorer_for(again, histories, causal=False).vectors, scores(stored.path, histories)
+    )
+    program(f"--dataset_path={dataset}", lora, "--max_steps=1", f"--export_root={tmp_path / 'all'}")
+    assert program.exit_code == 0
+    assert describe_model(tmp_path / "all").adapter.adapter == "none"
+    tune(program, dataset, tmp_path / "ilora", "ilora", lora, "--max_steps=1")
+    assert program.exit_code == 0
+    capsys.readouterr()
+    ilora = f"--load_checkpoint_path={tmp_path / 'ilora'}"
+    tune(program, dataset, tmp_path / "next", "lora", ilora, "--max_steps=1")
+    assert program.exit_code == 2
+    assert "its adapters (ilora) depend on the history" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--adapter lora changes a trained model: name its checkpoint by --load_checkpoint_p"),
+        (("--resume",), "has no checkpoint yet, and --adapter lora begins with a trained model"),
+        (("BASE", "--parallelism=dmp"), "--adapter lora freezes the item table"),
+        (("BASE", "--adapter=ilora", "--adapter_rank=6"), "cannot be divided among --adapter_exp"),
+        (("BASE", "--adapter_alpha=0"), "--adapter_alpha must be positive, got 0.0"),
+        (("BASE", "--mode=test"), "was trained with --adapter none; leave the flag out"),
+    ],
+)
+def test_senseless_settings_are_refused(
+    program, dataset, tmp_path, trained, capsys, flags, message
+):
+    flags = [flag.replace("BASE", f"--load_checkpoint_path={trained}") for flag in flags]
+    run = f"--export_root={tmp_path / 'run'}"
+    program(f"--dataset_path={dataset}", run, "--adapter=lora", *flags)
+    assert program.exit_code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "latest.json").exists()
+
+
+@pytest.mark.parametrize("adapter", ["lora", "ilora"])
+def test_the_counted_memory_is_what_training_allocates(adapter):
+    items = 500
+    small = {"emb_dim": 32, "nhead": 2, "num_layers": 1, "max_len": 8, "adapter": adapter}
+    config = Bert4RecConfig.from_dict(small | {"load_checkpoint_path": "base"})
+    model = Bert4Rec(config.model, items, config.adapter)
+    step = Bert4RecTrainStep(model, config, Precision(device_type="cpu"))
+    gradients = [p for p in model.parameters() if p.requires_grad]
+    tensors = [*model.parameters(), *step.optimizer.state().values(), *gradients]
+    allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert trained_memory(config, items, "adam").total == pytest.approx(allocated, rel=0.01)
+    assert loaded_memory(config.model, items).total < allocated
+
+
+def test_recommendations_need_no_flag_of_the_adapters(program, dataset, tmp_path, trained, capsys):
+    base = f"--load_checkpoint_path={trained}"
+    tune(program, dataset, tmp_path / "run", "ilora", base, "--max_steps=8")
+    tuned = f"--load_checkpoint_path={tmp_path / 'run'}"
+    lines = "\n".join(" ".join(raw_id(item) for item in history) for history in ([3, 4], [20, 21]))
+    answers = []
+    for checkpoint in (base, tuned):
+        capsys.readouterr()
+        program(
+            *("--mode=recommend", f"--dataset_path={dataset}", checkpoint),
+            *("--top_k=3", "--base_device=cpu"),
+            model=(),
+            stdin=lines.encode(),
+        )
+        assert program.exit_code == 0
+        answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    assert answers[0] != answers[1]
+    sizes = ("--inference_benchmark_batch_sizes=2", "--inference_benchmark_steps=2")
+    program("--mode=inference_benchmark", f"--dataset_path={dataset}", tuned, *sizes, model=())
+    assert program.exit_code == 0
