@@ -54,6 +54,11 @@ class RunConfig:
         "in less memory and more time",
         resumable=True,
     )
+    torch_compile: bool = setting(
+        False,
+        "Compile the layers of a training step, once for all batch sizes",
+        resumable=True,
+    )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
     log_path: str = setting("./log.json", "Destination of the log of metrics", resumable=True)
     export_root: str = setting("", "Folder of the checkpoints; empty saves none", resumable=True)

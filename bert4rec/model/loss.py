@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.block import Targets
 from bert4rec.nn.item_lookup import lookup_before_head
@@ -89,6 +90,9 @@ class LossNetwork(nn.Module):
         calibration: t of gBCE, in [0, 1].
         loss_scale: factor of the loss in backward.
         focal_gamma: exponent of the focal loss over all items; 0 is the cross entropy.
+
+    Attributes:
+        compiled: compiled layers of the network; None runs them as they are.
     """
 
     def __init__(
@@ -105,6 +109,29 @@ class LossNetwork(nn.Module):
         self.calibration = calibration
         self.loss_scale = loss_scale
         self.focal_gamma = focal_gamma
+        self.compiled: CompiledNetwork | None = None
+
+    def hidden(self, inputs: LossInputs, vectors: Tensor | None = None) -> Tensor:
+        """Computes the vectors at the targets, by any compiled layers.
+
+        Args:
+            inputs: a batch.
+            vectors: [N, D] embeddings of its items, if they were looked up already.
+
+        Returns:
+            [M, D].
+        """
+        model = self.model
+        if self.compiled is None:
+            hidden: Tensor = model(
+                *(inputs.items, inputs.layout, inputs.targets),
+                causal=inputs.causal,
+                vectors=vectors,
+            )
+            return hidden
+        if vectors is None:
+            vectors = model.embedding.lookup(model.embedding.items, inputs.items)
+        return self.compiled(inputs.items, vectors, inputs.layout, inputs.targets, inputs.causal)
 
     def full_loss(
         self, hidden: Tensor, weight: Tensor, labels: Tensor, edge_rows: int = 0
@@ -134,9 +161,7 @@ class LossNetwork(nn.Module):
         scores_with_table = model.head.weight is None and model.head.temperature is None
         if inputs.negatives is None and scores_with_table:
             vectors, table = lookup_before_head(model.embedding.items, inputs.items)
-        hidden = model(
-            inputs.items, inputs.layout, inputs.targets, causal=inputs.causal, vectors=vectors
-        )
+        hidden = self.hidden(inputs, vectors)
         if inputs.negatives is None:
             if table is None:
                 return self.full_loss(hidden, model.item_vectors(), inputs.labels)

@@ -61,13 +61,7 @@ class _Collected(nn.Module):
             ),
         )
         embedded = self.collection(features)
-        hidden = model(
-            inputs.items,
-            inputs.layout,
-            inputs.targets,
-            causal=inputs.causal,
-            vectors=embedded[_TOKENS].values(),
-        )
+        hidden = network.hidden(inputs, embedded[_TOKENS].values())
         if candidates is None:
             return network.full_loss(hidden, model.item_vectors(), inputs.labels)
         return sampled_loss(

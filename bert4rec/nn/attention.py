@@ -85,12 +85,16 @@ def _takes_blocks(fused: Tensor) -> bool:
 
     Without gradients PyTorch's own kernel is as fast.
     """
+    if torch.compiler.is_compiling():
+        return False  # its blocks are chosen on the host, by the lengths of a batch
     differentiates = torch.is_grad_enabled() and fused.requires_grad
     on_cpu = fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
     return differentiates and on_cpu
 
 
 def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
+    if torch.compiler.is_compiling():
+        return False  # its offsets would have to count the tokens that compiling adds
     half = queries.dtype in (torch.float16, torch.bfloat16)
     return varlen_attn is not None and queries.is_cuda and half and not dropout_probability
 

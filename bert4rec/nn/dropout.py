@@ -50,12 +50,13 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
 
     Args:
         values: floating-point tensor of any shape.
-        probability: probability of a zero, in [0, 1); on a CPU rounded to a multiple of 1/256.
+        probability: probability of a zero, in [0, 1); on a CPU rounded to a multiple of 1/256,
+            except in compiled code, where PyTorch draws in the loop that uses the draws.
         training: False returns `values` unchanged.
     """
     if not training or probability == 0.0:
         return values
-    if values.device.type != "cpu":
+    if values.device.type != "cpu" or torch.compiler.is_compiling():
         return nn.functional.dropout(values, probability)
     output: Tensor = _ByteDropout.apply(values, dropped_levels(probability))  # type: ignore[no-untyped-call]
     return output

@@ -16,6 +16,7 @@ from recsys.train.saving.run_folder import CheckpointFolder
 
 _ALIASES = {
     "use_amp": "amp",
+    "use_torch_compile": "torch_compile",
     "batch_size": "train_batch_size",
     "epochs": "num_epochs",
     "early_stopping_patience": "patience",

@@ -12,6 +12,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
+from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.row_shards import RowShards
@@ -100,6 +101,8 @@ class Bert4RecTrainStep:
             *(model, objective.loss, objective.gbce_calibration),
             *(precision.loss_scale, objective.focal_gamma),
         )
+        if config.run.torch_compile:
+            network.compiled = CompiledNetwork(model)
         self._network: nn.Module = network
         is_dmp = config.run.parallelism == "dmp" and not config.updates_after_backward
         if config.updates_after_backward:
@@ -132,6 +135,12 @@ class Bert4RecTrainStep:
             self._network = DistributedDataParallel(self._network)
         rates = parameter_rates(model, optimizer, self._parameters)
         self.optimizer = build_adamw(self._parameters, rates)
+        # A CUDA graph returns gradients in memory that its next call overwrites, so gradients that
+        # are added up need memory of their own.
+        self._keeps_gradients = config.run.torch_compile and optimizer.accumulation_steps > 1
+        if self._keeps_gradients:
+            for parameter in self._parameters:
+                parameter.grad = torch.zeros_like(parameter)
         self._lr = torch.zeros((), device=device)
         self._generator = torch.Generator(device)
 
@@ -150,8 +159,7 @@ class Bert4RecTrainStep:
         if self.sharded is not None:
             self.sharded.set_lr(lr)
         self._model.train()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._clear_gradients()
         batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
         counts = [num_targets(batch) for batch in batches]
         total = int(self._processes.sum(torch.tensor(sum(counts))))
@@ -165,6 +173,13 @@ class Bert4RecTrainStep:
             self.average.update()
         mean: Tensor = self._processes.sum(loss)
         return mean
+
+    def _clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None and self._keeps_gradients:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
 
     @contextlib.contextmanager
     def whole_tables(self) -> Iterator[None]:

@@ -64,6 +64,7 @@ def their_file(tmp_path):
     [
         (["--use_amp"], ["--amp"]),
         (["--nouse_amp"], ["--noamp"]),
+        (["--use_torch_compile"], ["--torch_compile"]),
         (["--batch_size=7", "--epochs=3"], ["--train_batch_size=7", "--num_epochs=3"]),
         (["--early_stopping_patience=2"], ["--patience=2"]),
         (["--min_uc=4", "--min_sc=6"], ["--min_user_count=4", "--min_item_count=6"]),

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network's layers under torch.compile, compiled once for all batches.
+
+Batches differ in every size: sequences, tokens, targets and the longest of both. The sizes are
+symbols of one compiled graph, and are rounded up, on a GPU to eight sizes per doubling, because
+every combination is a CUDA graph of its own there. What a table of items needs, lookups, row
+gradients and the loss in blocks, stays outside: these are single kernels already.
+"""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx.experimental import _config as symbol_config
+from torch.nn import functional as F
+
+from bert4rec.model.network import Bert4Rec
+from bert4rec.nn.block import Targets
+from bert4rec.nn.layout import SequenceLayout
+from recsys.errors import UserError
+
+_SMALLEST = 8
+"""Sizes are multiples of it; 0 and 1 would be compiled for themselves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RoundedLayout(SequenceLayout):
+    """Packed sequences with tokens and sequences added that do not count.
+
+    Attributes:
+        sequence: [N] int64 sequence of each token; 0 for those added.
+        position: [N] int64 position of each token in its sequence; 0 for those added.
+        slot: [N] int64 index among B T padded tokens; B T for those added.
+        token_lengths: [B] int64 tokens of each sequence; 1 for those added.
+    """
+
+    sequence: Tensor
+    position: Tensor
+    slot: Tensor
+    token_lengths: Tensor
+
+    @property
+    def is_dense(self) -> bool:
+        """False: no shape may decide what is compiled."""
+        return False
+
+    def lengths(self) -> Tensor:
+        """Returns [B] int64 tokens of each sequence."""
+        return self.token_lengths
+
+    def sequence_of_token(self) -> Tensor:
+        """Returns [N] int64 index of each token's sequence."""
+        return self.sequence
+
+    def position_of_token(self) -> Tensor:
+        """Returns [N] int64 position of each token in its sequence."""
+        return self.position
+
+    def padded(self, packed: Tensor) -> Tensor:
+        """Maps [N, ...] to [B, T, ...], with zeros as padding."""
+        count = self.token_lengths.shape[0] * self.max_length
+        flat = packed.new_zeros(count + 1, *packed.shape[1:]).index_copy(0, self.slot, packed)
+        return flat[:count].view(-1, self.max_length, *packed.shape[1:])
+
+    def packed(self, padded: Tensor) -> Tensor:
+        """Maps [B, T, ...] to [N, ...]; added tokens get any value."""
+        flat = padded.flatten(0, 1)
+        return flat.index_select(0, self.slot.clamp(max=flat.shape[0] - 1))
+
+
+class CompiledNetwork:
+    """A network without its item lookups, compiled at the first batch.
+
+    Args:
+        model: the network to train.
+
+    Raises:
+        UserError: this machine has no C++ compiler, which PyTorch needs on a CPU.
+    """
+
+    def __init__(self, model: Bert4Rec) -> None:
+        self._model = model
+        self._is_cuda = model.head.bias.is_cuda
+        if not self._is_cuda:
+            _require_compiler()
+        self._run: Callable[..., Tensor] = torch.compile(
+            self._layers,
+            dynamic=True,
+            fullgraph=True,
+            mode="reduce-overhead" if self._is_cuda else "default",
+        )
+
+    def __call__(
+        self,
+        items: Tensor,
+        vectors: Tensor,
+        layout: SequenceLayout,
+        targets: Targets,
+        causal: bool,
+    ) -> Tensor:
+        """Computes what `Bert4Rec.forward` does from vectors of the items.
+
+        Args:
+            items: [N] int64 packed item numbers; those added are padding, item 0.
+            vectors: [N, D] embeddings of the items.
+            layout: offsets of the sequences in `vectors`.
+            targets: positions of the M targets.
+            causal: no token attends to a later one.
+
+        Returns:
+            [M, D].
+        """
+        every_token = targets.layout is layout
+        size = self._rounded(layout.num_tokens)
+        sequences = self._rounded(layout.batch_size)
+        tokens = self._packed_index(layout, size, sequences)
+        tokens = torch.cat([tokens, _extended(items, size).unsqueeze(0)])
+        lengths = layout.lengths()
+        lengths = F.pad(lengths, (0, sequences - lengths.shape[0]), value=1)
+        longest = self._rounded(layout.max_length)
+        chosen, longest_chosen = tokens, longest
+        if not every_token:
+            count = self._rounded(targets.layout.num_tokens)
+            chosen = self._packed_index(targets.layout, count, sequences)
+            chosen = torch.cat([chosen, _extended(targets.index, count).unsqueeze(0)])
+            chosen = torch.cat([chosen, _extended(targets.positions, count).unsqueeze(0)])
+            longest_chosen = self._rounded(targets.layout.max_length)
+        if self._is_cuda:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        vectors = F.pad(vectors, (0, 0, 0, size - vectors.shape[0]))
+        # Sizes that happen to be equal in the first batch are not in others.
+        with symbol_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            hidden = self._run(
+                vectors, tokens, lengths, longest, chosen, longest_chosen, every_token, causal
+            )
+        return hidden[: targets.index.shape[0]]
+
+    def _rounded(self, size: int) -> int:
+        step = _SMALLEST
+        if self._is_cuda:
+            step = max(step, 1 << max((size - 1).bit_length() - 4, 0))
+        return max(-(-size // step), 1) * step
+
+    def _packed_index(self, layout: SequenceLayout, size: int, sequences: int) -> Tensor:
+        """Returns [3, size] int64: sequence, position, slot of each token."""
+        sequence, position = layout.sequence_of_token(), layout.position_of_token()
+        longest = self._rounded(layout.max_length)
+        slot = sequence * longest + position
+        return torch.stack(
+            [
+                _extended(sequence, size),
+                _extended(position, size),
+                _extended(slot, size, sequences * longest),
+            ]
+        )
+
+    def _layers(
+        self,
+        vectors: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        longest: int,
+        chosen: Tensor,
+        longest_chosen: int,
+        every_token: bool,
+        causal: bool,
+    ) -> Tensor:
+        layout = _layout(tokens, lengths, longest)
+        if every_token:
+            targets = Targets(tokens[0], layout, layout.position)
+        else:
+            targets = Targets(chosen[3], _layout(chosen, lengths, longest_chosen), chosen[4])
+        hidden: Tensor = self._model(tokens[3], layout, targets, causal=causal, vectors=vectors)
+        return hidden
+
+
+def _layout(index: Tensor, lengths: Tensor, longest: int) -> RoundedLayout:
+    sequence, position, slot = index[0], index[1], index[2]
+    offsets = F.pad(lengths.cumsum(0), (1, 0))
+    return RoundedLayout(offsets, longest, index.shape[1], sequence, position, slot, lengths)
+
+
+def _extended(values: Tensor, size: int, value: int = 0) -> Tensor:
+    return F.pad(values, (0, size - values.shape[0]), value=value)
+
+
+def _require_compiler() -> None:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    if not any(map(shutil.which, names)):
+        raise UserError(
+            f"`torch_compile` needs a C++ compiler on a CPU, and {' or '.join(names)} is not "
+            "there: install one, set CXX to it, or drop `torch_compile`"
+        )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled step: the eager one's result, and no compiling after the first batches.
+
+All but one test let PyTorch run what it captured without generating code, which takes most of the
+time and changes neither shapes nor guards.
+"""
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from bert4rec.data.batches import training_batches
+from bert4rec.train.step import build_step
+from recsys.train.optimizers.precision import Precision
+from tests.bert4rec.test_large_catalogues import CPU, config, make_model, sequences
+
+# PyTorch's tracer looks at the gradient of its inputs, and silences its own warning of it.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+FLOAT32 = Precision(device_type="cpu")
+BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
+FLOAT16 = Precision(device_type="cpu", dtype=torch.float16, loss_scale=1024.0)
+SCHEMES = [
+    (
+        {"head": "tied", "residual": "gated", "activation": "swiglu", "temperature": 0.2},
+        FLOAT32,
+    ),
+    ({"objective": "causal", "norm": "post", "activation": "gelu"}, BFLOAT16),
+    (
+        {"objective": "hybrid", "loss": "sampled", "head": "tied", "accumulation_steps": 2},
+        FLOAT32,
+    ),
+    ({"objective": "cloze", "activation_checkpointing": True, "focal_gamma": 1.0}, FLOAT16),
+    (
+        {"objective": "cloze", "item_update": "rows", "clip_norm": 0.1, "mask_last_prob": 0.5},
+        FLOAT32,
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache():
+    """Forgets what other tests compiled."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def train(given, precision):
+    """Returns the losses of three epochs."""
+    step = build_step(given, sequences(), make_model(given), precision)
+    with torch.compiler.set_stance(force_backend="eager"):
+        losses = [
+            step(batch, 0.01).detach()
+            for epoch in range(3)
+            for batch in training_batches(given, sequences(), CPU).batches(epoch, 0)
+        ]
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize(("settings", "precision"), SCHEMES)
+def test_one_graph_serves_batches_of_all_sizes(settings, precision):
+    settings = settings | {"windows": "random", "dupe_factor": 2}
+    eager = train(config(**settings), precision)
+    assert not counters["stats"]
+    compiled = train(config(**settings, torch_compile=True), precision)
+    tolerance = 1e-5 if precision is FLOAT32 else 1e-2
+    torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)
+    objectives = 2 if settings.get("objective") == "hybrid" else 1
+    assert counters["stats"]["unique_graphs"] == objectives
+
+
+@pytest.mark.slow
+def test_the_program_trains_with_generated_code(program, dataset):
+    flags = (
+        *(f"--dataset_path={dataset}", "--dropout=0", "--attention_dropout=0", "--print_freq=1"),
+        *("--max_steps=14", "--windows=random", "--activation_checkpointing", "--clip_norm=1"),
+    )
+    losses = []
+    for more in ((), ("--torch_compile",)):
+        records = program(*flags, *more)
+        assert program.exit_code == 0
+        losses.append([r["data"]["loss"] for r in records if "data_wait" in r["data"]])
+    assert len(losses[0]) == 14
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_missing_compiler_is_named(program, dataset, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    program(f"--dataset_path={dataset}", "--torch_compile", "--max_steps=1")
+    assert program.exit_code == 2
+    message = "--torch_compile needs a C++ compiler on a CPU, and no-such-compiler is not there"
+    assert message in capsys.readouterr().err
