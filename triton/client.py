@@ -23,7 +23,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from absl import flags
 
@@ -185,8 +185,13 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
         return 0
     for request in requests_of(options, endpoint):
         reply = endpoint.predict(request)
-        print_line(json.dumps({name: array.tolist() for name, array in reply.items()}))
+        print_line(to_json({name: array.tolist() for name, array in reply.items()}))
     return 0
+
+
+def to_json(reply: Mapping[str, Any]) -> str:
+    """Returns the JSON of a reply, whose strings are UTF-8 bytes."""
+    return json.dumps(reply, default=bytes.decode)
 
 
 def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int) -> None:
@@ -197,7 +202,7 @@ def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int)
             chosen = canary.choose(request)
             reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
             answered[chosen.version] += 1
-            print_line(json.dumps({"model_version": int(chosen.version), **reply}))
+            print_line(to_json({"model_version": int(chosen.version), **reply}))
     counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
     print(f"answered: {counts}", file=sys.stderr)
 

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import urllib.request
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from bert4rec.serve.score import score_served_split
 from recsys.data.sequences import Sequences
+from recsys.data.titles import write_titles
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import bert4rec_signature
 from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
@@ -18,6 +20,7 @@ from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     dataset,
     make_program,
     make_sequences,
+    raw_id,
     trained,
     write_dataset,
 )
@@ -29,9 +32,13 @@ pytestmark = pytest.mark.triton_server
 @pytest.fixture(scope="module")
 def server(trained, dataset, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("served")
+    titled = folder / "dataset"
+    shutil.copytree(dataset, titled)
+    write_titles(titled, [f"Film № {item}" for item in range(1, NUM_ITEMS + 1)])
     for name, *arguments in (
         ("bert4rec",),
         ("named", f"--raw_ids={dataset}"),
+        ("titled", f"--raw_ids={titled}", "--titles"),
         ("exported", "--format=torchscript", "--max_batch_size=16"),
     ):
         deploy(trained, folder / "models", f"--name={name}", *arguments)
@@ -68,6 +75,20 @@ def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
     assert served.startswith(f"{NUM_USERS} users: hr@10 0.")
     assert figures(served) == of_the_test
     assert figures(of_checkpoint) == of_the_test
+
+
+def test_raw_ids_and_titles_are_answered_as_text(server, tmp_path, capsys):
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"history": [[raw_id(3), raw_id(4)]]}) + "\n")
+    replies = []
+    for model in ("named", "titled"):
+        url = f"--url={server.grpc_url}"
+        assert client([url, f"--model={model}", f"--request={request}"]) == 0
+        replies.append(json.loads(capsys.readouterr().out))
+    named, titled = replies
+    assert [raw_id(int(title.split()[-1])) for title in titled["titles"][0]] == named["items"][0]
+    assert titled.keys() - named.keys() == {"titles"}
+    assert {name: titled[name] for name in named} == named
 
 
 def refuse_constant(name):
