@@ -64,7 +64,8 @@ def forked(
     """Runs a module (`-m name ...`) or script to its end, forked from a process that has torch.
 
     As `python`, without the seconds of CPU time that importing torch takes. What a program does
-    while it imports torch, or what must be in the environment by then, needs `python`.
+    while it imports torch, and what is the same for all such processes (umask, limits, variables of
+    OpenMP), needs `python`.
     """
     with tempfile.TemporaryDirectory() as temporary:
         outputs = Path(temporary) / "stdout", Path(temporary) / "stderr"

@@ -127,13 +127,13 @@ def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(da
     run = command(dataset, folder, "--resume")
     before = os.umask(0o027)
     try:
-        harness.forked(*run, "--max_steps=3")
+        harness.python(*run, "--max_steps=3")
         # As if killed between the two renames that replace a checkpoint.
         (folder / "step_000000003").rename(folder / "step_000000003.old")
         for name in ("step_000000003.tmp", "step_000000009.tmp"):
             (folder / name).mkdir()
             (folder / name / "mlp.safetensors").write_bytes(b"cut")
-        assert "at step 3" in harness.forked(*run, "--max_steps=4").stdout
+        assert "at step 3" in harness.python(*run, "--max_steps=4").stdout
     finally:
         os.umask(before)
     assert sorted(p.name for p in folder.iterdir()) == ["latest.json", "step_000000004"]
