@@ -32,8 +32,17 @@ PRESETS = {
 OPTIONS = {
     "baseline": (),
     "AMP": ("--amp",),
+    "compile": ("--torch_compile",),
+    "AMP + compile": ("--amp", "--torch_compile"),
 }
 """Row of the table -> flags on top of those of the baseline."""
+
+ADAPTERS = {
+    "LoRA": ("--adapter=lora",),
+    "iLoRA": ("--adapter=ilora",),
+    "iLoRA + AMP": ("--adapter=ilora", "--amp"),
+}
+"""Rows of runs that begin with a checkpoint, which a run of one step saves."""
 
 METRICS: dict[str, tuple[str, Direction]] = {
     "benchmark_samples_per_s": ("samples/s", "higher"),
@@ -89,6 +98,20 @@ def measure(candidates: Mapping[str, Sequence[str]], repeats: int) -> dict[str, 
             for name, flags in candidates.items()
         }
         return run_interleaved(calls, repeats)
+
+
+def measure_options(size: str, flags: Sequence[str], repeats: int) -> dict[str, list[LoggedRun]]:
+    """Runs a size with each option and each adapter, in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        preset, run = f"--config={PRESETS[size]}", Path(folder)
+        run_bert4rec(
+            run / "log.json",
+            *(preset, *flags, "--norun_benchmark", "--max_steps=1", f"--export_root={run / 'run'}"),
+        )
+        adapted = f"--load_checkpoint_path={run / 'run'}"
+        rows = {name: [preset, *flags, *more] for name, more in OPTIONS.items()}
+        rows |= {name: [preset, *flags, adapted, *more] for name, more in ADAPTERS.items()}
+        return measure({f"{size} {name}": row for name, row in rows.items()}, repeats)
 
 
 def make_records(
@@ -179,12 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_sizes = make_records(
         measure(candidates, options.repeats), config, options.dataset is not None
     )
-    candidates = {
-        f"{size} {name}": [f"--config={PRESETS[size]}", *shared, *flags, *overrides]
+    of_options = [
+        record
         for size in table_sizes
-        for name, flags in OPTIONS.items()
-    }
-    of_options = make_records(measure(candidates, options.repeats), config, with_quality=False)
+        for record in make_records(
+            measure_options(size, [*shared, *overrides], options.repeats),
+            config,
+            with_quality=False,
+        )
+    ]
     for records in (of_sizes, of_options):
         if records:
             print(table(records), flush=True)

@@ -51,11 +51,13 @@ def test_sizes_and_options_become_records_and_pictures(tmp_path, capsys):
     )
     assert status == 0
     records = read_records(results)
-    options = [f"5m {name}" for name in bert4rec_scaling.OPTIONS]
+    options = [f"5m {name}" for name in (*bert4rec_scaling.OPTIONS, *bert4rec_scaling.ADAPTERS)]
     assert {record.candidate for record in records} == {"5m", *options}
     assert {record.metric for record in records} == set(bert4rec_scaling.METRICS)
     assert all(record.value > 0 for record in records)
-    assert {record.config["parameters"] for record in records} == {374_440}
+    parameters = {record.candidate: record.config["parameters"] for record in records}
+    assert parameters["5m"] == parameters["5m baseline"] == parameters["5m compile"] == 374_440
+    assert parameters["5m LoRA"] > 374_440
     output = capsys.readouterr().out
     assert "| 5m AMP |" in output
     drawn = sorted(path.name for path in pictures.iterdir())
