@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples the masked tokens of each batch.
+"""Samples masked tokens, and labels the next items of causal batches.
 
 The host draws how many tokens of each sequence are masked, the device draws which: so the host
 knows every shape of the step and never waits. A binomial count and then a uniform subset of that
@@ -132,3 +132,27 @@ def mask_tokens(
     return MaskedBatch(
         items.index_copy(0, index, shown), layout, Targets(index, target_layout, positions), labels
     )
+
+
+def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
+    """Makes a causal batch: each token's label is the item after it.
+
+    The last item of a sequence is a label only, since nothing follows it. So the positions of the
+    tokens, counted from the end, are those of recommendation.
+
+    Args:
+        items: [N] int64 packed item numbers.
+        layout: offsets of the sequences in `items`; a sequence of one item adds no token.
+
+    Returns:
+        A batch of N - B tokens, each of them a target.
+    """
+    lengths = layout.lengths() - 1
+    shorter = SequenceLayout.of_lengths(
+        lengths, layout.max_length - 1, layout.num_tokens - layout.batch_size
+    )
+    positions = shorter.position_of_token()
+    index = layout.offsets[shorter.sequence_of_token()] + positions
+    tokens = torch.arange(shorter.num_tokens, device=items.device)
+    targets = Targets(tokens, shorter, positions)
+    return MaskedBatch(items[index], shorter, targets, items[index + 1])

@@ -10,15 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
-from bert4rec.data.masking import MaskedBatch, MaskingRule, mask_tokens
+from bert4rec.data.masking import MaskingRule, mask_tokens, next_item_batch
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
-from bert4rec.nn.block import Targets
-from bert4rec.nn.layout import SequenceLayout
 from bert4rec.train.averaging import WeightAverage
 from bert4rec.train.parameter_rates import parameter_rates
 from cuda_ext.ops import RowOptimizer
@@ -28,30 +26,6 @@ from recsys.train.optimizers.dense import build_adamw
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
 from recsys.train.processes import ALONE, Processes
-
-
-def next_item_batch(items: Tensor, layout: SequenceLayout) -> MaskedBatch:
-    """Makes a causal batch: each token's label is the item after it.
-
-    The last item of a sequence is a label only, since nothing follows it. So the positions of the
-    tokens, counted from the end, are those of recommendation.
-
-    Args:
-        items: [N] int64 packed item numbers.
-        layout: offsets of the sequences in `items`; a sequence of one item adds no token.
-
-    Returns:
-        A batch of N - B tokens, each of them a target.
-    """
-    lengths = layout.lengths() - 1
-    shorter = SequenceLayout.of_lengths(
-        lengths, layout.max_length - 1, layout.num_tokens - layout.batch_size
-    )
-    positions = shorter.position_of_token()
-    index = layout.offsets[shorter.sequence_of_token()] + positions
-    tokens = torch.arange(shorter.num_tokens, device=items.device)
-    targets = Targets(tokens, shorter, positions)
-    return MaskedBatch(items[index], shorter, targets, items[index + 1])
 
 
 class Bert4RecTrainStep:

@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from bert4rec.data.batches import TrainBatches, known_windows, pack
-from bert4rec.data.masking import MaskingRule, draw_counts, mask_tokens
+from bert4rec.data.masking import MaskingRule, draw_counts, mask_tokens, next_item_batch
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import random_sequences
 from bert4rec.data.split import known_lengths, true_items
 from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
-from bert4rec.train.step import next_item_batch
 from recsys.data.sequences import Sequences
 
 CPU = torch.device("cpu")

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from benchmark.run import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import pack, training_batches
+from bert4rec.data.masking import next_item_batch
 from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
 from bert4rec.data.windows import Windows
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
-from bert4rec.train.step import build_sampler, build_step, next_item_batch
+from bert4rec.train.step import build_sampler, build_step
 from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
