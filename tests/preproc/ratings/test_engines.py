@@ -122,13 +122,13 @@ def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
     """Spark writes a part for each range of users, and the batches cut them anew."""
     monkeypatch.setattr(spark_ratings, "_BATCH_ROWS", 7)
     parts = []
-    load = spark_ratings._load_items
+    load = spark_ratings._load
 
-    def counted(rows, users):
+    def counted(rows, users, **options):
         parts.append(len(list(rows.folder.glob("*.parquet"))))
-        return load(rows, users)
+        return load(rows, users, **options)
 
-    monkeypatch.setattr(spark_ratings, "_load_items", counted)
+    monkeypatch.setattr(spark_ratings, "_load", counted)
     rows = interactions(400, seed=5)
     source = tmp_path / "u.data"
     source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
