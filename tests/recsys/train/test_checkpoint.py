@@ -123,13 +123,14 @@ def test_ctrl_c_while_reading_is_an_interruption(tmp_path):
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         for i in range(60):
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + i * 0.0005)
             try:
-                checkpoint.tensors("mlp")
-            except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + i * 0.0005)
+                try:
+                    checkpoint.tensors("mlp")
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:  # one that comes just before the timer is off, too
                 interrupted += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 10
