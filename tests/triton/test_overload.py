@@ -100,11 +100,10 @@ def test_a_request_s_own_timeout_holds(served):
         flood = pool.submit(ask_at_once, (server.grpc_url, "dlrm"), request)
         client = library.InferenceServerClient(server.grpc_url)
         time.sleep(1)
-        started = time.monotonic()
         with pytest.raises(refused, match="Request timeout expired"):
             client.infer("dlrm", one, timeout=100_000)
-        waited = time.monotonic() - started
+        others_wait = not flood.done()
         client.close()
         outcomes = flood.result()
     assert not any(error for error, _ in outcomes)
-    assert waited < max(after for _, after in outcomes) / 2
+    assert others_wait  # seconds would depend on what else this machine does
