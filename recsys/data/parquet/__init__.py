@@ -2,7 +2,6 @@
 """Parquet: a folder per split, columns named by the feature spec."""
 
 import itertools
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from recsys.data.parquet.schema import (
     spec_of_plain,
 )
 from recsys.data.split_layout import SPLIT_FOLDERS
+from recsys.data.whole_file import whole_file
 
 FOLDER = "parquet"
 METADATA_FILE = "_metadata"
@@ -57,32 +57,21 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
     """
     schema = arrow_schema(spec)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with (
-            temporary.open("wb") as file,
-            pq.ParquetWriter(
-                file, schema, compression="snappy", write_page_checksum=True
-            ) as writer,
-        ):
-            first_row = 0
-            for group in groups:
-                group.check_shape(spec)
-                group.check_ids(spec, "rows to write", first_row)
-                first_row += len(group)
-                numerical = group.numerical.astype(np.float32, copy=False)
-                arrays = [pa.array(group.label.astype(np.int32))]
-                arrays += [pa.array(np.ascontiguousarray(c)) for c in numerical.T]
-                arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
-                table = pa.Table.from_arrays(arrays, schema=schema)
-                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-            writer.close()
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path) as file,
+        pq.ParquetWriter(file, schema, compression="snappy", write_page_checksum=True) as writer,
+    ):
+        first_row = 0
+        for group in groups:
+            group.check_shape(spec)
+            group.check_ids(spec, "rows to write", first_row)
+            first_row += len(group)
+            numerical = group.numerical.astype(np.float32, copy=False)
+            arrays = [pa.array(group.label.astype(np.int32))]
+            arrays += [pa.array(np.ascontiguousarray(c)) for c in numerical.T]
+            arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
+            table = pa.Table.from_arrays(arrays, schema=schema)
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
 def write_metadata_file(folder: Path) -> None:

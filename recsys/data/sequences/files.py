@@ -4,7 +4,6 @@
 docs/dataset_format.md describes the files.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from recsys.data.errors import DatasetError
 from recsys.data.sequences.histories import RawIds, Sequences, Times
+from recsys.data.whole_file import whole_file
 
 FOLDER = "sequences"
 ITEM_MAP_FILE = "item_map.parquet"
@@ -112,21 +112,12 @@ def write_parquet(
     path: Path, schema: pa.Schema, tables: Iterator[pa.Table] | tuple[pa.Table]
 ) -> None:
     """Writes tables to one file, which appears when it is complete."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with (
-            temporary.open("wb") as file,
-            pq.ParquetWriter(file, schema, compression="snappy") as writer,
-        ):
-            for table in tables:
-                writer.write_table(table, row_group_size=MAP_GROUP_ROWS)
-            writer.close()
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path) as file,
+        pq.ParquetWriter(file, schema, compression="snappy") as writer,
+    ):
+        for table in tables:
+            writer.write_table(table, row_group_size=MAP_GROUP_ROWS)
 
 
 def read_sequences(root: Path) -> Sequences:
