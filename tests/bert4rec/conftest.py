@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from recsys.data.manifest import Manifest, fingerprint
 from recsys.data.sequences import RawIds, Sequences, write_sequences
+from recsys.train.checkpoint import Checkpoint, read_checkpoint
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests.harness import Program
 
 NUM_USERS, NUM_ITEMS = 60, 40
@@ -114,3 +117,25 @@ def trained(tmp_path_factory, dataset) -> Path:
     )
     assert program.exit_code == 0
     return folder / "run"
+
+
+def latest(folder: Path) -> Checkpoint:
+    """Opens the latest checkpoint of a run."""
+    return read_checkpoint(CheckpointFolder(folder).latest())
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Reads all tensors of the latest checkpoint, by group and name."""
+    checkpoint = latest(folder)
+    return {
+        f"{group}.{name}": tensor
+        for group in checkpoint.groups()
+        for name, tensor in checkpoint.tensors(group).items()
+    }
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """Checks that two runs saved the same bits."""
+    whole, parts = tensors(first), tensors(second)
+    assert whole.keys() == parts.keys()
+    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []

@@ -10,30 +10,15 @@ import pytest
 import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
-from tests.bert4rec.conftest import SMALL_MODEL, write_other_dataset
+from tests.bert4rec.conftest import (
+    SMALL_MODEL,
+    assert_same,
+    latest,
+    write_other_dataset,
+)
 
 STEPS_PER_EPOCH = 12
-
-
-def latest(folder):
-    return read_checkpoint(CheckpointFolder(folder).latest())
-
-
-def tensors(folder):
-    checkpoint = latest(folder)
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def assert_same(first, second):
-    whole, parts = tensors(first), tensors(second)
-    assert whole.keys() == parts.keys()
-    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
 
 
 def settings(dataset, *more):

@@ -11,11 +11,10 @@ from absl import flags
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train.schedule import build_schedule
 from recsys.errors import UserError
-from recsys.train.checkpoint import read_checkpoint
 from recsys.train.memory import keep_freed_memory, release_unused_memory
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
-from tests.bert4rec.conftest import SMALL_MODEL
+from tests.bert4rec.conftest import SMALL_MODEL, assert_same
 
 THEIR_FILE = """\
 model:
@@ -118,21 +117,6 @@ def test_distributed_needs_torchrun(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert parse("--distributed") == parse()
     assert "torchrun's 2 processes" in refusal("--nodistributed")
-
-
-def tensors(folder):
-    checkpoint = read_checkpoint(CheckpointFolder(folder).latest())
-    return {
-        f"{group}.{name}": tensor
-        for group in checkpoint.groups()
-        for name, tensor in checkpoint.tensors(group).items()
-    }
-
-
-def assert_same(first, second):
-    one, other = tensors(first), tensors(second)
-    assert one.keys() == other.keys()
-    assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
 @pytest.fixture
