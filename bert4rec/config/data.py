@@ -34,6 +34,11 @@ class DataConfig:
         LEAVE_ONE_OUT,
         "Held-out items, as the dataset was prepared: leave_one_out, or temporal:0.9",
     )
+    validation_users: int | None = setting(
+        None,
+        "Users, drawn by their ids, whose last item but one is for validation; the others train on "
+        "it. By default all validate",
+    )
     temporal_targets: TemporalTargets = setting(
         "first", "Targets of a user in a temporal split, among the items from the cut on"
     )
@@ -66,6 +71,8 @@ class DataConfig:
             *(self, "random_user_count", "random_item_count", "random_size", "dupe_factor"),
             *("train_batch_size", "val_batch_size", "test_batch_size"),
         )
+        if self.validation_users is not None:
+            require_positive(self, "validation_users")
         require_not_negative(self, "num_workers")
         require_below(self, "num_workers", _MOST_WORKERS)
         for name in ("random_user_count", "random_item_count"):
@@ -74,6 +81,11 @@ class DataConfig:
             quantile = parse_split(self.split)
         except ValueError as error:
             raise UserError(str(error)) from error
+        if quantile is not None and self.validation_users is not None:
+            raise UserError(
+                f"`validation_users` {self.validation_users} is of the `split` {LEAVE_ONE_OUT}, "
+                f"the dataset has {self.split}: leave it out, or use `temporal_validation` users"
+            )
         if quantile is not None and self.dataset_name == "random":
             raise UserError(
                 f"`split` {self.split}: `dataset_name` random has no times, so it cannot be split "

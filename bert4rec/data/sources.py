@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec.config import DataConfig
+from bert4rec.data.split import validate_some_users
 from bert4rec.data.temporal import split_by_time
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences import (
@@ -77,6 +78,9 @@ def open_sequences(config: DataConfig, seed: int) -> Sequences:
                 config.temporal_validation,
                 read_user_map(root).raw,
             )
+    if config.validation_users is not None:
+        users, _ = raw_ids(config, sequences)
+        sequences = validate_some_users(sequences, config.validation_users, users)
     if sequences.num_items < 2:
         raise UserError(
             f"{root or '`random_item_count` 1'}: a catalogue of one item leaves nothing to rank, "

@@ -2,15 +2,20 @@
 """The items to train on and the targets, of whole histories.
 
 Without a temporal split the last item of a user is the test target, the one before the validation
-target, and the rest is for training. `bert4rec.data.temporal` splits by time.
+target, and the rest is for training; users that do not validate train on their last item but one.
+`bert4rec.data.temporal` splits by time.
 """
 
+import dataclasses
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import xxhash
 
 from recsys.data.sequences import Sequences, Targets
+from recsys.errors import UserError
 
 Split = Literal["train", "validation", "test"]
 
@@ -22,7 +27,11 @@ def training_lengths(sequences: Sequences) -> npt.NDArray[np.int64]:
     """Returns [U] items at the start of each history to train on."""
     if sequences.temporal is not None:
         return sequences.temporal.train_lengths
-    return sequences.lengths - _HELD_OUT["train"]
+    if sequences.validation_users is None:
+        return sequences.lengths - _HELD_OUT["train"]
+    known = sequences.lengths - _HELD_OUT["test"]
+    known[sequences.validation_users] -= 1
+    return known
 
 
 def targets_of(sequences: Sequences, split: Split) -> Targets:
@@ -30,7 +39,31 @@ def targets_of(sequences: Sequences, split: Split) -> Targets:
     if sequences.temporal is not None:
         temporal = sequences.temporal
         return temporal.test if split == "test" else temporal.validation
-    return Targets(np.arange(sequences.num_users), sequences.lengths - _HELD_OUT[split])
+    users = np.arange(sequences.num_users)
+    if split == "validation" and sequences.validation_users is not None:
+        users = sequences.validation_users
+    return Targets(users, sequences.lengths[users] - _HELD_OUT[split])
+
+
+def validate_some_users(sequences: Sequences, count: int, raw_users: pa.Array) -> Sequences:
+    """Limits validation to some users; the others train on that item.
+
+    Args:
+        sequences: histories without a temporal split.
+        count: V.
+        raw_users: [U] raw ids of the users; the V of the smallest hashes validate.
+
+    Raises:
+        UserError: there are fewer users.
+    """
+    if count > sequences.num_users:
+        raise UserError(
+            f"`validation_users` {count}: the dataset has {sequences.num_users} users; leave it "
+            "out, and all of them validate"
+        )
+    hashes = [xxhash.xxh3_64_intdigest(raw.encode()) for raw in raw_users.to_pylist()]
+    order = np.argsort(np.array(hashes, np.uint64), kind="stable")
+    return dataclasses.replace(sequences, validation_users=np.sort(order[:count]))
 
 
 def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:

@@ -125,7 +125,7 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
 
 
 def take_split(config: Bert4RecConfig) -> Bert4RecConfig:
-    """Copies the temporal split of the checkpoint that the run loads.
+    """Copies the split of the checkpoint that the run loads.
 
     The targets may be others than those of the training; what it saw may not.
 
@@ -144,12 +144,13 @@ def take_split(config: Bert4RecConfig) -> Bert4RecConfig:
         return config
     checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
     stored = {"split": LEAVE_ONE_OUT} | checkpoint.settings(DataConfig)
-    if stored["split"] == LEAVE_ONE_OUT:
-        stored = {"split": LEAVE_ONE_OUT}
+    of_split = {"validation_users"} if stored["split"] == LEAVE_ONE_OUT else _TEMPORAL
+    stored = {name: stored[name] for name in {"split"} | of_split if name in stored}
     values = config.to_dict()
-    for name in ("split", "temporal_validation"):
+    for name in ("split", "temporal_validation", "validation_users"):
         is_given = name == "split" or name in config.explicit
-        if is_given and name in stored and stored[name] != values[name]:
+        # Where all users validated (None), no validation target was trained on.
+        if is_given and stored.get(name) not in {None, values[name]}:
             if config.run.ignore_fingerprint:
                 continue
             raise UserError(
@@ -157,4 +158,4 @@ def take_split(config: Bert4RecConfig) -> Bert4RecConfig:
                 f"{values[name]}: it may have seen the targets. Use the dataset and the settings "
                 "of its training, or add `ignore_fingerprint`"
             )
-    return adopt(config, {name: stored[name] for name in _TEMPORAL & stored.keys()})
+    return adopt(config, {name: stored[name] for name in of_split & stored.keys()})

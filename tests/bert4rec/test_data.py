@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -7,10 +8,17 @@ from bert4rec.data.batches import TrainBatches, known_windows, pack
 from bert4rec.data.masking import MaskingRule, draw_counts, mask_tokens, next_item_batch
 from bert4rec.data.negative_sampler import draw_negatives
 from bert4rec.data.sources import random_sequences
-from bert4rec.data.split import known_lengths, true_items
+from bert4rec.data.split import (
+    known_lengths,
+    targets_of,
+    training_lengths,
+    true_items,
+    validate_some_users,
+)
 from bert4rec.data.windows import make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.data.sequences import Sequences
+from recsys.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -31,6 +39,31 @@ def test_the_split_holds_out_the_last_two(sequences):
     assert known_lengths(sequences, "test").tolist() == [2, 6, 3, 11, 29]
     assert true_items(sequences, "validation").tolist() == [2, 46, 83, 131, 189]
     assert true_items(sequences, "test").tolist() == [3, 47, 84, 132, 190]
+
+
+def test_users_that_do_not_validate_train_on_their_last_item_but_one(sequences):
+    users = pa.array([f"user-{user}" for user in range(sequences.num_users)])
+    some = validate_some_users(sequences, 2, users)
+    (first, second) = some.validation_users
+    assert first < second
+    held_out = sequences.lengths - training_lengths(some)
+    assert (held_out == np.where(np.isin(np.arange(len(held_out)), [first, second]), 2, 1)).all()
+    targets = targets_of(some, "validation")
+    assert targets.users.tolist() == [first, second]
+    assert true_items(some, "validation").tolist() == [sequences[first][-2], sequences[second][-2]]
+    assert (true_items(some, "test") == sequences.test_items).all()
+    more = validate_some_users(sequences, 3, users)
+    assert {first, second} < set(more.validation_users.tolist())
+    # The draw is by raw ids, whatever the order of the users.
+    turned = Sequences(
+        np.concatenate([sequences[user] for user in range(sequences.num_users)[::-1]]),
+        np.concatenate([[0], sequences.lengths[::-1].cumsum()]),
+        sequences.num_items,
+    )
+    same = validate_some_users(turned, 2, users[::-1]).validation_users
+    assert same.tolist() == [sequences.num_users - 1 - second, sequences.num_users - 1 - first]
+    with pytest.raises(UserError, match="the dataset has"):
+        validate_some_users(sequences, sequences.num_users + 1, users)
 
 
 def expected_windows(kind, known, max_len):

@@ -104,6 +104,36 @@ def test_patience_ends_a_run(program, dataset, capsys):
     assert "Test on" in out
 
 
+def test_some_users_validate_and_the_others_train_on_that_item(program, dataset, tmp_path, capsys):
+    run, tokens = tmp_path / "run", []
+    for chosen in ((), ("--validation_users=20",)):
+        records = program(
+            *(f"--dataset_path={dataset}", "--objective=causal"),
+            *("--windows=recent", "--dupe_factor=1"),
+            *("--num_epochs=1", "--run_benchmark", "--benchmark_warmup_steps=0"),
+            *(f"--export_root={run if chosen else tmp_path / 'all'}", *chosen),
+        )
+        (measured,) = [r for r in records if "benchmark_targets_per_s" in r["data"]]
+        values = measured["data"]
+        tokens.append(values["benchmark_targets_per_s"] * values["benchmark_steps"]
+                      * values["benchmark_step_time_mean"])  # fmt: skip
+    # Windows of 13 items: only users with fewer have more to learn from.
+    shorter = make_sequences().lengths < 15
+    assert 0 < round(tokens[1] - tokens[0]) <= shorter.sum()
+    at_the_end = final(records)
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={run}")
+    assert final(program("--mode=test", *flags, "--num_eval_negatives=5", model=())) == at_the_end
+    capsys.readouterr()
+    program(*flags, "--validation_users=30", "--max_steps=1")
+    assert program.exit_code == 2
+    message = "was trained with --validation_users 20, this run has 30"
+    assert message in capsys.readouterr().err
+    program(f"--dataset_path={dataset}", f"--validation_users={NUM_USERS + 1}")
+    assert program.exit_code == 2
+    message = f"--validation_users {NUM_USERS + 1}: the dataset has {NUM_USERS} users"
+    assert message in capsys.readouterr().err
+
+
 def known_lines():
     """Returns the history of each user that the test may see, as raw ids."""
     sequences = make_sequences()

@@ -245,6 +245,7 @@ def test_another_split_than_that_of_the_training_is_refused(dataset, trained, pr
         (("--split=temporal:2",), "--split must be leave_one_out or temporal:Q"),
         (("--split=temporal:0.8", "--dataset_name=random"), "random has no times"),
         (("--temporal_targets=all", "--dataset_name=random"), "--temporal_targets is of temporal"),
+        (("--split=temporal:0.8", "--validation_users=9"), "use --temporal_validation users"),
     ],
 )
 def test_settings_without_a_temporal_split_are_refused(program, capsys, flags, message):

@@ -62,7 +62,8 @@ class Sequences:
     """The histories of all users, in time order.
 
     User u has `items[offsets[u] : offsets[u + 1]]`. Without a temporal split, the last item is for
-    the test, the last but one for validation, the rest for training.
+    the test, the last but one for validation, the rest for training. Where only some users
+    validate, the others train on their last item but one.
 
     Attributes:
         items: int32 item numbers, from 1 to `num_items`, of all users one after the other.
@@ -70,6 +71,8 @@ class Sequences:
         num_items: items of the catalogue; 0 is padding.
         timestamps: time of each of `items`, where the dataset keeps it.
         temporal: split at a moment; None leaves the last items out.
+        validation_users: [V] int64 users, ascending, that have a validation target where there is
+            no temporal split; None for all.
     """
 
     items: npt.NDArray[np.int32]
@@ -77,6 +80,7 @@ class Sequences:
     num_items: int
     timestamps: Times | None = None
     temporal: TemporalSplit | None = None
+    validation_users: npt.NDArray[np.int64] | None = None
 
     @property
     def num_users(self) -> int:
