@@ -78,14 +78,19 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
     except (UserError, DivergenceError, OSError) as error:
         fail(str(error))
         sys.exit(getattr(error, "exit_code", INPUT_REFUSED))
-    except (MemoryError, RuntimeError) as error:
+    except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
+        if _is_interrupt(error):
+            print("interrupted", file=sys.stderr)
+            sys.exit(INTERRUPTED)
         if not is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         sys.exit(fail(f"out of memory: take smaller batches ({reason})"))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Tells Ctrl-C; Python 3.11 wraps one that comes while a class is made."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 class _FlagFormatter(logging.Formatter):
@@ -166,7 +171,9 @@ def run_command(
     except (UserError, flags.Error, OSError) as error:
         fail(str(error))
         return getattr(error, "exit_code", INPUT_REFUSED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not _is_interrupt(error):
+            raise
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
 
