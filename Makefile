@@ -15,7 +15,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 # every file of tests in one of two processes: their tests use one thread each
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-SLOWEST := --durations=20
+
+# a test that fails beside the other lanes is tried once more, and the summary names it
+SUITE := --durations=20 --reruns 1 --reruns-delay 2 -rfER
 
 PEERS := .venv-peers/bin
 PEERS_STAMP := .venv-peers/.installed
@@ -71,31 +73,31 @@ lane-%:
 		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 test-main: setup  ## tests that need no environment but .venv
-	$(BIN)/pytest -q $(SLOWEST) $(PARALLEL)
+	$(BIN)/pytest -q $(SUITE) $(PARALLEL)
 
 test-torchrec: peers  ## tests beside TorchRec
-	$(PEERS)/python -m pytest -q $(SLOWEST) -m torchrec tests/bert4rec tests/benchmark
+	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark
 
 test-spark: spark  ## tests of the Spark engine
-	$(SPARK)/python -m pytest -q $(SLOWEST) -m spark tests/preproc
+	$(SPARK)/python -m pytest -q $(SUITE) -m spark tests/preproc
 
 test-splitters: splitters  ## temporal splits beside those of RecTools and RePlay
-	$(BIN)/pytest -q $(SLOWEST) -m splitters tests/bert4rec
+	$(BIN)/pytest -q $(SUITE) -m splitters tests/bert4rec
 
 test-nvtabular: setup  ## tests of the NVTabular engine (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(NVTABULAR_STAMP); \
 		else echo "NVTabular is not tested here: it needs Python 3.11"; fi
-	$(BIN)/pytest -q $(SLOWEST) -m nvtabular tests/preproc
+	$(BIN)/pytest -q $(SUITE) -m nvtabular tests/preproc
 
 test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(MERLIN_STAMP); fi
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q $(SLOWEST) -m merlin \
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q $(SUITE) -m merlin \
 			tests/dlrm/test_merlin.py tests/dlrm/test_distributed_input.py; \
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
 
 test-triton: setup  ## tests of triton/ with a server
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory $(TRITON_STAMP); fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SLOWEST) -m triton_server tests/triton; \
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m triton_server tests/triton; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
@@ -177,7 +179,7 @@ nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine
 $(SPARK_STAMP): requirements.txt
 	$(PYTHON) -m venv .venv-spark
 	$(SPARK)/python $(PIP_INSTALL) \
-		$$(grep -E '^(absl-py|hypothesis|numpy|pyarrow|PyYAML|pytest|pytest-randomly|pytest-timeout|tqdm|xxhash)==' requirements.txt) \
+		$$(grep -E '^(absl-py|hypothesis|numpy|pyarrow|PyYAML|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|tqdm|xxhash)==' requirements.txt) \
 		pyspark==4.2.1
 	@touch $@
 
@@ -204,7 +206,7 @@ $(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
 	$(MERLIN)/python $(PIP_INSTALL) --no-deps \
 		-r requirements-nvtabular.txt
 	$(MERLIN)/python $(PIP_INSTALL) \
-		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)
+		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout)==' requirements.txt)
 	@touch $@
 
 merlin: setup $(MERLIN_STAMP)  ## environment with merlin-dataloader, for --loader merlin (Python 3.11)
@@ -222,7 +224,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
-		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 
