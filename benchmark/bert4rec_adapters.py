@@ -27,8 +27,8 @@ from benchmark.bert4rec_program import (
     read_log,
     run_bert4rec,
 )
+from benchmark.processes import run_process
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
-from benchmark.run import run_process
 from benchmark.stopwatch import time_interleaved
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.memory import trained_memory

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmark.processes import run_process
 from benchmark.record import RESULTS, Record, make_record, write_records
-from benchmark.run import run_process
 from benchmark.stopwatch import time_interleaved
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import training_batches

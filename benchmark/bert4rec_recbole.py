@@ -26,8 +26,8 @@ from benchmark.bert4rec_program import (
     ratings_folder,
     run_bert4rec,
 )
+from benchmark.processes import run_interleaved
 from benchmark.record import RESULTS, Record, make_record, write_records
-from benchmark.run import run_interleaved
 from recsys.data.sequences import read_sequences
 
 BENCHMARK = "bert4rec_recbole"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmark.bert4rec_program import LoggedRun, run_bert4rec
 from benchmark.line_chart import in_short, line_chart
+from benchmark.processes import run_interleaved
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
-from benchmark.run import run_interleaved
 
 BENCHMARK = "bert4rec_scaling"
 PRESETS = {

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.dlrm_program import run_dlrm
+from benchmark.processes import run_interleaved, run_process
 from benchmark.record import RESULTS, make_record, write_records
 from benchmark.report import format_value
-from benchmark.run import run_interleaved, run_process
 from benchmark.serving_model import NAME as MODEL
 from benchmark.serving_model import DeployedDlrm
 from preproc.synthetic.clicks import GeneratorConfig, generate

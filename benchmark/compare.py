@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares new results with old ones, or with the accepted baselines.
+"""Compares results with base metrics, or with other results.
 
-    python -m benchmark.compare benchmark/results/preprocessing.jsonl
-    python -m benchmark.compare new.jsonl --against old.jsonl --threshold 0.05
-    python -m benchmark.compare new.jsonl --accept
+    python -m benchmark.compare runs/records.jsonl
+    python -m benchmark.compare new.jsonl --against old.jsonl --threshold 3%
+    python -m benchmark.compare new.jsonl --update --reason "fused loss"
 
-Exits 1 if a metric is worse, 2 if nothing could be compared. `--accept` writes the new results
-into the baselines.
+A change counts when it is larger than the threshold of the metric and than twice the spread of
+the two values. Exits 1 if a metric is worse, 2 if nothing could be compared. `--update` makes the
+new results the base metrics, with the reason.
 """
 
 import argparse
 import dataclasses
 import json
+import math
+import re
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from benchmark.record import Record, latest, read_records
+from benchmark.record import Record, latest, parse_threshold, read_records, spread_of_median
 
 Verdict = Literal["better", "worse", "balanced", "unreliable"]
 
-BASELINES = Path(__file__).parent / "baselines.json"
+BASE_METRICS = Path(__file__).parent / "base_metrics"
+
+_COLORS: dict[Verdict, str] = {"better": "32", "worse": "31", "unreliable": "33", "balanced": "0"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,95 +37,177 @@ class Comparison:
     Attributes:
         new: the new record.
         old: the old record.
-        change: relative change, positive is better; None if a value is missing.
-        threshold: largest relative change that counts as noise.
+        change: new minus old in their unit, positive is better; None if a value is missing.
+        ignored: largest change that counts as noise.
         verdict: `unreliable` if more than half of the repeats of a record failed.
     """
 
     new: Record
     old: Record
     change: float | None
-    threshold: float
+    ignored: float
     verdict: Verdict
 
 
-def compare_records(new: Record, old: Record, threshold: float) -> Comparison:
-    """Compares two records; noise is `threshold` or twice their spread."""
-    limit = max(threshold, 2 * new.spread, 2 * old.spread)
-    failing = any(2 * r.failed > r.repeats for r in (new, old))
-    if failing or new.value is None or old.value is None:
-        return Comparison(new, old, None, limit, "unreliable")
-    change = (new.value - old.value) / abs(old.value) if old.value else float(new.value != 0)
+def compare_records(new: Record, old: Record) -> Comparison:
+    """Compares two records that were measured at different times."""
+    if _fails(new, old) or new.value is None or old.value is None:
+        return Comparison(new, old, None, math.inf, "unreliable")
+    return _judge(new, old, new.value - old.value, math.hypot(new.spread, old.spread))
+
+
+def compare_runs(new: Record, old: Record, pairs: Sequence[tuple[float, float]]) -> Comparison:
+    """Compares records by pairs of runs, so that drift cancels.
+
+    Args:
+        new: record of the new runs.
+        old: record of the old runs.
+        pairs: (new, old) values of each pair of runs.
+    """
+    if _fails(new, old) or not pairs:
+        return Comparison(new, old, None, math.inf, "unreliable")
+    changes = [mine - other for mine, other in pairs]
+    return _judge(new, old, statistics.median(changes), spread_of_median(changes))
+
+
+def _fails(*records: Record) -> bool:
+    return any(2 * record.failed > record.repeats for record in records)
+
+
+def _judge(new: Record, old: Record, change: float, spread: float) -> Comparison:
+    ignored = max(old.ignored_change, 2 * spread)
     if new.direction == "lower":
         change = -change
     verdict: Verdict = "balanced"
-    if abs(change) > limit:
+    if abs(change) > ignored:
         verdict = "better" if change > 0 else "worse"
-    return Comparison(new, old, change, limit, verdict)
+    return Comparison(new, old, change, ignored, verdict)
 
 
-def compare(new: list[Record], old: list[Record], threshold: float) -> list[Comparison]:
-    """Compares records of equal benchmark, candidate, metric, settings, hardware."""
+def compare(new: Iterable[Record], old: Iterable[Record]) -> list[Comparison]:
+    """Compares records of equal benchmark, candidate, metric, settings and hardware."""
     known = {record.key: record for record in old}
     return [
-        compare_records(record, known[record.key], threshold)
-        for record in latest(new)
-        if record.key in known
+        compare_records(record, known[record.key]) for record in latest(new) if record.key in known
     ]
 
 
-def read_baselines(path: Path) -> list[Record]:
-    """Reads the accepted records."""
-    return [Record(**entry) for entry in json.loads(path.read_text())] if path.is_file() else []
+def base_metrics_file(kind: str, folder: Path = BASE_METRICS) -> Path:
+    """Returns the file for a kind of CPU, such as avx-512-bf16.json."""
+    return folder / (re.sub(r"[^a-z0-9]+", "-", kind.lower()) + ".json")
 
 
-def accept(new: list[Record], path: Path) -> None:
-    """Replaces the accepted records of the same keys."""
-    merged = latest([*read_baselines(path), *new])
-    text = json.dumps([dataclasses.asdict(record) for record in merged], indent=1) + "\n"
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+def read_base_metrics(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Reads {key of a record: {"reason": text, "record": record}}.
+
+    Raises:
+        ValueError: an entry is no record.
+    """
+    if not path.is_file():
+        return {}
+    entries: dict[tuple[str, ...], dict[str, Any]] = {}
+    for number, entry in enumerate(json.loads(path.read_text())):
+        try:
+            record = Record(**entry["record"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: entry {number} is no base metric: {error}") from error
+        entries[record.key] = {"reason": entry["reason"], "record": record}
+    return entries
 
 
-def format_comparison(comparison: Comparison) -> str:
-    """Formats a comparison as a line."""
-    new, old, change = comparison.new, comparison.old, comparison.change
-    shown = "failed" if change is None else f"{change:+.1%} (noise {comparison.threshold:.1%})"
-    name = f"{new.benchmark} {new.candidate} {new.metric}"
-    return f"{comparison.verdict:<10} {name}: {old.value} -> {new.value} {new.unit}, {shown}"
+def update_base_metrics(records: Iterable[Record], reason: str, folder: Path) -> list[Path]:
+    """Replaces base metrics of the same keys; returns the files.
+
+    Raises:
+        ValueError: a record is of an unknown kind of CPU, or most of its runs failed.
+    """
+    by_file: dict[Path, list[Record]] = {}
+    for record in latest(records):
+        if record.cpu_kind == "unknown" or _fails(record):
+            name = f"{record.benchmark} {record.metric}"
+            why = "most runs failed" if _fails(record) else "the kind of CPU is not known"
+            raise ValueError(f"{name}: {why}, so it cannot be a base metric")
+        by_file.setdefault(base_metrics_file(record.cpu_kind, folder), []).append(record)
+    for path, changed in by_file.items():
+        entries = read_base_metrics(path)
+        entries |= {record.key: {"reason": reason, "record": record} for record in changed}
+        ordered = [
+            {"reason": entry["reason"], "record": dataclasses.asdict(entry["record"])}
+            for _, entry in sorted(entries.items())
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(json.dumps(ordered, indent=1) + "\n")
+        temporary.replace(path)
+    return list(by_file)
+
+
+def format_comparisons(comparisons: Sequence[Comparison], *, color: bool) -> str:
+    """Formats a table of verdicts, values and changes."""
+    rows = [("verdict", "metric", "old", "new", "change", "noise")]
+    for c in comparisons:
+        name = f"{c.new.benchmark} {c.new.candidate} {c.new.metric}"
+        change = "failed" if c.change is None else _relative(c, c.change, sign=True)
+        noise = "" if c.change is None else _relative(c, c.ignored)
+        rows.append((c.verdict, name, _cell(c.old), _cell(c.new), change, noise))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    if color:
+        for number, c in enumerate(comparisons, 1):
+            lines[number] = f"\033[{_COLORS[c.verdict]}m{lines[number]}\033[0m"
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(record: Record) -> str:
+    return "failed" if record.value is None else f"{record.value:.6g} {record.unit}".rstrip()
+
+
+def _relative(comparison: Comparison, amount: float, *, sign: bool = False) -> str:
+    _, is_relative = parse_threshold(comparison.old.threshold)
+    form = "+" if sign else ""
+    if is_relative and comparison.old.value:
+        return f"{amount / abs(comparison.old.value):{form}.1%}"
+    return f"{amount:{form}.4g}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compares or accepts results; returns the exit status."""
+    """Compares or updates; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("results", type=Path, help="new results (.jsonl)")
-    parser.add_argument("--against", type=Path, help="old results; the baselines by default")
-    parser.add_argument("--baselines", type=Path, default=BASELINES, help="the accepted results")
-    parser.add_argument("--threshold", type=float, default=0.05, help="changes up to it are noise")
-    parser.add_argument("--accept", action="store_true", help="make the new results the baselines")
+    parser.add_argument("--against", type=Path, help="old results; the base metrics by default")
+    parser.add_argument("--base_metrics", type=Path, default=BASE_METRICS, help="their folder")
+    parser.add_argument("--threshold", help="change that does not count, 3%% or 0.002, for all")
+    parser.add_argument("--update", action="store_true", help="make the results base metrics")
+    parser.add_argument("--reason", help="why they change, for --update")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     arguments = parser.parse_args(argv)
+    if arguments.update and not arguments.reason:
+        parser.error("--update needs --reason: why the base metrics change")
     try:
         new = read_records(arguments.results)
-        old = (
-            read_records(arguments.against)
-            if arguments.against
-            else read_baselines(arguments.baselines)
-        )
+        if arguments.update:
+            for path in update_base_metrics(new, arguments.reason, arguments.base_metrics):
+                print(f"{path}: updated")
+            return 0
+        if arguments.against:
+            old = read_records(arguments.against)
+        else:
+            kinds = sorted({record.cpu_kind for record in new})
+            files = [base_metrics_file(kind, arguments.base_metrics) for kind in kinds]
+            old = [e["record"] for file in files for e in read_base_metrics(file).values()]
+        if arguments.threshold is not None:
+            old = [dataclasses.replace(record, threshold=arguments.threshold) for record in old]
     except ValueError as error:
         print(f"benchmark.compare: {error}", file=sys.stderr)
         return 2
-    if arguments.accept:
-        accept(new, arguments.baselines)
-        return 0
-    comparisons = compare(new, old, arguments.threshold)
-    for comparison in comparisons:
-        print(format_comparison(comparison))
+    comparisons = compare(new, old)
     if not comparisons:
         print("nothing to compare: no record has equal settings and hardware", file=sys.stderr)
         return 2
+    wants_color = {"always": True, "never": False, "auto": sys.stdout.isatty()}
+    print(format_comparisons(comparisons, color=wants_color[arguments.color]))
     return int(any(c.verdict == "worse" for c in comparisons))
 
 

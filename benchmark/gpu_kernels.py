@@ -19,7 +19,7 @@ import torch
 
 from benchmark.ceilings import Ceilings, measure_cuda
 from benchmark.gpu_kernel_cases import OpCase, Sizes, interaction_cases, lookup_cases, update_cases
-from benchmark.record import commit, hardware, versions
+from benchmark.machine import commit, hardware, versions
 from benchmark.stopwatch import time_interleaved
 from cuda_ext import library
 

@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmark.processes import Usage, run_interleaved, run_process
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
 from benchmark.report import format_value
-from benchmark.run import Usage, run_interleaved, run_process
 from preproc.criteo import engines
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum

@@ -4,34 +4,26 @@
 import dataclasses
 import datetime
 import hashlib
-import importlib.metadata
 import json
-import os
-import platform
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from recsys.resources import available_cores
+from benchmark.machine import commit, hardware, versions
 
 Direction = Literal["higher", "lower"]
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = (
-    "numpy",
-    "torch",
-    "pyarrow",
-    "polars",
-    "duckdb",
-    "scikit-learn",
-    "fbgemm-gpu-cpu",
-    "torchrec",
-    "merlin-dataloader",
-)
+
+SCHEMA = 2
+"""Version of the fields; 1 had no samples, seeds, kind of CPU and clock."""
+
+_COMPARED = ("cpu", "cpu_kind", "cores", "gpu")
+"""Hardware that is the same in comparable records; the clock and the memory may differ."""
+
+_RESAMPLES = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +43,14 @@ class Record:
         failed: number of failed runs.
         config: settings that change the value (not paths).
         config_hash: hash of `config`; only equal ones are compared.
-        hardware: CPU model, cores, memory, GPU; only equal ones are compared.
+        hardware: CPU model and kind, cores, clock, memory, GPU.
         versions: package -> version, and that of Python.
         commit: git commit of the code, with `+` if files were modified.
         time: time of the measurement, UTC.
+        samples: value of each successful run.
+        seeds: seed of each successful run, where runs have one.
+        threshold: change that does not count, `5%` of the value or `0.002` in its unit.
+        schema: version of these fields.
     """
 
     benchmark: str
@@ -73,6 +69,31 @@ class Record:
     versions: dict[str, str]
     commit: str
     time: str
+    samples: list[float] = dataclasses.field(default_factory=list)
+    seeds: list[int] = dataclasses.field(default_factory=list)
+    threshold: str = "5%"
+    schema: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses values that contradict each other.
+
+        Raises:
+            ValueError: names the field.
+        """
+        if self.direction not in get_args(Direction):
+            raise ValueError(f"direction {self.direction!r} is neither higher nor lower")
+        if not 0 <= self.failed <= self.repeats:
+            raise ValueError(f"failed {self.failed} of {self.repeats} repeats")
+        percentiles = (self.p10, self.value, self.p90)
+        if any(p is None for p in percentiles) != (self.failed == self.repeats):
+            raise ValueError(f"value {self.value} with {self.failed} of {self.repeats} failed")
+        if self.value is not None and not self.p10 <= self.value <= self.p90:  # type: ignore[operator]
+            raise ValueError(f"value {self.value} lies outside p10 {self.p10} and p90 {self.p90}")
+        parse_threshold(self.threshold)
+        if self.schema not in (1, SCHEMA):
+            raise ValueError(f"schema {self.schema}: this code reads 1 and {SCHEMA}")
+        if self.schema == SCHEMA and len(self.samples) != self.repeats - self.failed:
+            raise ValueError(f"{len(self.samples)} samples of {self.repeats} repeats")
 
     @property
     def p50(self) -> float | None:
@@ -80,17 +101,61 @@ class Record:
         return self.value
 
     @property
+    def cpu_kind(self) -> str:
+        """Kind of the CPU; `unknown` in records of before."""
+        return str(self.hardware.get("cpu_kind", "unknown"))
+
+    @property
+    def machine(self) -> str:
+        """Hardware that is equal in comparable records, as text."""
+        return json.dumps({name: self.hardware.get(name) for name in _COMPARED})
+
+    @property
     def key(self) -> tuple[str, str, str, str, str]:
         """Fields that are equal in comparable records."""
-        hardware = json.dumps(self.hardware, sort_keys=True)
-        return self.benchmark, self.candidate, self.metric, self.config_hash, hardware
+        return self.benchmark, self.candidate, self.metric, self.config_hash, self.machine
+
+    @property
+    def ignored_change(self) -> float:
+        """The threshold in the unit of the value."""
+        number, is_relative = parse_threshold(self.threshold)
+        return number * abs(self.value or 0.0) if is_relative else number
 
     @property
     def spread(self) -> float:
-        """Half the range from p10 to p90, relative to the value."""
-        if not self.value or self.p10 is None or self.p90 is None:
+        """Uncertainty of the value, in its unit; 0 for a single run.
+
+        Half the range from the 10th to the 90th percentile of medians of runs drawn again from
+        `samples` (bootstrap); of the runs themselves in records without samples.
+        """
+        if len(self.samples) > 1:
+            return spread_of_median(self.samples)
+        if self.p10 is None or self.p90 is None:
             return 0.0
-        return (self.p90 - self.p10) / 2 / abs(self.value)
+        return (self.p90 - self.p10) / 2
+
+
+def spread_of_median(samples: Sequence[float]) -> float:
+    """Returns half the 10th-to-90th percentile range of bootstrapped medians."""
+    values = np.asarray(samples, np.float64)
+    drawn = np.random.default_rng(0).integers(0, len(values), (_RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(values[drawn], axis=1), (10, 90))
+    return float(high - low) / 2
+
+
+def parse_threshold(text: str) -> tuple[float, bool]:
+    """Parses `5%` to (0.05, True) and `0.002` to (0.002, False).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"threshold {text!r} is neither a number such as 0.002 nor one such as 5%")
+    return (number / 100, True) if text.endswith("%") else (number, False)
 
 
 def make_record(
@@ -103,6 +168,8 @@ def make_record(
     direction: Direction,
     config: Mapping[str, Any],
     failed: int = 0,
+    seeds: Sequence[int] = (),
+    threshold: str = "5%",
 ) -> Record:
     """Makes a record with this machine, code and time.
 
@@ -115,6 +182,8 @@ def make_record(
         direction: whether higher or lower is better.
         config: settings that change the values.
         failed: number of failed repeats.
+        seeds: seed of each successful repeat, if they have any.
+        threshold: change that does not count; see `parse_threshold`.
     """
     p10, p50, p90 = np.percentile(samples, (10, 50, 90)).tolist() if samples else (None,) * 3
     settings = dict(config)
@@ -130,12 +199,21 @@ def make_record(
         repeats=len(samples) + failed,
         failed=failed,
         config=settings,
-        config_hash=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
+        config_hash=config_hash(settings),
         hardware=hardware(),
         versions=versions(),
         commit=commit(),
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        samples=[float(sample) for sample in samples],
+        seeds=list(seeds),
+        threshold=threshold,
+        schema=SCHEMA,
     )
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Returns twelve hexadecimal digits that tell settings apart."""
+    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
@@ -166,58 +244,3 @@ def read_records(path: Path) -> list[Record]:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Returns the last record of each key, in order of first appearance."""
     return list({record.key: record for record in records}.values())
-
-
-def hardware() -> dict[str, Any]:
-    """Returns CPU model, usable cores, memory in GiB and GPU name."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                cpu = line.partition(":")[2].strip()
-                break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": cpu,
-        "cores": available_cores(),
-        "memory_gib": round(memory / 2**30),
-        "gpu": _gpu(),
-    }
-
-
-def _gpu() -> str | None:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip().replace("\n", ", ") or None if done.returncode == 0 else None
-
-
-def versions() -> dict[str, str]:
-    """Returns {name: version} of Python and the installed `PACKAGES`."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def commit() -> str:
-    """Returns the commit of the checkout, with `+` if modified."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "") or "unknown"
-    except OSError:
-        return "unknown"

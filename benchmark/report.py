@@ -44,7 +44,7 @@ def render_table(records: list[Record]) -> str:
     shown = [
         record
         for record in latest(records)
-        if (record.config_hash, record.hardware) == (newest.config_hash, newest.hardware)
+        if (record.config_hash, record.machine) == (newest.config_hash, newest.machine)
     ]
     metrics = list(dict.fromkeys((record.metric, record.unit) for record in shown))
     candidates = list(dict.fromkeys(record.candidate for record in shown))
@@ -63,8 +63,9 @@ def render_table(records: list[Record]) -> str:
     machine = newest.hardware
     settings = ", ".join(f"{key} {value}" for key, value in newest.config.items())
     repeats = f"Median of {newest.repeats}; " if newest.repeats > 1 else ""
+    kind = f" ({newest.cpu_kind})" if "cpu_kind" in machine else ""
     note = (
-        f"{repeats}{settings}; {machine['cpu']}, {machine['cores']} cores, "
+        f"{repeats}{settings}; {machine['cpu']}{kind}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}."
     )
     return "\n".join([*lines, "", note]) + "\n"

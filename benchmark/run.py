@@ -1,176 +1,263 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs candidates in turns and measures time and memory of processes.
+"""Runs benchmarks from their configurations, and records quality, speed and memory.
 
-Turns (A B C A B C ...), because the speed of a shared machine drifts: consecutive runs of one
-candidate would all fall into the same fast or slow minute.
+    python -m benchmark.run benchmark/configs/dlrm_small.yaml --repeats 5 --output runs
+    python -m benchmark.run benchmark/configs --beside ../other-checkout
+
+Every run is the project's own command in a process of its own. Configurations take turns, so a
+minute in which the machine is slow falls on all of them. `--beside` runs each configuration in this
+checkout and in another in turns and compares them run by run.
+
+OUTPUT/records.jsonl gets the records, OUTPUT/NAME/N/ the output and the log of each run.
+
+Exits 0, 1 if more than half of a configuration's runs failed or one is worse than beside, 2 if
+nothing could be run.
 """
 
-import contextlib
-import ctypes
+import argparse
 import dataclasses
-import os
-import signal
-import subprocess
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-Result = TypeVar("Result")
+from benchmark.compare import Comparison, compare_runs, format_comparisons
+from benchmark.configurations import Configuration, Metric, read_configurations
+from benchmark.machine import commit
+from benchmark.processes import Usage, run_process
+from benchmark.record import Record, make_record, write_records
 
-SAMPLE_S = 0.01
-_ORPHANS_S = 60
-_PR_SET_CHILD_SUBREAPER = 36
+HERE = Path(__file__).resolve().parents[1]
+_PREPARED = "prepared.json"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Usage:
-    """Resources used by a process and its children.
+class FailedRunError(Exception):
+    """A run that failed or did not report a metric."""
+
+
+@dataclasses.dataclass(slots=True)
+class Results:
+    """Runs of a configuration in a checkout.
 
     Attributes:
-        wall_s: seconds from start to end of the process.
-        cpu_s: user and system seconds, also of children that outlive it (Spark's Java).
-        peak_anon_mib: peak of the summed anonymous memory, sampled every 10 ms. Mapped files, which
-            the kernel can drop, do not count; pages shared by forked processes count for each.
-        exit_status: exit status, or minus the number of the signal that ended the process.
-        output: last 4,000 characters of output and errors.
+        runs: metrics of each run, None of a failed one.
+        seeds: seed of each run.
     """
 
-    wall_s: float
-    cpu_s: float
-    peak_anon_mib: float
-    exit_status: int
-    output: str
+    runs: list[Mapping[str, float] | None] = dataclasses.field(default_factory=list)
+    seeds: list[int] = dataclasses.field(default_factory=list)
+
+    def records(self, configuration: Configuration, candidate: str) -> list[Record]:
+        """Makes a record per metric."""
+        good = [(run, seed) for run, seed in zip(self.runs, self.seeds, strict=True) if run]
+        seeds = [seed for _, seed in good] if "{seed}" in configuration.run else []
+        return [
+            make_record(
+                configuration.name,
+                candidate,
+                name,
+                [run[name] for run, _ in good],
+                unit=metric.unit,
+                direction=metric.direction,
+                config=configuration.settings,
+                failed=len(self.runs) - len(good),
+                seeds=seeds,
+                threshold=metric.threshold,
+            )
+            for name, metric in configuration.metrics.items()
+        ]
+
+    @property
+    def is_reliable(self) -> bool:
+        """At least half of the runs ended well."""
+        return 2 * sum(run is None for run in self.runs) <= len(self.runs)
 
 
-def run_process(command: Sequence[str], env: Mapping[str, str] | None = None) -> Usage:
-    """Runs a command and measures its resources.
-
-    Args:
-        command: program and arguments.
-        env: environment variables added to those of this process.
-    """
-    with tempfile.TemporaryFile() as log, _adopted_orphans() as wait_for_orphans:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-        )
-        stop = threading.Event()
-        peak_kib = [0]
-
-        def sample() -> None:
-            while True:
-                peak_kib[0] = max(peak_kib[0], anonymous_kib(process.pid))
-                if stop.wait(SAMPLE_S):
-                    return
-
-        sampler = threading.Thread(target=sample, daemon=True)
-        sampler.start()
-        # wait4 returns the time of this child and its reaped children; getrusage would return the
-        # sum over all children that this process ever had.
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - start
-        stop.set()
-        sampler.join()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        cpu_s = usage.ru_utime + usage.ru_stime + wait_for_orphans()
-        log.seek(0)
-        return Usage(
-            wall_s=wall_s,
-            cpu_s=cpu_s,
-            peak_anon_mib=peak_kib[0] / 1024,
-            exit_status=process.returncode,
-            output=log.read().decode(errors="replace")[-4000:],
-        )
-
-
-@contextlib.contextmanager
-def _adopted_orphans() -> Iterator[Callable[[], float]]:
-    """Makes this process the parent of orphaned descendants.
-
-    Otherwise their CPU time would be lost, and they could run on into the next measurement.
-
-    Yields:
-        A function that waits for orphans, kills them after a minute, and returns their CPU seconds.
-    """
-    before = set(_children(os.getpid()))
-
-    def wait() -> float:
-        cpu_s, deadline = 0.0, time.monotonic() + _ORPHANS_S
-        while orphans := set(_children(os.getpid())) - before:
-            for orphan in orphans:
-                pid, _, usage = os.wait4(orphan, os.WNOHANG)
-                if pid:
-                    cpu_s += usage.ru_utime + usage.ru_stime
-                elif time.monotonic() > deadline:
-                    os.kill(orphan, signal.SIGKILL)
-            time.sleep(SAMPLE_S)
-        return cpu_s
-
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield wait
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def _children(pid: int) -> list[int]:
-    """Returns the process ids of a process's children.
+def prepare(configuration: Configuration, output: Path) -> Path:
+    """Fills the data folder of a configuration, unless it is; returns it.
 
     Raises:
-        OSError: the process has ended.
+        FailedRunError: a command failed.
     """
-    children: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread may have ended in between
-            children += map(int, (thread / "children").read_text().split())
-    return children
+    folder = output / "data" / configuration.data_folder
+    if (folder / _PREPARED).is_file():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for text in configuration.prepare:
+        print(f"{configuration.name}: {text}", flush=True)
+        usage = run_process(configuration.command(text, folder), folder=HERE)
+        if usage.exit_status:
+            raise FailedRunError(f"`{text}` ended with {usage.exit_status}:\n{usage.output}")
+    temporary = folder / (_PREPARED + ".tmp")
+    temporary.write_text(json.dumps(list(configuration.prepare)))
+    temporary.replace(folder / _PREPARED)
+    return folder
 
 
-def anonymous_kib(pid: int) -> int:
-    """Returns the anonymous memory of a process tree in KiB."""
-    total = 0
-    waiting = [pid]
-    while waiting:
-        process = waiting.pop()
-        try:
-            status = Path(f"/proc/{process}/status").read_text()
-            children = _children(process)
-        except OSError:
-            continue  # Ended in between.
-        for line in status.splitlines():
-            if line.startswith("RssAnon:"):
-                total += int(line.split()[1])
-        waiting += children
-    return total
-
-
-def run_interleaved(
-    candidates: Mapping[str, Callable[[], Result]],
-    repeats: int,
-    report: Callable[[str, int, Result], None] = lambda *_: None,
-) -> dict[str, list[Result]]:
-    """Runs every candidate `repeats` times, in turns.
+def run_once(
+    configuration: Configuration, data: Path, folder: Path, seed: int, checkout: Path
+) -> Mapping[str, float]:
+    """Runs a configuration; returns its metrics.
 
     Args:
-        candidates: name -> function that runs it once and returns its measurement.
-        repeats: number of rounds; every second one is in reverse order.
-        report: called after each run with name, round and measurement.
+        configuration: what to run.
+        data: its prepared folder.
+        folder: new folder of the run.
+        seed: seed of the run.
+        checkout: working directory, whose code runs.
+
+    Raises:
+        FailedRunError: the command failed, ran too long or did not report a metric.
     """
-    if repeats < 1:
-        raise ValueError(f"--repeats must be at least 1, got {repeats}")
-    results: dict[str, list[Result]] = {name: [] for name in candidates}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = configuration.command(configuration.run, data, folder, seed)
+    usage = run_process(command, folder=checkout, timeout_s=configuration.timeout_s)
+    (folder / "output.txt").write_text(usage.output)
+    if usage.exit_status:
+        last = usage.output.strip().splitlines()[-1:] or ["no output"]
+        raise FailedRunError(f"exit status {usage.exit_status}: {last[0]}")
+    log = _last_values(folder / "log.json")
+    return {
+        name: _value(name, metric, usage, log) for name, metric in configuration.metrics.items()
+    }
+
+
+def _last_values(log: Path) -> dict[str, float]:
+    """Returns the last value of each name in a log."""
+    values: dict[str, float] = {}
+    if log.is_file():
+        for line in log.read_text().splitlines():
+            values |= json.loads(line.removeprefix("DLLL "))["data"]
+    return values
+
+
+def _value(name: str, metric: Metric, usage: Usage, log: Mapping[str, float]) -> float:
+    values = dataclasses.asdict(usage) if metric.source == "process" else log
+    value = values.get(metric.key)
+    if not isinstance(value, int | float):
+        raise FailedRunError(f"{name}: the {metric.source} has no number {metric.key!r}")
+    return float(value)
+
+
+def measure(
+    configurations: Sequence[Configuration],
+    checkouts: Mapping[str, Path],
+    output: Path,
+    repeats: int,
+    first_seed: int,
+) -> dict[str, dict[str, Results]]:
+    """Runs configurations in turns, each in all checkouts with the same seed.
+
+    Args:
+        configurations: what to run; one whose preparation fails has no results.
+        checkouts: name -> folder of the code.
+        output: folder of data and runs.
+        repeats: runs of each in each checkout.
+        first_seed: seed of the first run; the next ones follow.
+
+    Returns:
+        Name of the configuration -> name of the checkout -> results.
+    """
+    ready: list[tuple[Configuration, Path]] = []
+    for configuration in configurations:
+        if missing := configuration.missing():
+            print(f"{configuration.name}: left out, {missing[0]} is not there", flush=True)
+            continue
+        try:
+            ready.append((configuration, prepare(configuration, output)))
+        except FailedRunError as error:
+            print(f"{configuration.name}: {error}", file=sys.stderr, flush=True)
+    results = {c.name: {name: Results() for name in checkouts} for c, _ in ready}
     for number in range(repeats):
-        names = list(candidates)
-        for name in names if number % 2 == 0 else reversed(names):
-            result = candidates[name]()
-            results[name].append(result)
-            report(name, number, result)
+        for configuration, data in ready:
+            names = list(checkouts)
+            for name in names if number % 2 == 0 else reversed(names):
+                folder = output / configuration.name / f"{name}-{number + 1}"
+                seed = first_seed + number
+                values: Mapping[str, float] | None = None
+                try:
+                    values = run_once(configuration, data, folder, seed, checkouts[name])
+                    shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
+                except FailedRunError as error:
+                    shown = f"failed, {error}"
+                results[configuration.name][name].runs.append(values)
+                results[configuration.name][name].seeds.append(seed)
+                where = f"{configuration.name} {number + 1}/{repeats}"
+                print(f"{where}{f' {name}' if len(names) > 1 else ''}: {shown}", flush=True)
     return results
+
+
+def _compared(
+    configurations: Sequence[Configuration], results: Mapping[str, Mapping[str, Results]]
+) -> list[Comparison]:
+    """Compares two checkouts run by run."""
+    comparisons = []
+    for configuration in configurations:
+        if configuration.name not in results:
+            continue
+        new, old = results[configuration.name].values()
+        records = (new.records(configuration, "new"), old.records(configuration, "old"))
+        for number, name in enumerate(configuration.metrics):
+            pairs = [
+                (ours[name], theirs[name])
+                for ours, theirs in zip(new.runs, old.runs, strict=True)
+                if ours is not None and theirs is not None
+            ]
+            comparisons.append(compare_runs(records[0][number], records[1][number], pairs))
+    return comparisons
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the configurations; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("configurations", type=Path, help="a YAML file, or a folder of them")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each configuration")
+    parser.add_argument("--output", type=Path, default=Path("benchmark_runs"))
+    parser.add_argument("--first_seed", type=int, default=1, help="of the runs, which count up")
+    parser.add_argument("--beside", type=Path, help="another checkout, built, to compare with")
+    options = parser.parse_args(arguments)
+    if options.repeats < 1:
+        parser.error(f"--repeats {options.repeats}: at least 1")
+    if options.beside is not None and not (options.beside / "benchmark").is_dir():
+        parser.error(f"--beside {options.beside}: not a checkout of this project")
+    try:
+        configurations = read_configurations(options.configurations)
+    except ValueError as error:
+        print(f"benchmark.run: {error}", file=sys.stderr)
+        return 2
+    checkouts = {"new": HERE}
+    if options.beside is not None:
+        checkouts["old"] = options.beside.resolve()
+        print(f"new: {commit(HERE)}, old: {commit(options.beside)}", flush=True)
+    output = options.output.resolve()
+    results = measure(configurations, checkouts, output, options.repeats, options.first_seed)
+    if not results:
+        print("benchmark.run: nothing could be run", file=sys.stderr)
+        return 2
+    records = [
+        record
+        for configuration in configurations
+        if configuration.name in results
+        for record in results[configuration.name]["new"].records(configuration, "ours")
+    ]
+    write_records(output / "records.jsonl", records)
+    for record in records:
+        value = "failed" if record.value is None else f"{record.value:.6g} {record.unit}"
+        flag = "" if 2 * record.failed <= record.repeats else "  UNRELIABLE: most runs failed"
+        print(f"{record.benchmark:24s} {record.metric:24s} {value}{flag}")
+    unreliable = any(not r.is_reliable for of in results.values() for r in of.values())
+    worse = False
+    if options.beside is not None:
+        comparisons = _compared(configurations, results)
+        print(format_comparisons(comparisons, color=sys.stdout.isatty()))
+        worse = any(c.verdict == "worse" for c in comparisons)
+    return int(unreliable or worse)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

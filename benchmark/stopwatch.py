@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from benchmark.run import run_interleaved
+from benchmark.processes import run_interleaved
 
 Work = Callable[[], object]
 

@@ -89,7 +89,7 @@ def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.Flag
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Tells Ctrl-C; Python 3.11 wraps one that comes while a class is made."""
+    """Tells Ctrl-C, which Python 3.11 wraps while a class is made."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from benchmark.run import run_interleaved
+from benchmark.processes import run_interleaved
 from benchmark.stopwatch import seconds_per_call
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import training_batches

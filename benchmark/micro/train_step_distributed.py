@@ -34,8 +34,8 @@ from benchmark.micro.train_step_models import (
 )
 from benchmark.peers.torchrec_dlrm import TableWeights, TorchRecBatch, TorchRecDlrm
 from benchmark.peers.torchrec_interaction import has_torchrec
+from benchmark.processes import run_interleaved
 from benchmark.record import Record, write_records
-from benchmark.run import run_interleaved
 from benchmark.stopwatch import seconds_per_call
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch

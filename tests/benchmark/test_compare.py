@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
+"""Verdicts on changes: of records, of runs in turns, against the base metrics."""
 
+import dataclasses
+import json
+
+import numpy as np
 import pytest
 
 from benchmark import compare
 from benchmark.record import make_record, write_records
 
 
-def record(*samples, metric="rows_per_s", direction="higher", failed=0, rows=10):
+def record(*samples, metric="rows_per_s", direction="higher", failed=0, rows=10, threshold="5%"):
     config = {"rows": rows}
     return make_record(
-        "speed",
-        "ours",
-        metric,
-        samples,
+        *("speed", "ours", metric, samples),
         unit="",
         direction=direction,
         config=config,
         failed=failed,
+        threshold=threshold,
     )
 
 
@@ -29,10 +31,12 @@ def record(*samples, metric="rows_per_s", direction="higher", failed=0, rows=10)
         (record(96.0), record(100.0), "balanced"),
         (record(110.0, direction="lower"), record(100.0, direction="lower"), "worse"),
         (record(90.0, direction="lower"), record(100.0, direction="lower"), "better"),
-        # Twice the spread is about 0.17 here: 10% is within the noise of either side, 21% is not.
+        (record(0.796, threshold="0.001"), record(0.798, threshold="0.001"), "worse"),
+        (record(0.7975, threshold="0.001"), record(0.798, threshold="0.001"), "balanced"),
+        # Runs that scatter by 10% say nothing about a change of 10%, and much about one of 40%.
         (record(80.0, 90.0, 100.0), record(100.0), "balanced"),
         (record(90.0), record(90.0, 100.0, 110.0), "balanced"),
-        (record(79.0), record(90.0, 100.0, 110.0), "worse"),
+        (record(60.0), record(90.0, 100.0, 110.0), "worse"),
         (record(50.0, failed=2), record(100.0), "unreliable"),
         (record(50.0, failed=1), record(100.0), "worse"),
         (record(failed=3), record(100.0), "unreliable"),
@@ -40,40 +44,103 @@ def record(*samples, metric="rows_per_s", direction="higher", failed=0, rows=10)
     ],
 )
 def test_verdicts(new, old, verdict):
-    assert compare.compare_records(new, old, 0.05).verdict == verdict
+    assert compare.compare_records(new, old).verdict == verdict
 
 
-def test_only_equal_settings_and_hardware_are_compared():
-    other = dataclasses.replace(record(1.0), hardware={"cpu": "another"})
-    assert compare.compare([record(1.0, rows=11), other], [record(9.0)], 0.05) == []
-    assert len(compare.compare([record(1.0), record(9.0)], [record(9.0)], 0.05)) == 1
+def test_runs_in_turns_show_a_change_that_the_drift_of_the_machine_hides():
+    drift = np.array([1.0, 1.3, 0.8, 1.2, 0.9])
+    new, old = 95 * drift, 100 * drift
+    records = record(*new, threshold="3%"), record(*old, threshold="3%")
+    assert compare.compare_records(*records).verdict == "balanced"
+    pairs = list(zip(new, old, strict=True))
+    assert compare.compare_runs(*records, pairs).verdict == "worse"
+    same = [(value, value * (1 + noise)) for value, noise in
+            zip(old, (0.01, -0.01, 0.0, 0.02, -0.02), strict=True)]  # fmt: skip
+    assert compare.compare_runs(*records, same).verdict == "balanced"
+    assert compare.compare_runs(*records, []).verdict == "unreliable"
+
+
+@pytest.mark.parametrize(
+    "hardware", [{"cpu": "another"}, {"cpu_kind": "AMX"}, {"cores": 96}, {"gpu": "H200"}]
+)
+def test_only_equal_settings_and_hardware_are_compared(hardware):
+    other = dataclasses.replace(record(1.0), hardware=record(1.0).hardware | hardware)
+    assert compare.compare([record(1.0, rows=11), other], [record(9.0)]) == []
+    assert len(compare.compare([record(1.0), record(9.0)], [record(9.0)])) == 1
+    clock = dataclasses.replace(record(1.0), hardware=record(1.0).hardware | {"mhz": 1})
+    assert len(compare.compare([clock], [record(9.0)])) == 1
 
 
 def test_a_planted_regression_fails_the_command(tmp_path, capsys):
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
     write_records(old, [record(100.0, 101.0, 102.0), record(5.0, metric="peak", direction="lower")])
     write_records(new, [record(88.0, 89.0, 90.0), record(5.0, metric="peak", direction="lower")])
-    assert compare.main([str(new), "--against", str(old)]) == 1
-    out = capsys.readouterr().out
-    assert "worse      speed ours rows_per_s" in out
-    assert "balanced   speed ours peak" in out
-    assert compare.main([str(new), "--against", str(old), "--threshold", "0.2"]) == 0
+    assert compare.main([str(new), "--against", str(old), "--color=always"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith("\033[31mworse")
+    assert out[1].removesuffix("\033[0m").split()[1:] == [
+        "speed",
+        "ours",
+        "rows_per_s",
+        "101",
+        "89",
+        "-11.9%",
+        "5.0%",
+    ]
+    assert out[2].startswith("\033[0mbalanced")
+    assert compare.main([str(new), "--against", str(old), "--threshold", "20%"]) == 0
+    assert "\033" not in capsys.readouterr().out
     assert compare.main([str(old), "--against", str(new)]) == 0
+    assert compare.main([str(new), "--against", str(old), "--threshold", "much"]) == 2
+    assert "threshold 'much' is neither a number" in capsys.readouterr().err
 
 
-def test_baselines_are_accepted_and_then_held(tmp_path, capsys):
-    baselines, new = tmp_path / "baselines.json", tmp_path / "new.jsonl"
+def test_base_metrics_are_updated_with_a_reason_and_then_held(tmp_path, capsys):
+    folder, new = tmp_path / "base", tmp_path / "new.jsonl"
     write_records(new, [record(100.0)])
-    arguments = [str(new), "--baselines", str(baselines)]
+    arguments = [str(new), "--base_metrics", str(folder)]
     assert compare.main(arguments) == 2
     assert "nothing to compare" in capsys.readouterr().err
-    assert compare.main([*arguments, "--accept"]) == 0
+    with pytest.raises(SystemExit):
+        compare.main([*arguments, "--update"])
+    assert "--update needs --reason" in capsys.readouterr().err
+    assert compare.main([*arguments, "--update", "--reason", "the first"]) == 0
     assert compare.main(arguments) == 0
     write_records(new, [record(50.0)])
     assert compare.main(arguments) == 1
     write_records(new, [record(1.0, rows=3)])
-    assert compare.main([*arguments, "--accept"]) == 0
-    assert [r.value for r in compare.read_baselines(baselines)] == [50.0, 1.0]
+    assert compare.main([*arguments, "--update", "--reason", "halved on purpose"]) == 0
+    (path,) = folder.iterdir()
+    assert path == compare.base_metrics_file(record(1.0).cpu_kind, folder)
+    entries = json.loads(path.read_text())
+    assert {(e["record"]["value"], e["reason"]) for e in entries} == {
+        (50.0, "halved on purpose"),
+        (1.0, "halved on purpose"),
+    }
+
+
+def test_base_metrics_of_another_kind_of_cpu_have_their_own_file(tmp_path, capsys):
+    new = tmp_path / "new.jsonl"
+    other = record(100.0).hardware | {"cpu_kind": "AMX"}
+    write_records(new, [record(10.0), dataclasses.replace(record(100.0), hardware=other)])
+    command = [str(new), "--base_metrics", str(tmp_path / "base")]
+    assert compare.main([*command, "--update", "--reason", "two"]) == 0
+    assert (tmp_path / "base" / "amx.json").is_file()
+    assert len(list((tmp_path / "base").iterdir())) == 2
+    assert compare.main(command) == 0
+    unknown = {name: value for name, value in other.items() if name != "cpu_kind"}
+    write_records(new, [dataclasses.replace(record(1.0), hardware=unknown)])
+    assert compare.main([*command, "--update", "--reason", "old"]) == 2
+    assert "the kind of CPU is not known" in capsys.readouterr().err
+
+
+def test_failed_runs_are_no_base_metric(tmp_path, capsys):
+    new = tmp_path / "new.jsonl"
+    write_records(new, [record(1.0, failed=2)])
+    flags = ["--update", "--reason", "x", "--base_metrics", str(tmp_path / "base")]
+    assert compare.main([str(new), *flags]) == 2
+    assert "most runs failed" in capsys.readouterr().err
+    assert not (tmp_path / "base").exists()
 
 
 def test_a_missing_results_file_is_an_error(tmp_path, capsys):

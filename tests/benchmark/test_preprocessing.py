@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmark import preprocessing
+from benchmark.processes import Usage
 from benchmark.record import read_records
-from benchmark.run import Usage
 from preproc.criteo.__main__ import define_flags, job_from_flags
 from preproc.synthetic.clicks import GeneratorConfig, generate
 

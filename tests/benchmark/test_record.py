@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from benchmark.record import hardware, latest, make_record, read_records, write_records
+from benchmark.machine import cpu_kind, hardware
+from benchmark.record import RESULTS, latest, make_record, read_records, write_records
 
 
 def record(samples=(1.0, 2.0, 3.0), **changes):
@@ -17,7 +18,8 @@ def test_a_record_states_percentiles_machine_and_code():
     assert (made.value, made.p10, made.p90) == (5.0, 1.0, 9.0)
     assert made.p50 == made.value
     assert (made.repeats, made.failed) == (13, 2)
-    assert made.spread == pytest.approx(0.8)
+    assert made.samples == list(range(11))
+    assert made.schema == 2
     assert made.hardware == hardware()
     assert made.hardware["cores"] >= 1
     assert {"python", "numpy"} <= set(made.versions)
@@ -51,3 +53,46 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"nothing\.jsonl"):
         read_records(tmp_path / "nothing.jsonl")
+
+
+def test_every_committed_record_is_valid():
+    files = sorted(RESULTS.glob("*.jsonl"))
+    assert sum(len(read_records(file)) for file in files) > 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"direction": "up"}, "direction 'up'"),
+        ({"failed": 4}, "failed 4 of 3"),
+        ({"value": None}, "value None with 0 of 3"),
+        ({"value": 9.0}, "outside p10"),
+        ({"samples": [1.0]}, "1 samples of 3"),
+        ({"schema": 3}, "schema 3"),
+        ({"threshold": "-1%"}, "threshold '-1%'"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(record(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        ("fpu avx2 fma", "AVX2"),
+        ("fpu avx2 fma avx512f avx512bw", "AVX-512"),
+        ("avx2 fma avx512f avx512bw avx512_bf16", "AVX-512 BF16"),
+        ("avx2 fma avx512f avx512bw avx512_bf16 amx_tile amx_bf16 amx_int8", "AMX"),
+        ("fpu sse2", "x86-64"),
+    ],
+)
+def test_the_kind_of_cpu_is_told_by_its_flags(flags, kind):
+    assert cpu_kind(f"model name\t: some\nflags\t\t: {flags}\n") == kind
+
+
+def test_the_spread_of_a_median_shrinks_with_the_runs():
+    values = [100.0, 90.0, 110.0, 105.0, 95.0]
+    assert record(values).spread > record(values * 10).spread > 0
+    assert record([3.0]).spread == 0
+    assert record([3.0] * 5).spread == 0

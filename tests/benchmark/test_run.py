@@ -1,81 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-import sys
+"""benchmark.run with real commands: metrics, failures, turns, two checkouts."""
+
+import json
+import re
+import shlex
+import shutil
 
 import pytest
 
-from benchmark.run import Usage, run_interleaved, run_process
+from benchmark import run
+from benchmark.configurations import read_configuration, read_configurations
+from benchmark.record import RESULTS, read_records
+from tests import harness
 
-ALLOCATE = "import time; data = bytearray({mib} << 20); data[::4096] = b'x' * len(data[::4096])"
+CONFIGS = RESULTS.parent / "configs"
 
-
-def python(code):
-    return run_process([sys.executable, "-c", code])
-
-
-def test_memory_time_and_output_of_a_process():
-    usage = python(ALLOCATE.format(mib=200) + "; time.sleep(0.2); print('done')")
-    assert usage.exit_status == 0
-    assert usage.output.strip() == "done"
-    assert 190 < usage.peak_anon_mib < 300
-    assert usage.wall_s > 0.2
-    assert 0 < usage.cpu_s < usage.wall_s
-
-
-def test_children_count_and_mapped_files_do_not(tmp_path):
-    child = ALLOCATE.format(mib=120) + "; time.sleep(0.3)"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    assert 110 < python(code).peak_anon_mib < 250
-    path = tmp_path / "mapped"
-    with path.open("wb") as file:
-        file.truncate(150 << 20)
-    code = (
-        "import mmap, time\n"
-        f"with open({str(path)!r}, 'rb') as file:\n"
-        "    data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
-        "sum(data[i] for i in range(0, len(data), 4096)); time.sleep(0.2)"
-    )
-    assert python(code).peak_anon_mib < 60
+PROGRAM = """\
+import json, pathlib, sys
+folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+from speed import FACTOR
+base = json.loads((pathlib.Path(sys.argv[3]) / "base.json").read_text())
+held = bytearray(int(base["bytes"]))
+line = {"step": [], "data": {"auc": base["auc"] + seed / 1e6, "rate": 100 * FACTOR}}
+(folder / "log.json").write_text("DLLL " + json.dumps(line))
+sys.exit(seed in base["failing"])
+"""
 
 
-def test_cpu_time_counts_this_child_alone():
-    python("sum(range(20_000_000))")
-    assert python("pass").cpu_s < 0.2
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with code to measure: a program that imports its speed."""
+
+    def make(factor):
+        folder = tmp_path / f"checkout-{factor}"
+        (folder / "benchmark").mkdir(parents=True, exist_ok=True)
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "speed.py").write_text(f"FACTOR = {factor}")
+        return folder
+
+    return make
 
 
-def test_children_that_outlive_the_process_count_and_have_ended(tmp_path):
-    """As Spark's Java does: it ends when its standard input does, after its parent."""
-    mark = tmp_path / "ended"
-    busy = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
-    child = f"import sys; sys.stdin.read()\n{busy}\nopen({str(mark)!r}, 'w')"
-    code = (
-        "import subprocess, sys\n"
-        f"subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.PIPE)"
-    )
-    usage = python(code)
-    assert usage.exit_status == 0
-    assert usage.cpu_s > 0.5
-    assert mark.exists()
+@pytest.fixture
+def configuration(tmp_path):
+    def make(failing=(), **changes):
+        base = {"auc": 0.79, "bytes": 1 << 20, "failing": list(failing)}
+        write = f"open('{{data}}/base.json', 'w').write('''{json.dumps(base)}''')"
+        prepare = f"python -c {shlex.quote(write)}"
+        settings = {
+            "description": "a test",
+            "prepare": [prepare],
+            "run": "python program.py {run} {seed} {data}",
+            "metrics": {
+                "auc": {"source": "log", "key": "auc", "direction": "higher", "threshold": "0.001"},
+                "rate": {"source": "log", "key": "rate", "unit": "rows/s", "direction": "higher",
+                         "threshold": "3%"},
+                "memory": {"source": "process", "key": "peak_anon_mib", "unit": "MiB",
+                           "direction": "lower"},
+            },
+        } | changes  # fmt: skip
+        path = tmp_path / "small.yaml"
+        path.write_text(json.dumps(settings))  # JSON is YAML
+        return path
+
+    return make
 
 
-def test_a_failing_process_is_reported():
-    usage = python("import sys; print('why', file=sys.stderr); sys.exit(7)")
-    assert usage.exit_status == 7
-    assert "why" in usage.output
-    assert python("import os; os.kill(os.getpid(), 9)").exit_status == -9
+@pytest.fixture
+def measured(tmp_path, checkout, monkeypatch, capsys):
+    """Runs the command in checkouts of their own; returns exit status, output and records."""
+
+    def measure(path, *flags, new=1.0, old=None, repeats=3):
+        monkeypatch.setattr(run, "HERE", checkout(new))
+        beside = () if old is None else (f"--beside={checkout(old)}",)
+        output = tmp_path / "out"
+        shutil.rmtree(output, ignore_errors=True)
+        arguments = [str(path), f"--output={output}", f"--repeats={repeats}", *beside, *flags]
+        status = run.main(arguments)
+        records = output / "records.jsonl"
+        return status, capsys.readouterr(), read_records(records) if records.is_file() else []
+
+    return measure
 
 
-def test_candidates_take_turns():
-    order = []
+def test_a_record_has_quality_speed_and_memory_of_every_seed(measured, configuration, tmp_path):
+    status, printed, records = measured(configuration(), "--first_seed=5")
+    assert status == 0
+    auc, rate, memory = records
+    assert auc.samples == pytest.approx([0.790005, 0.790006, 0.790007], abs=1e-9)
+    assert auc.seeds == [5, 6, 7]
+    assert (auc.benchmark, auc.candidate, auc.value) == ("small", "ours", auc.samples[1])
+    assert (rate.value, rate.unit, rate.threshold) == (100.0, "rows/s", "3%")
+    assert 3 < memory.value < 100
+    assert memory.direction == "lower"
+    assert "small 3/3: auc 0.790007, rate 100" in printed.out
+    assert (tmp_path / "out" / "small" / "new-3" / "output.txt").is_file()
 
-    def candidate(name):
-        def run():
-            order.append(name)
-            return Usage(1.0, 1.0, 1.0, 0, "")
 
-        return run
+def test_failed_runs_are_survived_and_counted(measured, configuration, tmp_path):
+    status, printed, records = measured(configuration(failing=[2]))
+    assert status == 0
+    assert [(r.repeats, r.failed, r.seeds) for r in records] == [(3, 1, [1, 3])] * 3
+    assert "small 2/3: failed, exit status 1" in printed.out
+    status, printed, records = measured(configuration(failing=[1, 2]))
+    assert status == 1
+    assert "UNRELIABLE: most runs failed" in printed.out
+    status, printed, _ = measured(configuration(failing=[1, 2, 3]))
+    assert status == 1
+    assert "small                    auc                      failed" in printed.out
 
-    usages = run_interleaved({"a": candidate("a"), "b": candidate("b")}, 3)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(runs) for name, runs in usages.items()} == {"a": 3, "b": 3}
-    with pytest.raises(ValueError, match="--repeats"):
-        run_interleaved({}, 0)
+
+def test_a_metric_that_is_not_reported_is_a_failed_run(measured, configuration):
+    metrics = {"loss": {"source": "log", "key": "loss", "direction": "lower"}}
+    status, printed, _ = measured(configuration(metrics=metrics), repeats=1)
+    assert status == 1
+    assert "failed, loss: the log has no number 'loss'" in printed.out
+
+
+def test_a_run_that_takes_too_long_is_ended(measured, configuration):
+    slow = """python -c "import time; time.sleep(600)" {run} {seed}"""
+    status, printed, _ = measured(configuration(run=slow, timeout_s=0.5), repeats=1)
+    assert status == 1
+    assert "failed, exit status -9" in printed.out
+
+
+def test_data_are_prepared_once_and_anew_for_other_commands(
+    configuration, tmp_path, monkeypatch, checkout, capsys
+):
+    path = configuration()
+    monkeypatch.setattr(run, "HERE", checkout(1.0))
+    command = [str(path), f"--output={tmp_path / 'out'}", "--repeats=1"]
+    counts = []
+    for _ in range(2):
+        assert run.main(command) == 0
+        counts.append(capsys.readouterr().out.count("small: python -c"))
+    assert counts == [1, 0]
+    configuration(failing=[9])
+    assert run.main(command) == 0
+    assert capsys.readouterr().out.count("small: python -c") == 1
+    configuration(prepare=["python -c 'raise SystemExit(3)'"])
+    assert run.main(command) == 2
+    assert "ended with 3" in capsys.readouterr().err
+
+
+def test_a_slower_checkout_is_worse_than_the_one_beside_it(measured, configuration):
+    status, printed, _ = measured(configuration(), new=0.95, old=1.0)
+    assert status == 1
+    (line,) = (line for line in printed.out.splitlines() if line.startswith("worse"))
+    assert line.split()[:4] == ["worse", "small", "new", "rate"]
+    assert "-5.0%" in line
+    status, printed, _ = measured(configuration(), new=1.05, old=1.0001)
+    assert status == 0
+    assert "better" in printed.out
+    status, printed, _ = measured(configuration(), new=1.0001, old=1.00011)
+    assert status == 0
+    assert printed.out.count("balanced") == 3
+
+
+def test_a_missing_file_leaves_a_configuration_out(measured, configuration):
+    path = configuration(requires=["{recsys_data}/nothing_of_this_name"])
+    status, printed, _ = measured(path)
+    assert status == 2
+    assert "left out" in printed.out
+    assert "nothing could be run" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": {}}, "metrics: there is none"),
+        ({"metrics": {"a": {"source": "log", "key": "a", "direction": "up"}}}, "neither higher"),
+        ({"metrics": {"a": {"source": "disk", "key": "a", "direction": "lower"}}}, "'disk' is"),
+        ({"metrics": {"a": {"source": "process", "key": "a", "direction": "lower"}}}, "wall_s"),
+        ({"metrics": {"a": {"source": "log", "key": "a", "direction": "lower",
+                            "threshold": "few"}}}, "threshold 'few'"),
+        ({"processes": 0}, "processes 0"),
+        ({"timeout_s": 0}, "timeout_s 0"),
+        ({"rune": "x"}, "rune"),
+    ],
+)  # fmt: skip
+def test_a_wrong_configuration_is_named(configuration, capsys, changes, message):
+    assert run.main([str(configuration(**changes))]) == 2
+    text = capsys.readouterr().err
+    assert "small.yaml: not a configuration" in text
+    assert message in text
+
+
+def test_wrong_arguments_are_refused(configuration, tmp_path, capsys):
+    for flags in (["--repeats=0"], [f"--beside={tmp_path}"]):
+        with pytest.raises(SystemExit) as stop:
+            run.main([str(configuration()), *flags])
+        assert stop.value.code == 2
+    assert run.main([str(tmp_path / "empty")]) == 2
+    (tmp_path / "empty").mkdir()
+    assert run.main([str(tmp_path / "empty")]) == 2
+    assert "no configuration" in capsys.readouterr().err
+
+
+def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
+    """Each flag of each command is one of its program's; nothing is run."""
+    configurations = read_configurations(CONFIGS)
+    assert {"dlrm_small", "bert4rec_5m", "preprocessing_native"} <= {c.name for c in configurations}
+    known: dict[str, set[str]] = {}
+    for configuration in configurations:
+        for text in (*configuration.prepare, configuration.run):
+            words = shlex.split(text)
+            assert words[:2] == ["python", "-m"]
+            module = words[2]
+            if module not in known:
+                text_of_help = harness.python("-m", module, "--help").stdout
+                known[module] = set(re.findall(r"--(?:\[no\])?(\w+)", text_of_help))
+            flags = {word.partition("=")[0].removeprefix("--") for word in words[3:]}
+            assert not flags - known[module], f"{configuration.name}: {module}"
+
+
+@pytest.mark.slow
+def test_a_real_configuration_is_measured(tmp_path, capsys):
+    configuration = read_configuration(CONFIGS / "preprocessing_reference.yaml")
+    path = tmp_path / "small.yaml"
+    text = (CONFIGS / "preprocessing_reference.yaml").read_text()
+    path.write_text(text.replace("--rows=200000", "--rows=4000"))
+    assert run.main([str(path), "--repeats=2", f"--output={tmp_path / 'out'}"]) == 0
+    records = read_records(tmp_path / "out" / "records.jsonl")
+    assert {r.metric for r in records} == set(configuration.metrics)
+    assert all(r.repeats == 2 and not r.failed and r.value > 0 for r in records)

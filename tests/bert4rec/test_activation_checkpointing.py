@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.run import run_process
+from benchmark.processes import run_process
 from bert4rec.data.batches import training_batches
 from bert4rec.train.step import build_step
 from recsys.train.optimizers.precision import Precision

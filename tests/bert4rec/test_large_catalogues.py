@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmark.run import run_process
+from benchmark.processes import run_process
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import pack, training_batches
 from bert4rec.data.masking import next_item_batch
