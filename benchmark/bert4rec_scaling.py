@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.bert4rec_program import LoggedRun, run_bert4rec
-from benchmark.line_chart import in_short, line_chart
 from benchmark.processes import run_interleaved
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
+from recsys.pages.charts import Axis, in_short, line_chart
 
 BENCHMARK = "bert4rec_scaling"
 PRESETS = {
@@ -149,7 +149,8 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         }
         if all(series.values()):
             path = folder / f"{BENCHMARK}_{name}.svg"
-            path.write_text(line_chart(title, "parameters", unit, series))
+            x, y = Axis("parameters", is_log=True), Axis(unit, from_zero=True)
+            path.write_text(line_chart(title, x, y, series) + "\n")
             files.append(path)
     return files
 

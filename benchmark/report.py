@@ -3,6 +3,7 @@
 
     python -m benchmark.report docs/results.md            writes the tables
     python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
+    python -m benchmark.report --html results.html        writes a page with charts of all results
 
 Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` is the table of results/NAME.jsonl: a
 row per candidate, a column per metric, medians with the newest run's settings and hardware.
@@ -14,7 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmark.page import results_page
 from benchmark.record import RESULTS, Record, latest, read_records
+from recsys.pages.page import write_page
 
 MARKERS = re.compile(
     r"(?P<open><!-- results:(?P<name>[\w-]+) -->\n).*?(?P<close><!-- /results:(?P=name) -->)",
@@ -99,11 +102,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("documents", type=Path, nargs="+", help="markdown files with markers")
+    parser.add_argument("documents", type=Path, nargs="*", help="markdown files with markers")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 when out of date")
+    parser.add_argument("--html", type=Path, help="file of the page with charts")
     arguments = parser.parse_args(argv)
+    if not arguments.documents and arguments.html is None:
+        parser.error("name documents, or --html FILE")
     status = 0
+    if arguments.html is not None:
+        try:
+            write_page(arguments.html, results_page(arguments.results))
+        except (OSError, ValueError) as error:
+            print(f"{arguments.html}: {error}", file=sys.stderr)
+            return 2
     for document in arguments.documents:
         try:
             old = document.read_text()

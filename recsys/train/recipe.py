@@ -86,6 +86,10 @@ class MeasureSettings(Protocol):
     def run_profiler(self) -> bool:
         """True to profile steps after those."""
 
+    @property
+    def report(self) -> str | None:
+        """File of the page of the training, if any."""
+
 
 class PrecisionSettings(Protocol):
     """The settings of mixed precision."""

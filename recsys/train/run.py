@@ -19,7 +19,7 @@ from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
-from recsys.train.measure import step_observers
+from recsys.train.measure import step_observers, write_report
 from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision
 from recsys.train.processes import ALONE, Processes, set_threads
@@ -92,7 +92,9 @@ class Run(Generic[BatchT]):
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         if processes.is_first:
-            require_writable(Path(config.run.log_path))
+            require_writable(Path(config.run.log_path), "log_path")
+            if config.measure.report is not None:
+                require_writable(Path(config.measure.report), "report")
         machine = set_up_machine(config, print_line, processes)
         return cls.of(open_recipe(config, machine), machine)
 
@@ -143,6 +145,8 @@ class Run(Generic[BatchT]):
                 result = self._loop(training, folder, state, bar).fit(stop)
             for metrics in training.report(result, folder):
                 self.log.record((), metrics)
+            if processes.is_first:
+                write_report(config)
         return result
 
     def _loop(

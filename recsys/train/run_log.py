@@ -32,7 +32,7 @@ class RunLog:
         self._path = path
         if path is None:
             return
-        require_writable(path)
+        require_writable(path, "log_path")
         if not append:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and path.stat().st_size:
@@ -79,15 +79,19 @@ class RunLog:
             file.write(f"DLLL {json.dumps(entry)}\n")
 
 
-def require_writable(path: Path) -> None:
-    """Refuses a log that cannot be written; makes nothing.
+def require_writable(path: Path, name: str) -> None:
+    """Refuses a file that cannot be written; makes nothing.
+
+    Args:
+        path: file to write.
+        name: setting that names it.
 
     Raises:
         UserError: names the file and the cause.
     """
     try:
         if path.is_fifo():
-            raise UserError(f"`log_path` {path} is a named pipe, in which a run would wait")
+            raise UserError(f"`{name}` {path} is a named pipe, in which a run would wait")
         if path.exists():
             with path.open("a") as file:
                 file.write("\n" if path.is_char_device() else "")  # /dev/full tells then
@@ -97,7 +101,7 @@ def require_writable(path: Path) -> None:
         if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
             raise OSError(code, os.strerror(code))
     except OSError as error:
-        raise UserError(f"`log_path` {path} cannot be written: {error.strerror}") from error
+        raise UserError(f"`{name}` {path} cannot be written: {error.strerror}") from error
 
 
 def _json_safe(value: object) -> object:

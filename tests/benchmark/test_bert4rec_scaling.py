@@ -6,31 +6,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmark import bert4rec_scaling
-from benchmark.line_chart import HEIGHT, WIDTH, in_short, line_chart
 from benchmark.record import read_records
 from bert4rec.scripts.flags import PRESETS
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_points_are_where_their_values_say():
-    series = {"a": [(1e6, 5.0), (1e7, 10.0), (1e8, 20.0)], "b & c": [(1e6, 0.0)]}
-    root = ElementTree.fromstring(line_chart("title <1>", "size", "unit", series))
-    circles = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(f"{SVG}circle")]
-    xs, ys = zip(*circles, strict=True)
-    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)  # equal factors, equal steps
-    assert xs[3] == xs[0]
-    zero = ys[3]
-    assert (zero - ys[1]) / (zero - ys[0]) == pytest.approx(2, abs=0.02)
-    assert (zero - ys[2]) / (zero - ys[0]) == pytest.approx(4, abs=0.02)
-    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in circles)
-    texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"title <1>", "size", "unit", "a", "b & c", "1M", "10M", "100M", "20"} <= set(texts)
-
-
-def test_numbers_are_short():
-    numbers = (0, 0.1234, 12.34, 1234, 85_319_168, 4.3e9)
-    assert [in_short(n) for n in numbers] == ["0", "0.123", "12.3", "1.23K", "85.3M", "4.3G"]
 
 
 def test_every_size_is_a_preset():

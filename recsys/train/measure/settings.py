@@ -2,13 +2,17 @@
 """Settings of benchmark and profile, and what they add to a run."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from recsys.errors import UserError
+from recsys.pages.page import write_page
+from recsys.pages.run_page import run_page
 from recsys.settings import require_positive, setting
 from recsys.train.loop import BatchT, StepObserver
 from recsys.train.measure.benchmark import Counts, StepBenchmark
-from recsys.train.measure.profiler import StepProfiler
+from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
 from recsys.train.recipe import Config, Machine
 
 _WARMUP_STEPS = 10
@@ -32,9 +36,44 @@ class MeasureConfig:
         resumable=True,
     )
 
+    report: str | None = setting(
+        None,
+        "File of a page with the curves, times, metrics and settings of a training, FILE.html",
+        resumable=True,
+    )
+
     def __post_init__(self) -> None:
         """Refuses a benchmark without steps."""
         require_positive(self, "benchmark_steps")
+
+
+def profile_folder(config: Config) -> Path:
+    """Returns the folder that --run_profiler writes."""
+    return (config.checkpoint_folder or Path(config.run.log_path).parent) / "profile"
+
+
+def write_report(config: Config) -> None:
+    """Writes the page of --report from the log of the run, if it is asked for.
+
+    Raises:
+        UserError: the page cannot be written.
+    """
+    if config.measure.report is None:
+        return
+    path, profile = Path(config.measure.report), profile_folder(config).resolve()
+    folder = path.resolve().parent
+    links = [
+        (text, os.path.relpath(profile / name, folder))
+        for text, name in (
+            ("Times of operators", TABLE_FILE),
+            ("Trace of the profiler", TRACE_FILE),
+        )
+        if config.measure.run_profiler and (profile / name).is_file()
+    ]
+    try:
+        write_page(path, run_page(Path(config.run.log_path), path.stem, links))
+    except OSError as error:
+        raise UserError(f"`report` {path} cannot be written: {error.strerror}") from error
 
 
 def step_observers(
@@ -58,6 +97,5 @@ def step_observers(
         observers.append(StepBenchmark(warmup, measure.benchmark_steps, count, machine))
         warmup += measure.benchmark_steps
     if measure.run_profiler and machine.processes.is_first:
-        folder = config.checkpoint_folder or Path(run.log_path).parent
-        observers.append(StepProfiler(folder / "profile", warmup, machine))
+        observers.append(StepProfiler(profile_folder(config), warmup, machine))
     return observers

@@ -163,3 +163,36 @@ def test_dlrm_has_the_same(tmp_path, capsys):
     assert "benchmark_padding_share" not in values
     assert (tmp_path / "profile" / "trace.json.gz").is_file()
     assert "samples/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["dlrm", "bert4rec"])
+def test_the_report_of_a_run_shows_its_curves_metrics_and_settings(model, tmp_path, capsys):
+    page = tmp_path / "pages" / "run.html"
+    flags = [f"--report={page}", "--run_profiler", "--benchmark_warmup_steps=1", "--print_freq=5"]
+    if model == "bert4rec":
+        run = harness.Program(bert4rec, tmp_path, SMALL_MODEL)
+        run(*RANDOM, *flags, "--test_freq=10")
+        curves = ("ndcg@10", "hr@10", "mrr")
+    else:
+        run = harness.Program(dlrm, tmp_path, ())
+        run(
+            *("--mode=train", "--dataset_type=synthetic_gpu", "--base_device=cpu"),
+            *("--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=4096"),
+            *("--embedding_dim=4", "--bottom_mlp_sizes=8,4", "--top_mlp_sizes=8,1"),
+            *("--batch_size=64", "--max_steps=30", "--test_freq=10", "--test_after=0", *flags),
+        )
+        curves = ("auc", "log_loss", "calibration")
+    assert run.exit_code == 0, capsys.readouterr().err
+    text = page.read_text()
+    for name in ("Training loss, mean since the last point", "Learning rate", "Seconds per step",
+                 "data_wait", *curves, "average_train_throughput", "seed"):  # fmt: skip
+        assert f">{name}<" in text, name
+    assert 'href="../profile/operators.txt"' in text
+    assert (page.parent / "../profile/operators.txt").is_file()
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path, program, capsys):
+    (tmp_path / "file").write_text("")
+    program(*RANDOM, f"--report={tmp_path / 'file' / 'run.html'}")
+    assert program.exit_code == 2
+    assert "--report" in capsys.readouterr().err

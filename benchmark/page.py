@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of all results: charts of values, curves and histories."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmark.record import Record, latest, read_records
+from recsys.pages.charts import Axis, line_chart, range_chart
+from recsys.pages.page import Section, render_page
+
+_LONGEST_NAME = 58
+
+
+def results_page(folder: Path) -> str:
+    """Returns a page with a section per results file.
+
+    Raises:
+        ValueError: there are no results, or a line is no record.
+    """
+    files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
+    if not any(files.values()):
+        raise ValueError(f"{folder}: no results (*.jsonl)")
+    text = [
+        "Medians; the thin line spans the 10th to the 90th percentile of the runs. Only values of "
+        "equal hardware and settings are comparable."
+    ]
+    return render_page(
+        "Benchmarks of Recsys Recipes",
+        text,
+        [section(name.replace("_", " "), records) for name, records in files.items() if records],
+    )
+
+
+def section(title: str, records: Sequence[Record]) -> Section:
+    """Makes the section of a results file: the newest settings and machine."""
+    newest = records[-1]
+    setting = (newest.config_hash, newest.machine)
+    shown = [r for r in latest(records) if (r.config_hash, r.machine) == setting]
+    shown = [r for r in shown if r.value is not None]
+    settings = ", ".join(f"{k} {v}" for k, v in newest.config.items() if not isinstance(v, list))
+    machine = newest.hardware
+    text = [
+        settings,
+        f"{machine['cpu']} ({newest.cpu_kind}), {machine['cores']} cores, {machine['memory_gib']} "
+        f"GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}, {newest.time[:10]}.",
+    ]
+    charts = [
+        *_learning_curves(records),
+        *(range_chart(_heading(metric), Axis(unit or metric, from_zero=bool(unit)), rows)
+          for (metric, unit), rows in _by_metric(shown).items()),
+        *_histories(records),
+    ]  # fmt: skip
+    return Section(title, text, charts)
+
+
+def _by_metric(
+    records: Sequence[Record],
+) -> Mapping[tuple[str, str], dict[str, tuple[float, float, float]]]:
+    by_metric: dict[tuple[str, str], dict[str, tuple[float, float, float]]] = {}
+    for record in records:
+        row = (record.value or 0.0, record.p10 or 0.0, record.p90 or 0.0)
+        rows = by_metric.setdefault((record.metric, record.unit), {})
+        rows[_shortened(record.candidate)] = row
+    return by_metric
+
+
+def _learning_curves(records: Sequence[Record]) -> list[str]:
+    """Draws the curves that records keep in their settings: columns, then rows."""
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for record in records:
+        if "curve" not in record.config:
+            continue
+        columns = record.config["columns"]
+        name = f"seed {record.config.get('seed', '')}, {record.config.get('preset', '')}"
+        for number, column in enumerate(columns[2:], 2):
+            points = [(row[1], row[number]) for row in record.config["curve"]]
+            curves.setdefault(column, {})[name] = points
+    return [
+        line_chart(column, Axis("step"), Axis(column), series) for column, series in curves.items()
+    ]
+
+
+def _histories(records: Sequence[Record]) -> list[str]:
+    """Draws each metric over the commits of its records, where there are several."""
+    series: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+    by_key: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        if record.value is not None:
+            by_key.setdefault(record.key, []).append(record)
+    for of_key in by_key.values():
+        if len({record.commit for record in of_key}) > 1:
+            first = of_key[0]
+            points = [(number, r.value or 0.0) for number, r in enumerate(of_key, 1)]
+            rows = series.setdefault((first.metric, first.unit), {})
+            rows[_shortened(first.candidate)] = points
+    return [
+        line_chart(
+            f"{metric}, record by record", Axis("record"), Axis(unit or metric), of_metric
+        )
+        for (metric, unit), of_metric in series.items()
+    ]  # fmt: skip
+
+
+def _heading(metric: str) -> str:
+    return metric.replace("_", " ")
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

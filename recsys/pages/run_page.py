@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a training run, drawn from its log."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recsys.pages.charts import Axis, line_chart
+from recsys.pages.page import Section, render_page
+
+_STEP_CHARTS = {
+    "loss": "Training loss, mean since the last point",
+    "lr": "Learning rate",
+    "step_time": "Seconds per step",
+    "data_wait": "Seconds per step that wait for a batch",
+}
+_RANKING_CUT = "@10"
+
+Series = dict[str, list[tuple[float, float]]]
+
+
+def run_page(log: Path, title: str, links: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns the page of a run: curves, final metrics and settings.
+
+    Args:
+        log: log of the run, resumed or not.
+        title: heading of the page.
+        links: (text, address) of files beside it, such as a profile.
+    """
+    steps: Series = {}
+    evaluated: Series = {}
+    final: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    for line in log.read_text().splitlines():
+        entry = json.loads(line.removeprefix("DLLL "))
+        step, data = entry["step"], entry["data"]
+        if step == "PARAMETER":
+            settings |= data
+        elif not step:
+            final |= data
+        else:
+            curves = steps if "loss" in data else evaluated
+            for name, value in data.items():
+                if isinstance(value, int | float):
+                    curves.setdefault(name, []).append((float(step[1]), float(value)))
+    sections = [
+        Section("Training", _text_of(final), _step_charts(steps), links=links),
+        Section("Evaluation", (), _evaluation_charts(evaluated)),
+        Section("Final metrics", (), (), [("metric", "value"), *_rows(final)]),
+        Section("Settings", (), (), [("setting", "value"), *_rows(settings)]),
+    ]
+    return render_page(title, [], [s for s in sections if s.charts or len(s.table) > 1])
+
+
+def _text_of(final: Mapping[str, Any]) -> list[str]:
+    rate = final.get("average_train_throughput")
+    return [] if rate is None else [f"{rate:,.1f} samples per second."]
+
+
+def _step_charts(steps: Series) -> list[str]:
+    return [
+        line_chart(text, Axis("step"), Axis(name, from_zero=name != "loss"), {name: steps[name]})
+        for name, text in _STEP_CHARTS.items()
+        if name in steps
+    ]
+
+
+def _evaluation_charts(evaluated: Series) -> list[str]:
+    """Draws each metric; those at a cut of a ranking by metric, a line per ranking."""
+    charts: dict[str, Series] = {}
+    for name, points in evaluated.items():
+        ranking, _, metric = name.rpartition("_")
+        if metric.endswith(_RANKING_CUT) or metric == "mrr":
+            charts.setdefault(metric, {})[ranking] = points
+        elif "@" not in name:
+            charts.setdefault(name, {})[name] = points
+    return [line_chart(name, Axis("step"), Axis(""), series) for name, series in charts.items()]
+
+
+def _rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shown = (
+        (name, f"{value:.6g}" if isinstance(value, float) else str(value))
+        for name, value in values.items()
+    )
+    return list(shown)
