@@ -120,11 +120,11 @@ test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matr
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.preprocessing --rows 4000000
-	$(BIN)/python -m benchmark.criteo_sample
-	$(BIN)/python -m benchmark.inference
-	$(BIN)/python -m benchmark.busy_core
-	$(BIN)/python -m benchmark.micro.loader
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.micro.loader; fi
+	$(BIN)/python -m benchmark.dlrm.criteo_sample
+	$(BIN)/python -m benchmark.dlrm.inference
+	$(BIN)/python -m benchmark.dlrm.busy_core
+	$(BIN)/python -m benchmark.dlrm.loader
+	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.dlrm.loader; fi
 	$(BIN)/python -m benchmark.report docs/results.md docs/training_input.md
 
 # torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
@@ -142,10 +142,10 @@ bench-engines: spark nvtabular  ## our preprocessing engines side by side (about
 	$(BIN)/python -m benchmark.report docs/preprocessing.md
 
 bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
-	$(PEERS)/python -m benchmark.micro.kernels
-	$(PEERS)/python -m benchmark.micro.train_step
-	$(PEERS)/python -m benchmark.micro.train_step --inference
-	$(PEERS)/python -m benchmark.micro.train_step_distributed
+	$(PEERS)/python -m benchmark.kernels.cpu
+	$(PEERS)/python -m benchmark.dlrm.train_step
+	$(PEERS)/python -m benchmark.dlrm.train_step --inference
+	$(PEERS)/python -m benchmark.dlrm.train_step_distributed
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
@@ -159,7 +159,7 @@ $(RECBOLE_STAMP): requirements.txt
 recbole: setup $(RECBOLE_STAMP)  ## environment with RecBole, for the benchmark beside its BERT4Rec
 
 bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
-	$(BIN)/python -m benchmark.bert4rec_recbole
+	$(BIN)/python -m benchmark.bert4rec.recbole
 
 # NVTabular 23.8 stands still: NumPy 2, pandas 2 and Python 3.12 break it.
 FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
@@ -236,8 +236,8 @@ serve: triton-env  ## a real Triton server with the model of `make demo`
 	$(TRITON)/python triton/serve.py --repository=$(DEMO_DIR)/models --poll_secs=2
 
 bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
-	$(TRITON)/python -m benchmark.serving
-	$(TRITON)/python -m benchmark.busy_core --cases serving
+	$(TRITON)/python -m benchmark.serving.server
+	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills

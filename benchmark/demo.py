@@ -18,7 +18,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmark.dlrm_program import final_record
+from benchmark.dlrm.program import final_record
 
 ROWS = 1_500_000
 DAYS = 4

@@ -18,7 +18,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmark.demo import run_step
-from benchmark.dlrm_program import final_record
+from benchmark.dlrm.program import final_record
 from recsys.data.sequences import read_item_map, read_sequences
 
 USERS, ITEMS, INTERACTIONS = 2000, 400, 40_000

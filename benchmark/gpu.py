@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from benchmark.dlrm_program import run_dlrm
-from benchmark.gpu_kernel_cases import Sizes
-from benchmark.gpu_kernels import measure_kernels
+from benchmark.dlrm.program import run_dlrm
+from benchmark.kernels.gpu import measure_kernels
+from benchmark.kernels.gpu_cases import Sizes
 from benchmark.record import RESULTS, Record, make_record, write_records
 
 # Criteo Terabyte at frequency limit 15, capped at a million rows so that it fits any GPU.

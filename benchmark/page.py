@@ -81,7 +81,7 @@ def _learning_curves(records: Sequence[Record]) -> list[str]:
 
 
 def _histories(records: Sequence[Record]) -> list[str]:
-    """Draws each metric over the commits of its records, where there are several."""
+    """Draws metrics that were recorded at several commits."""
     series: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     by_key: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -90,7 +90,7 @@ def _histories(records: Sequence[Record]) -> list[str]:
     for of_key in by_key.values():
         if len({record.commit for record in of_key}) > 1:
             first = of_key[0]
-            points = [(number, r.value or 0.0) for number, r in enumerate(of_key, 1)]
+            points = [(float(number), r.value or 0.0) for number, r in enumerate(of_key, 1)]
             rows = series.setdefault((first.metric, first.unit), {})
             rows[_shortened(first.candidate)] = points
     return [

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmark.micro.kernels_case import table_major, upper_triangle_columns
+from benchmark.kernels.case import table_major, upper_triangle_columns
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables

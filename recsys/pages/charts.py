@@ -81,7 +81,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> st
     height = _TOP + _PLOT_HEIGHT + _BOTTOM + legend
     right, bottom = WIDTH - _RIGHT, _TOP + _PLOT_HEIGHT
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
+    def position(point: tuple[float, float]) -> tuple[float, float]:
         return (
             _between(x.at(point[0]), x_span, _LEFT, right),
             _between(y.at(point[1]), y_span, bottom, _TOP),
@@ -100,7 +100,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> st
     body.append(_text((_LEFT + right) / 2, bottom + 36, x.label))
     body.append(_text(_LEFT, _TOP - 8, y.label, anchor="start"))
     for number, (name, of_series) in enumerate(series.items()):
-        body += _line(number, [place(point) for point in of_series])
+        body += _line(number, [position(point) for point in of_series])
         if legend:
             body += _legend(number, name, bottom + _BOTTOM + _LEGEND_ROW * (number + 0.4))
     return _svg(title, height, body)
@@ -148,7 +148,7 @@ def range_chart(title: str, x: Axis, rows: Mapping[str, tuple[float, float, floa
 
 
 def in_short(value: float, digits: int = 3) -> str:
-    """Formats a number with three digits or so and a suffix: 1.3K, 430M."""
+    """Formats a number with few digits and a suffix: 1.3K, 430M."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= limit:
             return f"{value / limit:.{digits}g}{suffix}"
@@ -184,7 +184,7 @@ def _between(value: float, span: tuple[float, float], first: float, last: float)
 
 
 def _round_step(step: float) -> float:
-    """Returns 1, 2 or 5 times a power of ten, at least `step`."""
+    """Rounds a step up to 1, 2 or 5 times a power."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * 0.999)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTML page of charts and tables, in one file: no script, no font, no network."""
+"""An HTML page of charts and tables, in one file without scripts."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -47,17 +47,17 @@ class Section:
 
     def html(self) -> str:
         """Returns the section as HTML."""
-        parts = [f'<section id="{_anchor(self.title)}"><h2>{escape(self.title)}</h2>']
-        parts += [f"<p>{escape(text)}</p>" for text in self.text]
-        parts += [f'<p><a href="{escape(to)}">{escape(text)}</a></p>' for text, to in self.links]
+        lines = [f'<section id="{_anchor(self.title)}"><h2>{escape(self.title)}</h2>']
+        lines += [f"<p>{escape(text)}</p>" for text in self.text]
+        lines += [f'<p><a href="{escape(to)}">{escape(text)}</a></p>' for text, to in self.links]
         if self.charts:
-            parts += ['<div class="charts">', *self.charts, "</div>"]
+            lines += ['<div class="charts">', *self.charts, "</div>"]
         if self.table:
             head, *rows = self.table
-            parts.append('<div class="table"><table><thead>' + _row(head, "th") + "</thead><tbody>")
-            parts += [_row(row, "td") for row in rows]
-            parts.append("</tbody></table></div>")
-        return "\n".join([*parts, "</section>"])
+            lines.append('<div class="table"><table><thead>' + _row(head, "th") + "</thead><tbody>")
+            lines += [_row(row, "td") for row in rows]
+            lines.append("</tbody></table></div>")
+        return "\n".join([*lines, "</section>"])
 
 
 def render_page(title: str, text: Sequence[str], sections: Sequence[Section]) -> str:
@@ -85,7 +85,7 @@ def render_page(title: str, text: Sequence[str], sections: Sequence[Section]) ->
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes a page under another name first, so that it is whole or as before."""
+    """Writes a whole page, or leaves the earlier one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(page, encoding="utf-8")

@@ -67,7 +67,7 @@ def _step_charts(steps: Series) -> list[str]:
 
 
 def _evaluation_charts(evaluated: Series) -> list[str]:
-    """Draws each metric; those at a cut of a ranking by metric, a line per ranking."""
+    """Draws each metric; a chart has a line per ranking."""
     charts: dict[str, Series] = {}
     for name, points in evaluated.items():
         ranking, _, metric = name.rpartition("_")

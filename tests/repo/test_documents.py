@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from benchmark import criteo_sample, demo, report
+from benchmark import demo, report
+from benchmark.dlrm import criteo_sample
 from benchmark.record import RESULTS, read_records
 from bert4rec.scripts import flags as bert4rec_flags
 from dlrm.scripts.flags import config_from_flags, define_flags

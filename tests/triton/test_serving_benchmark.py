@@ -3,9 +3,9 @@
 
 import pytest
 
-from benchmark import serving
 from benchmark.record import read_records
 from benchmark.report import render_table
+from benchmark.serving import server as serving
 
 pytestmark = pytest.mark.triton_server
 

@@ -53,7 +53,7 @@ def profile_folder(config: Config) -> Path:
 
 
 def write_report(config: Config) -> None:
-    """Writes the page of --report from the log of the run, if it is asked for.
+    """Writes the page of --report from the log, if asked for.
 
     Raises:
         UserError: the page cannot be written.

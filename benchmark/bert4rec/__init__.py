@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of BERT4Rec: quality, steps, adapters, beside RecBole."""

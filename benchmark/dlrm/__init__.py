@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of DLRM: quality, training, input, inference, beside TorchRec."""

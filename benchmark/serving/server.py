@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures latency, throughput and memory of a DLRM on a Triton server.
+
+    .venv-triton/bin/python -m benchmark.serving.server
+
+deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), sends
+requests over gRPC from this machine, and runs the same version in this process before and after
+each measurement. Ids are uniform, the slowest case. Exits 1 if instances that share tables take
+more memory than `memory_limit`.
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmark.record import RESULTS, Direction, make_record, write_records
+from benchmark.serving.model import NAME, DeployedDlrm
+from dlrm.serve.served import ServedDlrm
+from recsys.resources import available_cores
+from recsys.serve.client.connection import Endpoint, predict_in_order
+from recsys.serve.client.load import TABLE_HEAD, measure_load
+from recsys.serve.client.requests import Arrays
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.server.memory import InstanceMemory, instance_memory
+from recsys.train.timing import LatencySummary
+
+MIB = 1 << 20
+BESIDES_TABLES = 300 * MIB
+"""Bytes that an instance may need besides its tables: Python, torch, requests."""
+METRICS: dict[str, tuple[str, Direction]] = {
+    "p50": ("ms", "lower"),
+    "p90": ("ms", "lower"),
+    "p99": ("ms", "lower"),
+    "throughput": ("samples/s", "higher"),
+    "of in-process": ("x", "higher"),
+    "PSS together": ("MiB", "lower"),
+    "PSS allowed": ("MiB", "lower"),
+    "largest of its own": ("MiB", "lower"),
+}
+"""Metric -> unit, and whether higher or lower is better."""
+ONE_CLIENT = "serving_one_client"
+"""Name of the results that docs/results.md shows."""
+_MEMORY_ROUNDS = 40
+
+Samples = defaultdict[str, list[float]]
+
+
+def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: float) -> list[float]:
+    """Measures the seconds of each request in this process, after a warm-up."""
+    served.predict([requests[-1]])
+    durations: list[float] = []
+    while sum(durations) < seconds or len(durations) < 3:
+        started = time.perf_counter()
+        served.predict([requests[len(durations) % len(requests)]])
+        durations.append(time.perf_counter() - started)
+    return durations
+
+
+class _Progress:
+    """Reports progress and the remaining time at the current rate."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._started = total, 0, time.perf_counter()
+
+    def step(self) -> str:
+        self._done += 1
+        left = (time.perf_counter() - self._started) / self._done * (self._total - self._done)
+        return f"[{self._done}/{self._total}, {left / 60:.1f} min left]"
+
+
+def measure_latencies(
+    options: argparse.Namespace, deployed: DeployedDlrm
+) -> dict[str, dict[str, list[float]]]:
+    """Measures one instance on one thread, with and without dynamic batching.
+
+    Returns:
+        candidate -> metric -> value of each round.
+    """
+    samples: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
+    alone: defaultdict[int, list[float]] = defaultdict(list)
+    requests = {rows: deployed.draw_requests(rows) for rows in options.batch_sizes}
+    cells = list(itertools.product(requests, options.concurrency))
+    served = deployed.here()
+    progress = _Progress(options.rounds * 2 * len(cells))
+    for _ in range(options.rounds):
+        for batching in (True, False):
+            name = "batching" if batching else "plain"
+            print(f"dynamic batching {'on' if batching else 'off'}\n{TABLE_HEAD}  of in-process")
+            serving = ServingSettings(dynamic_batching=batching, threads=1)
+            with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+                for rows, clients in cells:
+                    given = requests[rows]
+                    here = run_in_process(served, given, options.seconds / 4)
+                    load = measure_load(endpoint, given, clients, options.seconds)
+                    here += run_in_process(served, given, options.seconds / 4)
+                    alone[rows] += here
+                    ratio = load.rows_per_s / (rows * len(here) / sum(here))
+                    print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
+                    cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
+                    _add(cell, load.latency, load.rows_per_s)
+                    cell["of in-process"].append(ratio)
+    for rows, durations in alone.items():
+        summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
+        _add(samples[f"batch {rows}, in process"], summary, rate)
+        print(f"in process, batch {rows}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
+    return {name: dict(values) for name, values in samples.items()}
+
+
+def _clients(count: int) -> str:
+    return "1 client" if count == 1 else f"{count} clients"
+
+
+def _add(samples: Samples, latency: LatencySummary, rows_per_s: float) -> None:
+    samples["p50"].append(latency.p50_s * 1e3)
+    samples["p90"].append(latency.p90_s * 1e3)
+    samples["p99"].append(latency.p99_s * 1e3)
+    samples["throughput"].append(rows_per_s)
+
+
+def memory_limit(table_bytes: int, instances: int) -> float:
+    """Returns the bytes that instances may use: tables once, plus a margin."""
+    return 1.2 * (table_bytes + instances * BESIDES_TABLES)
+
+
+def _read_every_row(endpoint: Endpoint, deployed: DeployedDlrm) -> Iterator[None]:
+    """Requests every row of the tables repeatedly; yields each round."""
+    requests = deployed.every_row()
+    for _ in range(_MEMORY_ROUNDS):
+        for _ in predict_in_order(endpoint, requests, concurrency=8):
+            pass
+        yield
+
+
+def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemory]:
+    """Measures the memory of instances that have each read all tables.
+
+    Raises:
+        RuntimeError: an instance got too few requests to read them.
+    """
+    threads = max(1, available_cores() // instances)
+    serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
+    with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+        for _ in _read_every_row(endpoint, deployed):
+            instances_now = instance_memory(server.pid)
+            if all(instance.rss > 0.95 * deployed.table_bytes for instance in instances_now):
+                return instances_now
+    raise RuntimeError("an instance has not read its tables; repeat on a machine with idle cores")
+
+
+def compare_memory(
+    options: argparse.Namespace, deployed: DeployedDlrm
+) -> tuple[dict[str, dict[str, list[float]]], bool]:
+    """Measures instances that share one model's tables.
+
+    Returns:
+        (candidate -> metric -> [value], whether all stay within `memory_limit`).
+    """
+    values = {}
+    within = True
+    for instances in options.instances:
+        measured = measure_memory(deployed, instances)
+        pss = sum(instance.pss for instance in measured)
+        limit = memory_limit(deployed.table_bytes, instances)
+        anonymous = max(instance.anonymous for instance in measured)
+        within = within and pss < limit
+        print(
+            f"{instances} of {options.instances[-1]} instances, tables of "
+            f"{deployed.table_bytes / MIB:,.0f} MiB: PSS {pss / MIB:,.0f} MiB together, "
+            f"{'below' if pss < limit else 'ABOVE'} {limit / MIB:,.0f} MiB; at most "
+            f"{anonymous / MIB:,.0f} MiB of its own in each",
+            flush=True,
+        )
+        values["1 instance" if instances == 1 else f"{instances} instances"] = {
+            "PSS together": [pss / MIB],
+            "PSS allowed": [limit / MIB],
+            "largest of its own": [anonymous / MIB],
+        }
+    return values, within
+
+
+def _write(
+    results: Path,
+    benchmark: str,
+    measured: Mapping[str, Mapping[str, list[float]]],
+    config: Mapping[str, object],
+) -> None:
+    records = []
+    for candidate, metrics in measured.items():
+        for metric, samples in metrics.items():
+            unit, direction = METRICS[metric]
+            records.append(
+                make_record(
+                    benchmark,
+                    candidate,
+                    metric,
+                    samples,
+                    unit=unit,
+                    direction=direction,
+                    config=config,
+                )
+            )
+    write_records(results / f"{benchmark}.jsonl", records)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints and records; returns 1 if instances take too much memory."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tables", type=int, default=26)
+    parser.add_argument("--table_rows", type=int, default=100_000)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 64, 4096])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each is measured")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
+    options = parser.parse_args(arguments)
+    config: dict[str, object] = {
+        "model": "NVIDIA's DLRM",
+        "tables": f"{options.tables} x {options.table_rows:,} rows x 128",
+        "ids": "uniform",
+    }
+    with tempfile.TemporaryDirectory(prefix="recipes-serving-") as folder:
+        deployed = DeployedDlrm.make(Path(folder), (options.table_rows,) * options.tables)
+        latencies = measure_latencies(options, deployed)
+        timed = {**config, "instances": 1, "threads": 1, "protocol": "gRPC"}
+        _write(options.results, "serving", latencies, timed)
+        alone = {k: v for k, v in latencies.items() if k.endswith("1 client, batching")}
+        _write(options.results, ONE_CLIENT, alone, timed)
+        memory, within = compare_memory(options, deployed)
+        _write(options.results, "serving_memory", memory, config)
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
