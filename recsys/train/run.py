@@ -117,7 +117,12 @@ class Run(Generic[BatchT]):
             recipe.check_dataset(Path(run.load_checkpoint_path))
             recipe.load_weights(Path(run.load_checkpoint_path))
         log_path = Path(run.log_path) if processes.is_first else None
-        log = log_class(log_path, append=_resumes(run.resume, processes))
+        events = recipe.config.measure.tensorboard
+        log = log_class(
+            log_path,
+            append=_resumes(run.resume, processes),
+            events=Path(events) if events is not None and processes.is_first else None,
+        )
         log.parameters(recipe.config.to_dict())
         for line in recipe.summary:
             machine.print_line(line)

@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from recsys.errors import UserError
+from recsys.train.tensorboard import TensorBoardEvents
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ class RunLog:
     Args:
         path: log file; None logs nothing. An earlier file is kept as `<path>.old` unless `append`.
         append: continue the file of a resumed run.
+        events: folder of TensorBoard events that get the same values; None for none.
     """
 
-    def __init__(self, path: Path | None, append: bool = False) -> None:
+    def __init__(self, path: Path | None, append: bool = False, events: Path | None = None) -> None:
         self._start = time.time()
         self._path = path
+        self._events = None if events is None else TensorBoardEvents(events)
         if path is None:
             return
         require_writable(path, "log_path")
@@ -58,10 +61,12 @@ class RunLog:
         A disk that fills up ends the log, not the run.
         """
         try:
+            if self._events is not None:
+                self._events.record(step, data)
             self._write(list(step), data)
         except OSError as error:
             logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
-            self._path = None
+            self._path = self._events = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
         if self._path is None:
