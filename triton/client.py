@@ -40,6 +40,12 @@ from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.program import fail, print_line
+from recsys.serve.client.arrivals import (
+    ARRIVALS_HEAD,
+    ArrivalsResult,
+    find_largest_rate,
+    measure_arrivals,
+)
 from recsys.serve.client.canary import Canary
 from recsys.serve.client.connection import (
     Endpoint,
@@ -92,6 +98,15 @@ class ClientOptions:
         (1,), "Requests in flight; several numbers for --mode load"
     )
     seconds: float = setting(5.0, "Length of a measurement in --mode load")
+    request_rate: float | None = setting(
+        None,
+        "Requests per second in --mode load, arriving at random moments whatever the server does; "
+        "latency counts from the arrival. By default each client waits for its reply",
+    )
+    p99_ms: float | None = setting(
+        None,
+        "Find the largest --request_rate in --mode load with this 99th percentile of the latency",
+    )
 
     def __post_init__(self) -> None:
         """Refuses settings that need another, and numbers below 1."""
@@ -108,6 +123,12 @@ class ClientOptions:
             raise UserError("`canary`, `canary_version` and `request` go together")
         if self.mode != "load" and len(self.concurrency) > 1:
             raise UserError("`concurrency`: several numbers are for `mode` load")
+        if self.mode != "load" and (self.request_rate or self.p99_ms):
+            raise UserError("`request_rate` and `p99_ms` are for `mode` load")
+        for name in ("request_rate", "p99_ms"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"`{name}` must be positive, got {value}")
         if self.mode == "test" and self.dataset is None:
             raise UserError("`mode` test needs `dataset`")
         if self.mode == "load" and self.dataset is None and self.request is None:
@@ -332,13 +353,14 @@ def dataset_requests(
 
 def load(options: ClientOptions, endpoint: Endpoint) -> int:
     """Measures latency and throughput by batch size and number of clients."""
-    print_line(TABLE_HEAD)
+    opened = options.request_rate is not None or options.p99_ms is not None
+    print_line(ARRIVALS_HEAD if opened else TABLE_HEAD)
+    measure = _measure_arrivals if opened else _measure_clients
     if options.request is not None:
         requests = list(requests_of(options, endpoint))
         if not requests:
             raise UserError(f"--request {options.request}: holds no request")
-        for concurrency in options.concurrency:
-            print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+        measure(options, endpoint, requests)
         return 0
     for size in options.batch_sizes:
         full = (
@@ -347,9 +369,33 @@ def load(options: ClientOptions, endpoint: Endpoint) -> int:
         requests = list(itertools.islice(full, _LOAD_REQUESTS))
         if not requests:
             raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
-        for concurrency in options.concurrency:
-            print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+        measure(options, endpoint, requests)
     return 0
+
+
+def _measure_clients(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
+    for concurrency in options.concurrency:
+        print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+
+
+def _measure_arrivals(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
+    for clients in options.concurrency:
+
+        def measure(rate: float, clients: int = clients) -> ArrivalsResult:
+            result = measure_arrivals(endpoint, requests, rate, clients, options.seconds)
+            print_line(result.table_row())
+            return result
+
+        first = options.request_rate or 100.0
+        if options.p99_ms is None:
+            measure(first)
+            continue
+        best = find_largest_rate(measure, options.p99_ms / 1e3, first)
+        if best is None:
+            print_line(f"no rate from {first / 1000:g}/s on has a p99 of {options.p99_ms:g} ms")
+            continue
+        rows = best.rate * best.batch_size
+        print_line(f"p99 within {options.p99_ms:g} ms up to {best.rate:,.0f}/s: {rows:,.0f} rows/s")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 
 deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), sends
 requests over gRPC from this machine, and runs the same version in this process before and after
-each measurement. Ids are uniform, the slowest case. Exits 1 if instances that share tables take
-more memory than `memory_limit`.
+each measurement. Then requests arrive at random moments, and the largest rate is searched at which
+the 99th percentile of the latency stays within `--p99_ms`. Ids are uniform, the slowest case. Exits
+1 if instances that share tables take more memory than `memory_limit`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from benchmark.record import RESULTS, Direction, make_record, write_records
 from benchmark.serving.model import NAME, DeployedDlrm
 from dlrm.serve.served import ServedDlrm
 from recsys.resources import available_cores
+from recsys.serve.client.arrivals import ArrivalsResult, find_largest_rate, measure_arrivals
 from recsys.serve.client.connection import Endpoint, predict_in_order
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
@@ -38,6 +40,7 @@ METRICS: dict[str, tuple[str, Direction]] = {
     "p99": ("ms", "lower"),
     "throughput": ("samples/s", "higher"),
     "of in-process": ("x", "higher"),
+    "within the p99": ("samples/s", "higher"),
     "PSS together": ("MiB", "lower"),
     "PSS allowed": ("MiB", "lower"),
     "largest of its own": ("MiB", "lower"),
@@ -104,11 +107,29 @@ def measure_latencies(
                     cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
                     _add(cell, load.latency, load.rows_per_s)
                     cell["of in-process"].append(ratio)
+                for rows in options.batch_sizes if batching else ():
+                    rate = largest_rate(options, endpoint, requests[rows])
+                    samples[f"batch {rows}, arrivals, {name}"]["within the p99"].append(rate * rows)
     for rows, durations in alone.items():
         summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
         _add(samples[f"batch {rows}, in process"], summary, rate)
         print(f"in process, batch {rows}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
     return {name: dict(values) for name, values in samples.items()}
+
+
+def largest_rate(
+    options: argparse.Namespace, endpoint: Endpoint, requests: Sequence[Arrays]
+) -> float:
+    """Returns the most requests per second within `--p99_ms`; 0 if none."""
+
+    def measure(rate: float) -> ArrivalsResult:
+        clients = options.arrival_clients
+        return measure_arrivals(endpoint, requests, rate, clients, options.seconds / 2)
+
+    best = find_largest_rate(measure, options.p99_ms / 1e3, first_rate=100.0)
+    shown = "no rate" if best is None else f"{best.rate:,.0f} requests/s"
+    print(f"arriving at random: {shown} with p99 within {options.p99_ms:g} ms", flush=True)
+    return 0.0 if best is None else best.rate
 
 
 def _clients(count: int) -> str:
@@ -216,6 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--p99_ms", type=float, default=10.0, help="limit of arriving requests")
+    parser.add_argument("--arrival_clients", type=int, default=32, help="of them in flight")
     parser.add_argument("--rounds", type=int, default=2, help="times that each is measured")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     options = parser.parse_args(arguments)
@@ -228,6 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         deployed = DeployedDlrm.make(Path(folder), (options.table_rows,) * options.tables)
         latencies = measure_latencies(options, deployed)
         timed = {**config, "instances": 1, "threads": 1, "protocol": "gRPC"}
+        timed |= {"p99_ms": options.p99_ms, "arrival_clients": options.arrival_clients}
         _write(options.results, "serving", latencies, timed)
         alone = {k: v for k, v in latencies.items() if k.endswith("1 client, batching")}
         _write(options.results, ONE_CLIENT, alone, timed)

@@ -27,7 +27,7 @@ class TensorBoardEvents:
                 "'recsys-recipes[tensorboard]'"
             ) from error
         try:
-            self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder))
         except OSError as error:
             raise UserError(
                 f"`tensorboard` {folder} cannot be written: {error.strerror}"
@@ -35,11 +35,11 @@ class TensorBoardEvents:
         self._last_step = 0
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Writes the values of a step (epoch, step), or of the run () at its last step."""
+        """Writes the values of a step (epoch, step), or of the run ()."""
         prefix = "" if step else "final/"
         self._last_step = step[-1] if step else self._last_step
         for name, value in data.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 tag = prefix + name.replace("@", "_at_")
-                self._writer.add_scalar(tag, value, self._last_step)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(tag, value, self._last_step)
+        self._writer.flush()

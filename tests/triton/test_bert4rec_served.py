@@ -164,3 +164,36 @@ def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys
     found = [list(map(float, row.replace(",", "").split())) for row in rows]
     assert [row[:2] for row in found] == [[1, 2], [16, 2]]
     assert all(row[2] > 0 for row in found)
+
+
+def arrival_rows(server, dataset, capsys, *flags):  # noqa: F811
+    arguments = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=load", *flags]
+    assert client([*arguments, f"--dataset={dataset}", "--batch_sizes=1", "--concurrency=4"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    return lines
+
+
+def numbers(line):
+    return [float(word) for word in re.sub("[,%]", "", line).split()]
+
+
+def test_requests_arrive_at_a_rate_whatever_the_server_does(server, dataset, capsys):  # noqa: F811
+    (line,) = arrival_rows(server, dataset, capsys, "--request_rate=20", "--seconds=1")
+    batch, rate, clients, p50, p90, p99, rows_per_s, _ = numbers(line)
+    assert (batch, rate, clients) == (1, 20, 4)
+    assert 0 < p50 <= p90 <= p99
+    assert 5 < rows_per_s < 80
+    # Far too many: the last one waits for all before it, though the server is as fast as ever.
+    (line,) = arrival_rows(server, dataset, capsys, "--request_rate=20000", "--seconds=0.05")
+    _, _, _, _, _, overloaded, rows_per_s, answered = numbers(line)
+    assert answered < 50
+    assert overloaded == pytest.approx(1e6 / rows_per_s, rel=0.3)  # of 1,000 requests, in ms
+
+
+def test_the_largest_rate_within_a_latency_is_searched(server, dataset, capsys):  # noqa: F811
+    flags = ("--request_rate=50", "--seconds=0.3", "--p99_ms=150")
+    *tried, last = arrival_rows(server, dataset, capsys, *flags)
+    rates = {numbers(line)[1]: numbers(line)[5] for line in tried}
+    best = max(rate for rate, p99 in rates.items() if p99 <= 150)
+    assert last.startswith(f"p99 within 150 ms up to {best:,.0f}/s")
+    assert max(rates) > best

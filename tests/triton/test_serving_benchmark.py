@@ -10,6 +10,7 @@ from benchmark.serving import server as serving
 pytestmark = pytest.mark.triton_server
 
 SMALL = ["--tables=2", "--table_rows=3000", "--batch_sizes", "1", "8", "--seconds=0.1"]
+SMALL += ["--p99_ms=500", "--arrival_clients=4"]
 
 
 def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
@@ -26,6 +27,7 @@ def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
             assert found[f"batch {rows}, {cell}", "throughput"] > 0
             assert found[f"batch {rows}, {cell}", "of in-process"] > 0
         assert found[f"batch {rows}, in process", "throughput"] > 0
+        assert found[f"batch {rows}, arrivals, batching", "within the p99"] > 0
     one_client = read_records(tmp_path / "serving_one_client.jsonl")
     assert {record.candidate for record in one_client} == {
         *("batch 1, 1 client, batching", "batch 8, 1 client, batching")
