@@ -35,7 +35,7 @@ class TensorBoardEvents:
         self._last_step = 0
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Writes the values of a step (epoch, step), or of the run ()."""
+        """Writes values of a step (epoch, step), or of the run ()."""
         prefix = "" if step else "final/"
         self._last_step = step[-1] if step else self._last_step
         for name, value in data.items():
