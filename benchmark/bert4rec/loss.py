@@ -127,7 +127,7 @@ def peak_mib(options: argparse.Namespace, head: str, candidate: str) -> float:
     Raises:
         RuntimeError: the process failed.
     """
-    command = [sys.executable, "-m", f"benchmark.{BENCHMARK}", f"--only={head}:{candidate}"]
+    command = [sys.executable, "-m", "benchmark.bert4rec.loss", f"--only={head}:{candidate}"]
     for name in ("preset", "items", "batch", "threads"):
         command.append(f"--{name}={getattr(options, name)}")
     used = run_process(command)
