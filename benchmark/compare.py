@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmark.record import Record, latest, parse_threshold, read_records, spread_of_median
+from recsys.data.whole_file import whole_file
 
 Verdict = Literal["better", "worse", "balanced", "unreliable"]
 
@@ -136,9 +137,8 @@ def update_base_metrics(records: Iterable[Record], reason: str, folder: Path) ->
             for _, entry in sorted(entries.items())
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(json.dumps(ordered, indent=1) + "\n")
-        temporary.replace(path)
+        with whole_file(path) as file:
+            file.write((json.dumps(ordered, indent=1) + "\n").encode())
     return list(by_file)
 
 

@@ -27,6 +27,8 @@ from benchmark.configurations import Configuration, Metric, read_configurations
 from benchmark.machine import commit
 from benchmark.processes import Usage, run_process
 from benchmark.record import Record, make_record, write_records
+from recsys.data.whole_file import whole_file
+from recsys.train.run_log import read_run_log
 
 HERE = Path(__file__).resolve().parents[1]
 _PREPARED = "prepared.json"
@@ -90,9 +92,8 @@ def prepare(configuration: Configuration, output: Path) -> Path:
         usage = run_process(configuration.command(text, folder), folder=HERE)
         if usage.exit_status:
             raise FailedRunError(f"`{text}` ended with {usage.exit_status}:\n{usage.output}")
-    temporary = folder / (_PREPARED + ".tmp")
-    temporary.write_text(json.dumps(list(configuration.prepare)))
-    temporary.replace(folder / _PREPARED)
+    with whole_file(folder / _PREPARED) as file:
+        file.write(json.dumps(list(configuration.prepare)).encode())
     return folder
 
 
@@ -129,8 +130,8 @@ def _last_values(log: Path) -> dict[str, float]:
     """Returns the last value of each name in a log."""
     values: dict[str, float] = {}
     if log.is_file():
-        for line in log.read_text().splitlines():
-            values |= json.loads(line.removeprefix("DLLL "))["data"]
+        for entry in read_run_log(log):
+            values |= entry["data"]
     return values
 
 

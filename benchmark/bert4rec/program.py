@@ -2,12 +2,13 @@
 """Runs BERT4Rec's program in a process and reads its log."""
 
 import dataclasses
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from recsys.train.run_log import read_run_log
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,8 +35,7 @@ def read_log(path: Path) -> LoggedRun:
     losses: dict[int, float] = {}
     final: dict[str, float] = {}
     before = last = 0.0
-    for line in path.read_text().splitlines():
-        entry = json.loads(line.removeprefix("DLLL "))
+    for entry in read_run_log(path):
         elapsed = float(entry["elapsedtime"])
         before += last if elapsed < last else 0.0
         last = elapsed

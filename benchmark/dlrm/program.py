@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs DLRM's program in a process and reads its log."""
 
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from recsys.train.run_log import read_run_log
+
 
 def final_record(log: Path) -> dict[str, Any]:
     """Returns the metrics in the last line of a run's log."""
-    last = log.read_text().splitlines()[-1].removeprefix("DLLL ")
-    metrics: dict[str, Any] = json.loads(last)["data"]
+    metrics: dict[str, Any] = read_run_log(log)[-1]["data"]
     return metrics
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from recsys.data.whole_file import whole_file
+
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --grid: #ddd; --muted: #666;
   --series-0: #1f6fb2; --series-1: #c8541b; --series-2: #2e8b57; --series-3: #8a4fa3;
@@ -87,9 +89,8 @@ def render_page(title: str, text: Sequence[str], sections: Sequence[Section]) ->
 def write_page(path: Path, page: str) -> None:
     """Writes a whole page, or leaves the earlier one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    with whole_file(path) as file:
+        file.write(page.encode())
 
 
 def _row(cells: Sequence[str], tag: str) -> str:

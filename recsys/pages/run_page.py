@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a training run, drawn from its log."""
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from recsys.pages.charts import Axis, line_chart
@@ -20,11 +18,13 @@ _RANKING_CUT = "@10"
 Series = dict[str, list[tuple[float, float]]]
 
 
-def run_page(log: Path, title: str, links: Sequence[tuple[str, str]] = ()) -> str:
+def run_page(
+    entries: Iterable[Mapping[str, Any]], title: str, links: Sequence[tuple[str, str]] = ()
+) -> str:
     """Returns the page of a run: curves, final metrics and settings.
 
     Args:
-        log: log of the run, resumed or not.
+        entries: log of the run, resumed or not; each with `step` and `data`.
         title: heading of the page.
         links: (text, address) of files beside it, such as a profile.
     """
@@ -32,8 +32,7 @@ def run_page(log: Path, title: str, links: Sequence[tuple[str, str]] = ()) -> st
     evaluated: Series = {}
     final: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    for line in log.read_text().splitlines():
-        entry = json.loads(line.removeprefix("DLLL "))
+    for entry in entries:
         step, data = entry["step"], entry["data"]
         if step == "PARAMETER":
             settings |= data

@@ -19,6 +19,8 @@ from recsys.train.tensorboard import TensorBoardEvents
 
 logger = logging.getLogger(__name__)
 
+_PREFIX = "DLLL "
+
 
 class RunLog:
     """Appends lines `DLLL {json}` to a log; opens it per line.
@@ -81,7 +83,13 @@ class RunLog:
             "data": {k: _json_safe(v) for k, v in data.items()},
         }
         with self._path.open("a") as file:
-            file.write(f"DLLL {json.dumps(entry)}\n")
+            file.write(f"{_PREFIX}{json.dumps(entry)}\n")
+
+
+def read_run_log(path: Path) -> list[dict[str, Any]]:
+    """Reads the entries of a log, each with its `step` and `data`."""
+    lines = path.read_text().splitlines()
+    return [json.loads(line.removeprefix(_PREFIX)) for line in lines]
 
 
 def require_writable(path: Path, name: str) -> None:

@@ -14,6 +14,7 @@ from recsys.train.loop import BatchT, StepObserver
 from recsys.train.measure.benchmark import Counts, StepBenchmark
 from recsys.train.measure.profiler import TABLE_FILE, TRACE_FILE, StepProfiler
 from recsys.train.recipe import Config, Machine
+from recsys.train.run_log import read_run_log
 
 _WARMUP_STEPS = 10
 
@@ -78,7 +79,7 @@ def write_report(config: Config) -> None:
         if config.measure.run_profiler and (profile / name).is_file()
     ]
     try:
-        write_page(path, run_page(Path(config.run.log_path), path.stem, links))
+        write_page(path, run_page(read_run_log(Path(config.run.log_path)), path.stem, links))
     except OSError as error:
         raise UserError(f"`report` {path} cannot be written: {error.strerror}") from error
 
