@@ -41,6 +41,11 @@ class ObjectiveConfig:
         0.0,
         "Under --loss full count well predicted targets less: cross entropy times (1 - p)^gamma",
     )
+    popularity_correction: float = setting(
+        0.0,
+        "Under --loss full learn scores that leave out this much of the log popularity of the "
+        "items: 0 predicts the next item, 1 what is particular to a user",
+    )
     gbce_calibration: float = setting(0.75, "Calibration of --loss gbce, its t")
 
     def __post_init__(self) -> None:
@@ -55,6 +60,12 @@ class ObjectiveConfig:
             )
         require_positive(self, "num_negatives")
         require_not_negative(self, "focal_gamma")
+        require_fraction(self, "popularity_correction")
+        if self.popularity_correction and self.loss != "full":
+            raise UserError(
+                f"`popularity_correction` {self.popularity_correction:g} changes the softmax over "
+                f"all items: use `loss` full, or change `negative_sampler` of `loss` {self.loss}"
+            )
         if self.focal_gamma and self.loss != "full":
             raise UserError(
                 f"`focal_gamma` {self.focal_gamma:g} needs the probability among all items, which "

@@ -90,6 +90,9 @@ class LossNetwork(nn.Module):
         calibration: t of gBCE, in [0, 1].
         loss_scale: factor of the loss in backward.
         focal_gamma: exponent of the focal loss over all items; 0 is the cross entropy.
+        score_offset: [I] float32 added to the scores in training alone, so that the network learns
+            what the offset does not say (logit adjustment; Menon et al., ICLR 2021); None adds
+            nothing.
 
     Attributes:
         compiled: compiled layers of the network; None runs them as they are.
@@ -102,6 +105,7 @@ class LossNetwork(nn.Module):
         calibration: float,
         loss_scale: float = 1.0,
         focal_gamma: float = 0.0,
+        score_offset: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -109,7 +113,14 @@ class LossNetwork(nn.Module):
         self.calibration = calibration
         self.loss_scale = loss_scale
         self.focal_gamma = focal_gamma
+        self._score_offset = score_offset
         self.compiled: CompiledNetwork | None = None
+
+    @property
+    def trained_bias(self) -> Tensor:
+        """[I] biases of the items, with any offset of training."""
+        bias: Tensor = self.model.head.bias
+        return bias if self._score_offset is None else bias + self._score_offset
 
     def hidden(self, inputs: LossInputs, vectors: Tensor | None = None) -> Tensor:
         """Computes the vectors at the targets, by any compiled layers.
@@ -148,7 +159,7 @@ class LossNetwork(nn.Module):
             Mean over the targets, a float32 scalar.
         """
         return softmax_cross_entropy(
-            *(hidden, weight, self.model.head.bias, labels - 1),
+            *(hidden, weight, self.trained_bias, labels - 1),
             loss_scale=self.loss_scale,
             focal_gamma=self.focal_gamma,
             edge_rows=edge_rows,

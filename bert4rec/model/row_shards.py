@@ -185,7 +185,7 @@ class RowShards(nn.Module):
             own = slice(first - rows.start, max(stop, first) - rows.start)
             items = ItemRange(self._processes, first - 1, own, network.focal_gamma)
             return parallel_cross_entropy(
-                hidden, model.head.scored(table), model.head.bias, inputs.labels - 1, items
+                hidden, model.head.scored(table), network.trained_bias, inputs.labels - 1, items
             )
         if inputs.negatives is None:
             return network.full_loss(hidden, model.item_vectors(), inputs.labels)

@@ -39,6 +39,7 @@ class Bert4RecTrainStep:
         precision: precision of the forward pass.
         sampler: draws the negatives; None with the full softmax.
         processes: processes that train together.
+        score_offset: [I] added to the scores in training; see `LossNetwork`.
 
     Attributes:
         optimizer: optimizer of the dense parameters.
@@ -57,6 +58,7 @@ class Bert4RecTrainStep:
         precision: Precision,
         sampler: NegativeSampler | None = None,
         processes: Processes = ALONE,
+        score_offset: Tensor | None = None,
     ) -> None:
         objective, optimizer = config.objective, config.optimizer
         self._model = model
@@ -73,7 +75,7 @@ class Bert4RecTrainStep:
         device = model.head.bias.device
         network = LossNetwork(
             *(model, objective.loss, objective.gbce_calibration),
-            *(precision.loss_scale, objective.focal_gamma),
+            *(precision.loss_scale, objective.focal_gamma, score_offset),
         )
         if config.run.torch_compile:
             network.compiled = CompiledNetwork(model)
@@ -346,5 +348,10 @@ def build_step(
     Raises:
         UserError: the settings do not fit the dataset or this machine.
     """
-    sampler = build_sampler(config, sequences, model.head.bias.device)
-    return Bert4RecTrainStep(model, config, precision, sampler, processes)
+    device = model.head.bias.device
+    sampler = build_sampler(config, sequences, device)
+    correction, offset = config.objective.popularity_correction, None
+    if correction:
+        popularity = torch.from_numpy(training_popularity(sequences))
+        offset = (correction * (popularity / popularity.sum()).log()).to(device, torch.float32)
+    return Bert4RecTrainStep(model, config, precision, sampler, processes, offset)

@@ -36,6 +36,11 @@ FLAGS = [
         "--amp_dtype float16 cannot be had under --parallelism dmp.* Use --amp_dtype bfloat16",
     ),
     (["--focal_gamma=-1"], "--focal_gamma must not be negative"),
+    (["--popularity_correction=2"], "--popularity_correction"),
+    (
+        ["--popularity_correction=0.5", "--loss=sampled"],
+        "--popularity_correction 0.5 changes the softmax .*: use --loss full",
+    ),
     (["--focal_gamma=2", "--loss=gbce"], "--focal_gamma 2 needs .*: use --loss full"),
     (["--embedding_lr_factor=-1"], "--embedding_lr_factor must not be negative"),
     (

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.multiprocess
 SAMPLED = ("--loss=sampled", "--num_negatives=64")
 CASES = {
     "tied-full": ("--head=tied", "--clip_norm=0.5"),
-    "tied-cosine": ("--head=tied", "--temperature=0.1"),
+    "tied-cosine": ("--head=tied", "--temperature=0.1", "--popularity_correction=0.5"),
     "tied-sampled": (*SAMPLED, "--head=tied", "--clip_norm=0.5"),
     "untied-sampled": (*SAMPLED, "--weight_decay=0.1"),
     "untied-full": ("--item_update=rows", "--clip_norm=0.5"),
