@@ -83,6 +83,7 @@ class ModelConfig:
     dropout: float = setting(
         0.0, "Fraction of activations dropped after each hidden layer of the top MLP in training"
     )
+    batch_norm: bool = setting(False, "Normalise each hidden layer of the MLPs over the batch")
 
     def __post_init__(self) -> None:
         """Refuses layer and table sizes that do not fit together."""
@@ -269,6 +270,9 @@ class OptimizerConfig:
         0.0, "Weight decay of the embedding rows that occur in a batch"
     )
     mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
+    plateau_factor: float = setting(
+        1.0, "Factor of the learning rate after each evaluation without a better AUC"
+    )
 
     def __post_init__(self) -> None:
         """Refuses negative learning rates and step counts."""
@@ -277,6 +281,8 @@ class OptimizerConfig:
             "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
             "mlp_weight_decay",
         )  # fmt: skip
+        if not 0 < self.plateau_factor <= 1:
+            raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
         if self.embedding_lr and not self.lr:
             raise UserError(
                 f"`embedding_lr` {self.embedding_lr:g} follows the schedule of `lr`, which is 0; "
@@ -329,6 +335,9 @@ class RunConfig:
     )
     test_after: float = setting(
         0.0, "Don't test the model unless this many epochs has been completed", resumable=True
+    )
+    patience: int | None = setting(
+        None, "Stop after this many evaluations in a row without a better AUC", resumable=True
     )
     auc_threshold: float | None = setting(
         None, "Stop the training after achieving this AUC", resumable=True
@@ -428,7 +437,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuses counts and thresholds out of range."""
         require_positive(self, "epochs", "print_freq", "inference_benchmark_steps")
-        for name in ("max_steps", "test_freq", "save_freq", "num_threads"):
+        for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         require_below(self, "seed", 2**63)
@@ -476,6 +485,13 @@ class DlrmConfig:
             raise UserError(
                 "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` "
                 "dcnv2"
+            )
+        if self.run.checkpoint_format == "nvidia" and self.model.batch_norm:
+            raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
+        if self.run.freeze_mlps and self.model.batch_norm and self.run.mode == "train":
+            raise UserError(
+                "`batch_norm` follows every batch, so `freeze_mlps` would not keep the MLPs as "
+                "they are"
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
             raise UserError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")

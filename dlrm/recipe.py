@@ -120,6 +120,8 @@ class DlrmRecipe(Generic[LookupsT]):
             )
         )
         num_rows = self._check_splits(source.num_batches * batch_size)
+        if self.config.model.batch_norm and not self.config.data.drop_last:
+            _refuse_batch_of_one(num_rows, batch_size)
         _warn_of_endless_warmup(self.config, source.num_batches)
         step = self.devices.replayed(train_step)
         return DlrmTraining(self, source, train_step, step, num_rows)
@@ -244,6 +246,8 @@ class DlrmTraining(Generic[LookupsT]):
             test_freq=run.test_freq,
             test_after=run.test_after,
             metric_threshold=run.auc_threshold,
+            patience=run.patience,
+            plateau_factor=self.recipe.config.optimizer.plateau_factor,
             print_freq=run.print_freq,
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
@@ -341,6 +345,14 @@ class NvidiaLayout:
             self.recipe.config.to_dict() | self.recipe.origin.values(),
             self.recipe.machine.processes,
             bottom_features_ordered=self.recipe.config.run.bottom_features_ordered,
+        )
+
+
+def _refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
+    if num_rows % batch_size == 1 or batch_size == 1:
+        raise UserError(
+            f"`batch_norm` needs two rows to normalise, but the last batch of the {num_rows} rows "
+            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`"
         )
 
 

@@ -33,7 +33,10 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         self.num_numerical_features = config.num_numerical_features
         # With no numerical feature the bottom MLP sees a constant 1 and learns a bias vector.
         self.bottom_mlp = Mlp(
-            max(config.num_numerical_features, 1), config.bottom_mlp_sizes, final_relu=True
+            max(config.num_numerical_features, 1),
+            config.bottom_mlp_sizes,
+            final_relu=True,
+            batch_norm=config.batch_norm,
         )
         self.embeddings = build_tables(table_sizes)
         self._can_fuse_lookup = config.interaction_op == "cuda_dot" and bool(table_sizes)
@@ -49,6 +52,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             config.top_mlp_sizes,
             final_relu=False,
             dropout=config.dropout,
+            batch_norm=config.batch_norm,
         )
         if self.interaction.num_padding:
             # The padding columns are always zero: zero weights keep them out of weight decay.
@@ -56,7 +60,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
                 self.top_mlp.linears[0].weight[:, -self.interaction.num_padding :] = 0
         self._run_bottom: nn.Module = self.bottom_mlp
         self._run_top: nn.Module = self.top_mlp
-        if config.optimized_mlp and has_apex():
+        if config.optimized_mlp and not config.batch_norm and has_apex():
             self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
 
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:

@@ -27,15 +27,23 @@ class Mlp(nn.Module):
         sizes: outputs of each layer.
         final_relu: apply a ReLU after the last layer too (bottom MLP).
         dropout: fraction of activations dropped after each hidden layer in training.
+        batch_norm: normalise the output of each hidden layer before its ReLU (Ioffe and Szegedy
+            2015, arXiv:1502.03167; FuxiCTR's MLP_Block has the same order).
     """
 
     def __init__(
-        self, in_features: int, sizes: Sequence[int], final_relu: bool, dropout: float = 0.0
+        self,
+        in_features: int,
+        sizes: Sequence[int],
+        final_relu: bool,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Linear(i, o) for i, o in itertools.pairwise([in_features, *sizes])
         )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(o) for o in sizes[:-1] if batch_norm)
         self.final_relu = final_relu
         self.dropout = dropout
         for layer in self.linears:
@@ -51,6 +59,8 @@ class Mlp(nn.Module):
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x)
+            if i < len(self.norms):
+                x = self.norms[i](x)
             if i < last or self.final_relu:
                 x = torch.relu(x)
             if i < last and self.dropout:

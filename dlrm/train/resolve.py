@@ -80,3 +80,8 @@ def resolve(
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.cuda_graphs:
         raise UserError("`cuda_graphs` captures the step of one device; drop it on several")
+    if config.model.batch_norm and config.run.mode == "train":
+        raise UserError(
+            "`batch_norm` would normalise over the samples of each process alone: train it on one "
+            "device"
+        )

@@ -91,7 +91,8 @@ class LoopConfig:
     """Steps at which to print, evaluate, save and end.
 
     None is never, or at the end. A run ends after `patience` evaluations in a row without a better
-    one. `gc_after_epoch` frees unused memory between epochs.
+    one, and each of them multiplies the learning rate by `plateau_factor`. `gc_after_epoch` frees
+    unused memory between epochs.
     """
 
     epochs: int = 1
@@ -100,6 +101,7 @@ class LoopConfig:
     test_after: float = 0.0
     metric_threshold: float | None = None
     patience: int | None = None
+    plateau_factor: float = 1.0
     print_freq: int = 200
     save_freq: int | None = None
     benchmark_warmup_steps: int = 0
@@ -116,6 +118,7 @@ class LoopState:
     best_metric: float = -math.inf
     best_epoch: float = 0.0
     evaluations_since_best: int = 0
+    plateaus: int = 0
     evaluation_failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class LoopState:
         Raises:
             UserError: a value is missing or of another type.
         """
-        values = {"evaluation_failed": False} | dict(values)  # older checkpoints lack it
+        values = {"evaluation_failed": False, "plateaus": 0} | dict(values)  # for older checkpoints
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             value: Any = values.get(field.name)
@@ -243,6 +246,9 @@ class Loop(Generic[BatchT]):
         if values is not None:
             self.log.record((self.state.epoch, self.state.step), values)
 
+    def _lr(self) -> float:
+        return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
+
     def _finished(self) -> bool:
         max_steps = self.config.max_steps
         return (
@@ -267,7 +273,7 @@ class Loop(Generic[BatchT]):
                 self._window_wait_s += waited_s
                 state.step += 1
                 state.batch += 1
-                lr = self.schedule.lr(state.step)
+                lr = self._lr()
                 self._losses.append(self.step(batch, lr).detach())
                 self._window_steps += 1
                 self._observe(batch, waiting_since, waited_s)
@@ -333,7 +339,9 @@ class Loop(Generic[BatchT]):
         )
         self.log.record((state.epoch, state.step), evaluation.values)
         state.evaluations_since_best += 1
-        if evaluation.metric > state.best_metric:
+        if not evaluation.metric > state.best_metric:
+            state.plateaus += 1
+        else:
             state.evaluations_since_best = 0
             state.best_metric = evaluation.metric
             state.best_epoch = state.epoch + state.batch / self.source.num_batches
@@ -390,7 +398,7 @@ class Loop(Generic[BatchT]):
             losses = torch.stack(self._losses).tolist()
             self._losses.clear()
             self._window_loss += sum(losses)
-            self._monitor.check(losses, self.state.step, self.schedule.lr(self.state.step))
+            self._monitor.check(losses, self.state.step, self._lr())
 
     def _record_progress(self, lr: float) -> None:
         """Prints and logs the progress since the last call."""

@@ -55,6 +55,7 @@ def logits_of(model, request):
         {"embedding_storage": "planar"},
         {"embedding_storage": "bfloat16"},
         {"embedding_dim": 64, "bottom_mlp_sizes": [16, 64]},
+        {"batch_norm": True, "bottom_mlp_sizes": [16, 16, 16]},
         {"hash_indices": True, "max_table_size": 100},
     ],
     ids=lambda s: " ".join(f"{k}={v}" for k, v in s.items()) or "default",
@@ -78,7 +79,9 @@ def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings
     [
         ("torchscript", {}),
         ("torchscript", {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4}),
+        ("torchscript", {"batch_norm": True}),
         ("onnx", {}),
+        ("onnx", {"batch_norm": True}),
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
         pytest.param("aoti", {}, marks=pytest.mark.slow),
     ],

@@ -5,13 +5,16 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import ModelConfig, OptimizerConfig
+from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import load_table, read_tables
+from dlrm.nn.mlp import Mlp
+from dlrm.scripts.flags import PRESETS
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.optimizers.precision import Precision
 
@@ -299,6 +302,33 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
     model.train()
     assert not torch.equal(model(data.numerical, data.ids), model(data.numerical, data.ids))
+
+
+def test_batch_norm_is_between_each_hidden_layer_and_its_relu():
+    mlp = Mlp(3, (5, 4, 2), final_relu=True, batch_norm=True)
+    plain = nn.Sequential(
+        *(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU()),
+        *(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU()),
+        *(nn.Linear(4, 2), nn.ReLU()),
+    )
+    for ours, theirs in zip(
+        (*mlp.linears, *mlp.norms), [plain[i] for i in (0, 3, 6, 1, 4)], strict=True
+    ):
+        theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(9, 3)
+    torch.testing.assert_close(mlp(x), plain(x))
+    torch.testing.assert_close(mlp.eval()(x), plain.eval()(x))
+    assert not torch.equal(mlp.norms[0].running_mean, torch.zeros(5))
+
+
+def test_preset_bars_x1_is_the_leaderboards_model():
+    """It has the parameters that BARS's log counts for DLRM_criteo_x1, with its ids."""
+    ids_of_criteo_x1 = 2_086_303
+    config = DlrmConfig.from_dict(PRESETS.read("bars_x1").values | {"dataset_type": "synthetic_gpu"})
+    most = [80_000] * 25
+    model = Dlrm(config.model, (*most, ids_of_criteo_x1 - sum(most)))
+    padding = model.interaction.num_padding * config.model.top_mlp_sizes[0]
+    assert sum(p.numel() for p in model.parameters()) - padding == 21_664_241
 
 
 def test_a_model_with_default_settings_needs_no_apex():

@@ -130,6 +130,8 @@ def test_resumed_run_equals_the_uninterrupted_one(
         "--shuffle_batch_order",
         "--test_freq=20",
         "--dropout=0.2",
+        "--batch_norm",
+        "--plateau_factor=0.5",
         f"--optimizer={optimizer}",
         f"--embedding_type={embedding_type}",
         "--lr=0.02",

@@ -35,6 +35,9 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     # Larger than a fresh model's: the answers are to depend on the tables.
     for i, table in read_tables(model.embeddings).items():
         load_table(model.embeddings, i, torch.randn_like(table))
+    for norm in (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm1d)):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
     write_checkpoint(path, dlrm_weights(model), {"step": 7}, config.to_dict())
     return path, model
 

@@ -277,6 +277,19 @@ def test_patience_counts_on_after_a_resume():
     assert over.step.seen == []
 
 
+def test_the_rate_falls_after_each_evaluation_without_a_better_one():
+    metrics = [0.6, 0.5, 0.7, 0.7, 0.6]
+    whole = Run(epochs=5, plateau_factor=0.5, metrics=list(metrics))
+    whole.fit()
+    expected = [rate for rate in (0.1, 0.1, 0.05, 0.05, 0.025) for _ in range(5)]
+    assert whole.step.rates == pytest.approx(expected)
+    first = Run(epochs=5, plateau_factor=0.5, metrics=metrics[:2], max_steps=10)
+    state = LoopState.from_dict(first.fit().state.to_dict())
+    rest = Run(state=state, epochs=5, plateau_factor=0.5, metrics=metrics[2:])
+    rest.fit()
+    assert first.step.rates + rest.step.rates == pytest.approx(expected)
+
+
 class SlowStep(Step):
     def __call__(self, batch, lr):
         time.sleep(0.02)
