@@ -23,6 +23,12 @@ from recsys.train.processes import Processes
 
 GIB = 2**30
 
+_PASSES_OVER_REPLICATED = 4
+"""Times that a step reads or writes the summed gradient of all rows of replicated tables.
+
+It is zeroed, read and written by the all-reduce, and searched for rows that were looked up.
+"""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
@@ -216,6 +222,7 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
             replicated_rows += table.rows
     row = dim * workload.weight_bytes
     touched = lookups * (row + vector + 2 * row * workload.unique_share + vector)
+    touched += _PASSES_OVER_REPLICATED * replicated_rows * dim * 4
     compute = touched / machine.memory_bytes_per_s + local * (
         workload.dense_flop / machine.flop_per_s
         + workload.dense_activation_bytes / machine.memory_bytes_per_s

@@ -324,7 +324,8 @@ def test_batch_norm_is_between_each_hidden_layer_and_its_relu():
 def test_preset_bars_x1_is_the_leaderboards_model():
     """It has the parameters that BARS's log counts for DLRM_criteo_x1, with its ids."""
     ids_of_criteo_x1 = 2_086_303
-    config = DlrmConfig.from_dict(PRESETS.read("bars_x1").values | {"dataset_type": "synthetic_gpu"})
+    settings = PRESETS.read("bars_x1").values | {"dataset_type": "synthetic_gpu"}
+    config = DlrmConfig.from_dict(settings)
     most = [80_000] * 25
     model = Dlrm(config.model, (*most, ids_of_criteo_x1 - sum(most)))
     padding = model.interaction.num_padding * config.model.top_mlp_sizes[0]
