@@ -165,6 +165,15 @@ class DlrmRecipe(Generic[LookupsT]):
             self.machine.processes,
         )
 
+    def explanation(self) -> Mapping[str, Any]:
+        """Computes calibration and importance for the page of a run.
+
+        Several processes compute nothing.
+        """
+        data = self.config.data
+        wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
+        return self.devices.explanation(wanted, self.machine.precision)
+
     def test(self) -> Mapping[str, float]:
         """Evaluates the model; prints the metrics and returns them."""
         scores = self.score()
@@ -305,8 +314,8 @@ class DlrmTraining(Generic[LookupsT]):
         self,
         result: FitResult,
         folder: CheckpointFolder | None,  # noqa: ARG002  (nothing is tested after the training)
-    ) -> Iterator[Mapping[str, float]]:
-        """Prints the outcome and yields the final log record."""
+    ) -> Iterator[Mapping[str, Any]]:
+        """Prints the outcome and yields the final log records."""
         self.recipe.devices.model.embeddings.raise_bad_ids()
         state = result.state
         quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
@@ -315,6 +324,8 @@ class DlrmTraining(Generic[LookupsT]):
             f"Finished after {state.step} steps: {quality}, "
             f"{rate_in_words(result.train_samples_per_s, 'samples')} in training"
         )
+        if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
+            yield self.recipe.explanation()
         yield {
             "best_auc": state.best_metric,
             "best_epoch": state.best_epoch,

@@ -55,7 +55,7 @@ CPU = torch.device("cpu")
 
 
 def measured_machine(config: ModelConfig, workload: Workload, processes: Processes) -> Machine:
-    """Measures the rates that the planner's cost model takes, on all processes at once."""
+    """Measures the rates of the cost model, on all processes at once."""
     assumed = machine_here(processes, CPU)
     local = workload.global_batch // processes.world_size
     lookup_s = _lookup_seconds(config, local, processes)

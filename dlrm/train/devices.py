@@ -5,7 +5,7 @@ The rest of the training does not know the number of devices.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,7 @@ from dlrm.distributed.network import DistributedDlrm, build_distributed
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT
+from dlrm.train.explain import explain
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.loop import TrainStep
@@ -48,6 +49,10 @@ class Devices(Protocol[LookupsT]):
 
     def replayed(self, step: DlrmTrainStep[LookupsT]) -> TrainStep[Batch[LookupsT]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
+        ...
+
+    def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
+        """Computes calibration curve and feature importance; see `explain`."""
         ...
 
 
@@ -91,6 +96,10 @@ class OneDevice:
     def replayed(self, step: DlrmTrainStep[Tensor]) -> TrainStep[Batch[Tensor]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
         return GraphedTrainStep(step) if self.config.run.cuda_graphs else step
+
+    def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
+        """Computes calibration curve and feature importance; see `explain`."""
+        return explain(self.model, self.batches(wanted).batches(), self.spec, precision)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,6 +157,10 @@ class SeveralDevices:
     def replayed(self, step: DlrmTrainStep[ExchangedLookups]) -> TrainStep[Batch[ExchangedLookups]]:
         """Returns the step unchanged: CUDA graphs are for one device."""
         return step
+
+    def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:  # noqa: ARG002
+        """Returns nothing: no process has all columns of a row."""
+        return {}
 
 
 def build_devices(

@@ -182,7 +182,7 @@ def test_the_report_of_a_run_shows_its_curves_metrics_and_settings(model, tmp_pa
             *("--embedding_dim=4", "--bottom_mlp_sizes=8,4", "--top_mlp_sizes=8,1"),
             *("--batch_size=64", "--max_steps=30", "--test_freq=10", "--test_after=0", *flags),
         )
-        curves = ("auc", "log_loss", "calibration")
+        curves = ("auc", "log_loss", "calibration", "Calibration", "Importance", "cat_1")
     assert run.exit_code == 0, capsys.readouterr().err
     text = page.read_text()
     for name in ("Training loss, mean since the last point", "Learning rate", "Seconds per step",
