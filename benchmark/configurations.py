@@ -3,7 +3,8 @@
 
 A YAML file is a configuration; its name is the benchmark's. Commands are those of the documents,
 with placeholders: `{data}` a folder that `prepare` fills once, `{run}` a folder of each run,
-`{seed}`, and `{recsys_data}`, the folder of real logs.
+`{seed}`, and `{recsys_data}`, the folder of real logs. `python` is the one that runs this; commands
+in the environment of a peer begin with `.venv-peers/bin/python` and the like.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import yaml
 
 from benchmark.record import Direction, config_hash, parse_threshold
 
-Source = Literal["log", "process"]
+Source = Literal["log", "process", "records"]
 
 _PROCESS_KEYS = ("wall_s", "cpu_s", "peak_anon_mib")
 _REPOSITORY = Path(__file__).resolve().parents[1]
@@ -29,8 +30,9 @@ class Metric:
     """A metric of a run.
 
     Attributes:
-        source: `log`, the last value in {run}/log.json; `process`, the usage of the process.
-        key: name there.
+        source: `log`, the last value in {run}/log.json; `process`, the usage of the process;
+            `records`, the values of {run}/*.jsonl, which a benchmark with peers wrote.
+        key: name there; of records `CANDIDATE / METRIC`.
         unit: unit of the value.
         direction: whether higher or lower is better.
         threshold: change that does not count, `3%` or `0.002`.
@@ -65,7 +67,7 @@ class Configuration:
         prepare: commands that fill {data} before the first run.
         processes: processes of the command, started by torchrun if more than one.
         timeout_s: seconds after which a run has failed.
-        requires: files without which the benchmark is left out.
+        requires: files without which the benchmark is left out; relative to the repository.
     """
 
     name: str
@@ -99,7 +101,7 @@ class Configuration:
     def missing(self) -> list[str]:
         """Returns the required files that are not there."""
         files = [_filled(text, {"recsys_data": str(recsys_data())}) for text in self.requires]
-        return [file for file in files if not Path(file).exists()]
+        return [file for file in files if not (_REPOSITORY / file).exists()]
 
     def command(self, text: str, data: Path, run: Path | None = None, seed: int = 0) -> list[str]:
         """Returns a command with its placeholders filled.
@@ -117,6 +119,8 @@ class Configuration:
         if self.processes > 1 and text == self.run:
             launcher += ["-m", "torch.distributed.run", "--standalone"]
             launcher += [f"--nproc_per_node={self.processes}"]
+        if words[0].startswith(".venv"):  # another checkout needs no environments of its own
+            return [str(_REPOSITORY / words[0]), *words[1:]]
         return [*launcher, *words[1:]] if words[0] == "python" else words
 
 

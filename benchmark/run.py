@@ -21,12 +21,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmark.compare import Comparison, compare_runs, format_comparisons
-from benchmark.configurations import Configuration, Metric, read_configurations
+from benchmark.configurations import Configuration, Metric, Source, read_configurations
 from benchmark.machine import commit
-from benchmark.processes import Usage, run_process
-from benchmark.record import Record, make_record, write_records
+from benchmark.processes import run_process
+from benchmark.record import Record, make_record, read_records, write_records
 from recsys.data.whole_file import whole_file
 from recsys.train.run_log import read_run_log
 
@@ -120,9 +121,14 @@ def run_once(
     if usage.exit_status:
         last = usage.output.strip().splitlines()[-1:] or ["no output"]
         raise FailedRunError(f"exit status {usage.exit_status}: {last[0]}")
-    log = _last_values(folder / "log.json")
+    values: dict[Source, Mapping[str, Any]] = {
+        "process": dataclasses.asdict(usage),
+        "log": _last_values(folder / "log.json"),
+        "records": _recorded_values(folder),
+    }
     return {
-        name: _value(name, metric, usage, log) for name, metric in configuration.metrics.items()
+        name: _value(name, metric, values[metric.source])
+        for name, metric in configuration.metrics.items()
     }
 
 
@@ -135,11 +141,16 @@ def _last_values(log: Path) -> dict[str, float]:
     return values
 
 
-def _value(name: str, metric: Metric, usage: Usage, log: Mapping[str, float]) -> float:
-    values = dataclasses.asdict(usage) if metric.source == "process" else log
+def _recorded_values(folder: Path) -> dict[str, float | None]:
+    """Returns {CANDIDATE / METRIC: value} of all records in a folder."""
+    records = [record for path in sorted(folder.glob("*.jsonl")) for record in read_records(path)]
+    return {f"{record.candidate} / {record.metric}": record.value for record in records}
+
+
+def _value(name: str, metric: Metric, values: Mapping[str, Any]) -> float:
     value = values.get(metric.key)
     if not isinstance(value, int | float):
-        raise FailedRunError(f"{name}: the {metric.source} has no number {metric.key!r}")
+        raise FailedRunError(f"{name}: no number {metric.key!r} in {metric.source}")
     return float(value)
 
 

@@ -14,6 +14,7 @@ from benchmark.record import RESULTS, read_records
 from tests import harness
 
 CONFIGS = RESULTS.parent / "configs"
+REPOSITORY = RESULTS.parents[1]
 
 PROGRAM = """\
 import json, pathlib, sys
@@ -97,6 +98,33 @@ def test_a_record_has_quality_speed_and_memory_of_every_seed(measured, configura
     assert (tmp_path / "out" / "small" / "new-3" / "output.txt").is_file()
 
 
+RECORDING = """\
+import pathlib, sys
+from benchmark.record import make_record, write_records
+folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+write_records(folder / "beside.jsonl", [
+    make_record("beside", "small, zipf", "ours over theirs", [2.0 + seed], unit="x",
+                direction="higher", config={}),
+    make_record("beside", "small, zipf", "failed", [], unit="x", direction="higher", config={},
+                failed=1),
+])
+"""
+
+
+def test_values_of_a_benchmark_with_peers_come_from_its_records(measured, configuration, tmp_path):
+    (tmp_path / "recording.py").write_text(RECORDING)
+    metric = {"source": "records", "key": "small, zipf / ours over theirs", "direction": "higher"}
+    command = f"python {tmp_path}/recording.py {{run}} {{seed}}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(REPOSITORY))
+        status, _, (ratio,) = measured(configuration(run=command, metrics={"ratio": metric}))
+        assert (status, ratio.samples) == (0, [3.0, 4.0, 5.0])
+        metric["key"] = "small, zipf / failed"
+        status, printed, _ = measured(configuration(run=command, metrics={"ratio": metric}))
+    assert status == 1
+    assert "no number 'small, zipf / failed' in records" in printed.out
+
+
 def test_failed_runs_are_survived_and_counted(measured, configuration, tmp_path):
     status, printed, records = measured(configuration(failing=[2]))
     assert status == 0
@@ -114,7 +142,7 @@ def test_a_metric_that_is_not_reported_is_a_failed_run(measured, configuration):
     metrics = {"loss": {"source": "log", "key": "loss", "direction": "lower"}}
     status, printed, _ = measured(configuration(metrics=metrics), repeats=1)
     assert status == 1
-    assert "failed, loss: the log has no number 'loss'" in printed.out
+    assert "failed, loss: no number 'loss' in log" in printed.out
 
 
 def test_a_run_that_takes_too_long_is_ended(measured, configuration):
@@ -205,7 +233,8 @@ def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
     for configuration in configurations:
         for text in (*configuration.prepare, configuration.run):
             words = shlex.split(text)
-            assert words[:2] == ["python", "-m"]
+            assert re.fullmatch(r"python|\.venv-\w+/bin/python", words[0])
+            assert words[1] == "-m"
             module = words[2]
             if module not in known:
                 text_of_help = harness.python("-m", module, "--help").stdout
