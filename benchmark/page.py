@@ -9,6 +9,13 @@ from recsys.pages.charts import Axis, line_chart, range_chart
 from recsys.pages.page import Section, render_page
 
 _LONGEST_NAME = 58
+_PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+_MOST_LINES = 6
+_ROOFLINE = (
+    "The floor of a case is the roofline of the machine: the time to move its bytes at the speed "
+    "of a copy or to do its operations at the speed of a matrix product, whichever is longer, "
+    "both measured beside it."
+)
 
 
 def results_page(folder: Path) -> str:
@@ -44,13 +51,60 @@ def section(title: str, records: Sequence[Record]) -> Section:
         f"{machine['cpu']} ({newest.cpu_kind}), {machine['cores']} cores, {machine['memory_gib']} "
         f"GiB, {machine['gpu'] or 'no GPU'}; commit {newest.commit}, {newest.time[:10]}.",
     ]
+    if any("share of the floor" in record.metric for record in shown):
+        text.append(_ROOFLINE)
+    drawn_by_percentile, latencies = _latencies(shown)
+    budget = _budget(shown)
+    others = [r for r in shown if r not in drawn_by_percentile and r not in budget]
     charts = [
         *_learning_curves(records),
+        *latencies,
+        *_budget_chart(budget),
         *(range_chart(_heading(metric), Axis(unit or metric, from_zero=bool(unit)), rows)
-          for (metric, unit), rows in _by_metric(shown).items()),
+          for (metric, unit), rows in _by_metric(others).items()),
         *_histories(records),
     ]  # fmt: skip
     return Section(title, text, charts)
+
+
+def _latencies(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Draws latency over its percentile, a chart per batch size.
+
+    Returns:
+        (the records that are drawn, the charts).
+    """
+    drawn = [record for record in records if record.metric in _PERCENTILES]
+    groups: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for record in sorted(drawn, key=lambda r: _PERCENTILES[r.metric]):
+        heading, _, rest = record.candidate.rpartition("batch ")[2].partition(", ")
+        before = record.candidate.removesuffix(f"batch {heading}").strip(", ")
+        lines = groups.setdefault(f"Latency, batch {heading}", {})
+        point = (_PERCENTILES[record.metric], record.value or 0.0)
+        lines.setdefault(rest or before or "latency", []).append(point)
+    charts = []
+    for heading, lines in groups.items():
+        names = list(lines)
+        for first in range(0, len(names), _MOST_LINES):
+            some = {name: lines[name] for name in names[first : first + _MOST_LINES]}
+            unit = drawn[0].unit
+            charts.append(line_chart(heading, Axis("percentile"), Axis(unit, is_log=True), some))
+    return drawn, charts
+
+
+def _budget(records: Sequence[Record]) -> list[Record]:
+    """Returns the seconds of stages that one candidate alone has."""
+    candidates: dict[str, set[str]] = {}
+    for record in records:
+        candidates.setdefault(record.metric, set()).add(record.candidate)
+    alone = [r for r in records if r.unit == "s" and len(candidates[r.metric]) == 1]
+    return alone if len(alone) > 1 and len({r.candidate for r in alone}) == 1 else []
+
+
+def _budget_chart(budget: Sequence[Record]) -> list[str]:
+    if not budget:
+        return []
+    rows = {r.metric: (r.value or 0.0, r.p10 or 0.0, r.p90 or 0.0) for r in budget}
+    return [range_chart(f"Stages, {budget[0].candidate}", Axis("s", from_zero=True), rows)]
 
 
 def _by_metric(

@@ -202,7 +202,7 @@ def measure(
     return results
 
 
-def _compared(
+def compare_checkouts(
     configurations: Sequence[Configuration], results: Mapping[str, Mapping[str, Results]]
 ) -> list[Comparison]:
     """Compares two checkouts run by run."""
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unreliable = any(not r.is_reliable for of in results.values() for r in of.values())
     worse = False
     if options.beside is not None:
-        comparisons = _compared(configurations, results)
+        comparisons = compare_checkouts(configurations, results)
         print(format_comparisons(comparisons, color=sys.stdout.isatty()))
         worse = any(c.verdict == "worse" for c in comparisons)
     return int(unreliable or worse)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a comparison finds planted changes, and none in equal code.
+
+    python -m benchmark.self_check --trials 20
+
+Copies the code of this checkout and changes the copy: its training step takes 5% longer, its AUC is
+0.002 lower, its process holds 10% more memory. Then `benchmark.run --beside` measures copy and
+checkout in turns: as the new code each change must be worse, as the old one better. Two copies of
+the same code are compared `--trials` times; none may differ. Exits 1 if a verdict is wrong.
+"""
+
+import argparse
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmark import run
+from benchmark.compare import Verdict
+from benchmark.configurations import read_configuration
+
+PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "recsys", "triton")
+_CONFIGURATION = Path(__file__).parent / "configs" / "dlrm_small.yaml"
+
+SLOWER, LESS_ACCURATE, LARGER = "5% slower", "AUC 0.002 lower", "10% more memory"
+PLANTED: Mapping[str, tuple[str, str, str]] = {
+    SLOWER: (
+        "recsys/train/loop.py",
+        "                self._losses.append(self.step(batch, lr).detach())\n",
+        "                self._losses.append(self.step(batch, lr).detach())\n"
+        "                _until = time.perf_counter()\n"
+        "                _until += 0.053 * (_until - waiting_since)\n"
+        "                while time.perf_counter() < _until:\n"
+        "                    pass\n",
+    ),
+    LESS_ACCURATE: (
+        "dlrm/train/metrics.py",
+        "    return half_pairs / 2 / total\n",
+        "    return half_pairs / 2 / total - 0.002\n",
+    ),
+    LARGER: (
+        "recsys/train/run.py",
+        '"""A run of any model: ',
+        '_HELD = bytearray(b"x") * (48 << 20)\n"""A run of any model: ',
+    ),
+}
+"""Change -> (file, text in it, text in its place)."""
+
+WATCHED = {SLOWER: "training", LESS_ACCURATE: "auc", LARGER: "peak_memory"}
+"""Change -> the metric that must show it."""
+
+
+def copy_code(folder: Path, planted: str | None = None) -> Path:
+    """Copies the packages of this checkout, with a planted change.
+
+    Raises:
+        ValueError: the text to change is not in its file once.
+    """
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "results")
+        shutil.copytree(run.HERE / package, folder / package, ignore=ignored)
+    if planted is not None:
+        name, before, after = PLANTED[planted]
+        text = (folder / name).read_text()
+        if text.count(before) != 1:
+            raise ValueError(f"{name}: {before!r} is there {text.count(before)} times, not once")
+        (folder / name).write_text(text.replace(before, after))
+    return folder
+
+
+def verdicts_of(
+    new: Path, old: Path, output: Path, repeats: int, first_seed: int
+) -> dict[str, Verdict]:
+    """Measures two checkouts in turns; returns the verdict on each metric."""
+    configuration = read_configuration(_CONFIGURATION)
+    with contextlib.redirect_stdout(io.StringIO()):
+        checkouts = {"new": new, "old": old}
+        results = run.measure([configuration], checkouts, output, repeats, first_seed)
+    comparisons = run.compare_checkouts([configuration], results)
+    return {comparison.new.metric: comparison.verdict for comparison in comparisons}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the checks; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each side of a comparison")
+    parser.add_argument("--trials", type=int, default=20, help="comparisons of equal code")
+    options = parser.parse_args(arguments)
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="self-check-") as temporary:
+        folder = Path(temporary)
+        plain = copy_code(folder / "plain")
+        for planted, metric in WATCHED.items():
+            changed = copy_code(folder / planted, planted)
+            for new, old, expected in ((changed, plain, "worse"), (plain, changed, "better")):
+                verdicts = verdicts_of(new, old, folder / "runs", options.repeats, 1)
+                wrong += verdicts.get(metric) != expected
+                print(f"{planted}, {expected} expected: {verdicts}", flush=True)
+        again = copy_code(folder / "again")
+        for trial in range(options.trials):
+            seed = 1 + trial * options.repeats
+            verdicts = verdicts_of(again, plain, folder / "runs", options.repeats, seed)
+            wrong += any(verdict != "balanced" for verdict in verdicts.values())
+            print(f"equal code, trial {trial + 1}: {verdicts}", flush=True)
+    print(f"{wrong} wrong of {2 * len(WATCHED) + options.trials}")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both pages in a real browser: nothing is cut off, wide and narrow, light and dark."""
+
+import html
+import json
+import re
+import shutil
+
+import pytest
+
+from benchmark.page import results_page
+from benchmark.record import RESULTS
+from dlrm.scripts import main as dlrm
+from tests import harness
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+if not CHROMIUM:
+    pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
+
+MEASURE = """
+<iframe src="PAGE" width="WIDTH" height="900"></iframe><pre></pre><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {
+  const page = frame.contentDocument, root = page.documentElement, cut = [], flat = [];
+  for (const svg of page.querySelectorAll("svg")) {
+    const box = svg.getBoundingClientRect();
+    if (box.width < 200 || box.height < 80) flat.push(svg.textContent.slice(0, 40));
+    for (const text of svg.querySelectorAll("text")) {
+      const t = text.getBoundingClientRect();
+      if (t.left < box.left - 2 || t.right > box.right + 2 || t.bottom > box.bottom + 2)
+        cut.push(text.textContent);
+    }
+  }
+  const style = frame.contentWindow.getComputedStyle(page.body);
+  document.querySelector("pre").textContent = JSON.stringify({
+    wide: root.scrollWidth - frame.clientWidth, charts: page.querySelectorAll("svg").length,
+    cut, flat, paper: style.backgroundColor, ink: style.color});
+};</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The page of all results and that of a short training, in one folder."""
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "results.html").write_text(results_page(RESULTS))
+    run = harness.Program(dlrm, folder, ())
+    run(
+        *(
+            "--dataset_type=synthetic_gpu",
+            "--base_device=cpu",
+            "--synthetic_dataset_num_entries=2048",
+        ),
+        *("--synthetic_dataset_table_sizes=10,20", "--embedding_dim=4", "--bottom_mlp_sizes=8,4"),
+        *("--top_mlp_sizes=8,1", "--batch_size=64", "--max_steps=20", "--test_freq=10"),
+        *("--print_freq=5", f"--report={folder / 'run.html'}"),
+    )
+    assert run.exit_code == 0
+    return folder
+
+
+def measured(folder, page, width, scheme):
+    """Returns what the browser says of a page at a width, in pixels."""
+    frame = folder / f"{page}-{width}.html"
+    frame.write_text(MEASURE.replace("PAGE", page).replace("WIDTH", str(width)))
+    done = harness.run(
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000",
+        f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", f"file://{frame}",
+    )  # fmt: skip
+    return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page", ["results.html", "run.html"])
+def test_nothing_is_cut_off(pages, page, width):
+    found = measured(pages, page, width, scheme=1)
+    assert found["charts"] >= (6 if page == "run.html" else 40)
+    assert (found["cut"], found["flat"]) == ([], [])
+    assert found["wide"] <= 0
+    brightness = [sum(map(int, re.findall(r"\d+", found[name])[:3])) for name in ("paper", "ink")]
+    assert brightness[0] > 600 > 300 > brightness[1]
+
+
+@pytest.mark.slow
+def test_the_pages_are_dark_where_the_reader_wants_it(pages):
+    found = measured(pages, "run.html", 390, scheme=0)
+    brightness = [sum(map(int, re.findall(r"\d+", found[name])[:3])) for name in ("paper", "ink")]
+    assert brightness[1] > 450 > 250 > brightness[0]
