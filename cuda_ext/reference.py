@@ -5,6 +5,9 @@ Letters: B batch, F tables, N = F + 1 vectors, D embedding dimension, R rows of 
 L lookups, G bags, U distinct rows among the lookups.
 """
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,10 @@ from cuda_ext.row_rules import ROW_RULES, RowOptimizer, RowStep
 
 PAD_MULTIPLE = 8
 """Interaction rows are padded to this many columns, so that GEMMs read aligned rows."""
+
+
+MLP_PADDING = 32
+"""Inputs of the layers of a packed MLP are padded to a multiple of this."""
 
 
 def interaction_width(num_vectors: int, embedding_dim: int, self_interaction: bool = False) -> int:
@@ -311,3 +318,36 @@ def update_rows(
         write(table, stochastic_bfloat16(new, unique, step.rounding_seed, step.step))
     else:
         write(table, new)
+
+
+def mlp_forward(
+    x: Tensor, weights: Tensor, biases: Tensor, sizes: Sequence[int], *, final_relu: bool
+) -> Tensor:
+    """Linear layers with ReLU between them, from packed weights.
+
+    Args:
+        x: [B, sizes[0]] float32 or float64.
+        weights: layer by layer, [outputs, inputs padded to a multiple of 32], float32, bfloat16 or
+            float64; widened before they are multiplied.
+        biases: layer by layer, [outputs], of the type of `x`.
+        sizes: width of the input, then outputs of each layer.
+        final_relu: apply a ReLU after the last layer too.
+
+    Returns:
+        [B, sizes[-1]].
+    """
+    pairs = list(itertools.pairwise(sizes))
+    padded = [-(-inputs // MLP_PADDING) * MLP_PADDING for inputs, _ in pairs]
+    counts = [outputs * columns for (_, outputs), columns in zip(pairs, padded, strict=True)]
+    layers = zip(
+        torch.split(weights, counts),
+        torch.split(biases, [outputs for _, outputs in pairs]),
+        padded,
+        strict=True,
+    )
+    for number, (weight, bias, columns) in enumerate(layers):
+        inputs = pairs[number][0]
+        x = torch.nn.functional.linear(x, weight.view(-1, columns)[:, :inputs].to(x.dtype), bias)
+        if number < len(pairs) - 1 or final_relu:
+            x = torch.relu(x)
+    return x

@@ -17,11 +17,13 @@ from cuda_ext.ops.lookup import (
     row_gradient_anchor,
     sparse_embedding,
 )
+from cuda_ext.ops.mlp import PackedMlp, mlp_forward, pack_mlp
 from cuda_ext.ops.update import row_optimizer_state, sort_rows, update_rows
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowOptimizer, RowStep
 
 __all__ = [
+    "PackedMlp",
     "RowOptimizer",
     "RowStep",
     "bag_of_lookup",
@@ -31,6 +33,8 @@ __all__ = [
     "gather_dot_interaction",
     "joint_rows",
     "lookup_scale",
+    "mlp_forward",
+    "pack_mlp",
     "row_gradient_anchor",
     "row_optimizer_state",
     "sort_rows",

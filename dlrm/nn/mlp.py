@@ -3,10 +3,22 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cuda_ext import ops
+
+FEW_ROWS = {torch.float32: 32, torch.bfloat16: 8}
+"""Most samples for which one native call is faster than a matrix product a layer, by type.
+
+Measured on processors with AVX-512 (benchmark.dlrm.inference); the products win above.
+"""
+
+T = TypeVar("T")
 
 
 def init_linear(layer: nn.Linear) -> None:
@@ -17,6 +29,30 @@ def init_linear(layer: nn.Linear) -> None:
     variance = 2 / (layer.in_features + layer.out_features)
     nn.init.normal_(layer.weight, 0.0, math.sqrt(variance))
     nn.init.normal_(layer.bias, 0.0, math.sqrt(1 / layer.out_features))
+
+
+class _InferenceCopies:
+    """Copies of weights for inference, made anew when weights change."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, tuple[tuple[tuple[int, int], ...], object]] = {}
+
+    def get(self, name: str, linears: Sequence[nn.Linear], make: Callable[[], T]) -> T:
+        """Returns a copy; `make` makes it where the weights have changed."""
+        tensors = [t for layer in linears for t in (layer.weight, layer.bias)]
+        key = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+        stored = self._copies.get(name)
+        if stored is None or stored[0] != key:
+            stored = self._copies[name] = key, make()
+        return stored[1]  # type: ignore[return-value]
+
+    def __deepcopy__(self, memo: object) -> "_InferenceCopies":
+        """Returns none: a copied model makes its own."""
+        return _InferenceCopies()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Leaves the copies out of a pickled model."""
+        return _InferenceCopies, ()
 
 
 class Mlp(nn.Module):
@@ -46,6 +82,7 @@ class Mlp(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(o) for o in sizes[:-1] if batch_norm)
         self.final_relu = final_relu
         self.dropout = dropout
+        self._copies = _InferenceCopies()
         for layer in self.linears:
             init_linear(layer)
 
@@ -57,6 +94,13 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] to [B, sizes[-1]]."""
         last = len(self.layers) - 1
+        if self._infers_on_cpu(x):
+            half = torch.is_autocast_enabled("cpu")
+            dtype = torch.get_autocast_dtype("cpu") if half else x.dtype
+            if x.shape[0] <= FEW_ROWS.get(dtype, 0):
+                return self._infer_few(x, dtype)
+            if half and dtype == torch.bfloat16:
+                return self._infer_in_half(x)
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if i < len(self.norms):
@@ -65,6 +109,42 @@ class Mlp(nn.Module):
                 x = torch.relu(x)
             if i < last and self.dropout:
                 x = nn.functional.dropout(x, self.dropout, self.training)
+        return x
+
+    def _infers_on_cpu(self, x: Tensor) -> bool:
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        return (
+            not tracing
+            and not torch.compiler.is_compiling()
+            and not torch.is_grad_enabled()
+            and not (self.training and self.dropout)
+            and not self.norms
+            and x.device.type == "cpu"
+            and x.dtype == torch.float32
+        )
+
+    def _infer_few(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        linears = self.linears
+
+        def pack() -> ops.PackedMlp:
+            weights, biases = [m.weight for m in linears], [m.bias for m in linears]
+            return ops.pack_mlp(weights, biases, dtype)
+
+        packed = self._copies.get(str(dtype), linears, pack)
+        return ops.mlp_forward(x, packed, final_relu=self.final_relu)
+
+    def _infer_in_half(self, x: Tensor) -> Tensor:
+        """Runs in bfloat16, with weights cast once instead of in every call."""
+        linears = self.linears
+
+        def cast() -> list[tuple[Tensor, Tensor]]:
+            return [(m.weight.bfloat16(), m.bias.bfloat16()) for m in linears]
+
+        x = x.bfloat16()
+        for i, (weight, bias) in enumerate(self._copies.get("linear", linears, cast)):
+            x = F.linear(x, weight, bias)
+            if i < len(linears) - 1 or self.final_relu:
+                x = torch.relu(x)
         return x
 
 

@@ -12,7 +12,7 @@ from tests import harness
 @pytest.mark.parametrize("planted", self_check.PLANTED)
 def test_a_planted_change_is_in_the_copy_alone_and_runs(tmp_path, planted):
     copy = self_check.copy_code(tmp_path / "copy", planted)
-    name, before, after = self_check.PLANTED[planted]
+    name, _, after = self_check.PLANTED[planted]
     assert after in (copy / name).read_text()
     assert after not in (harness.REPOSITORY / name).read_text()
     py_compile.compile(str(copy / name), doraise=True)

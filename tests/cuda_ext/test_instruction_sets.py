@@ -9,7 +9,10 @@ import torch
 from tests import harness
 
 HERE = Path(__file__).parent
-MODULES = ["test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"]
+MODULES = [
+    *("test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"),
+    "test_mlp.py",
+]
 NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]
 NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}

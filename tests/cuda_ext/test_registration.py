@@ -84,6 +84,7 @@ CASES = {
         ROWS.reshape(-1),
         ops.bag_of_lookup(BAGS, 12),
     ),
+    "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
     "sort_rows": lambda: (ROWS, 30),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
@@ -104,7 +105,7 @@ def dir_of_ops():
         "dot_interaction", "dot_interaction_backward", "gather_dot_interaction",
         "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
-        "update_rows", "sgd_rows_unsorted",
+        "update_rows", "sgd_rows_unsorted", "mlp_forward",
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network against a thirty-line DLRM that shares no code with it."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -319,6 +320,38 @@ def test_batch_norm_is_between_each_hidden_layer_and_its_relu():
     torch.testing.assert_close(mlp(x), plain(x))
     torch.testing.assert_close(mlp.eval()(x), plain.eval()(x))
     assert not torch.equal(mlp.norms[0].running_mean, torch.zeros(5))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(half):
+    model = build(top_mlp_sizes=(40, 8, 1), sizes=(50, 60)).eval()
+    data = batch(40, sizes=(50, 60))
+    tolerance = 0.02 if half else 1e-5
+
+    def check():
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            with_graph = model(data.numerical, data.ids).detach().float()
+            for rows in (1, 8, 9, 33, 40):
+                with torch.no_grad():
+                    found = model(data.numerical[:rows], data.ids[:rows]).float()
+                torch.testing.assert_close(found, with_graph[:rows], rtol=tolerance, atol=tolerance)
+        return with_graph
+
+    before = check()
+    with torch.no_grad():
+        for parameter in model.mlp_parameters():
+            parameter.mul_(1.5)
+    after = check()
+    assert not torch.allclose(before, after, rtol=0.05)
+    state = {name: torch.randn_like(t) * 0.3 for name, t in model.mlp_state().items()}
+    for name, tensor in model.mlp_state().items():
+        tensor.copy_(state[name])
+    check()
+    model = copy.deepcopy(model)
+    check()
+    for parameter in model.mlp_parameters():
+        parameter.data = parameter.data * 0.5
+    check()
 
 
 def test_preset_bars_x1_is_the_leaderboards_model():

@@ -4,6 +4,7 @@
 
 #include "../interaction/cpu/table.h"
 #include "../lookup/cpu/table.h"
+#include "../mlp/cpu/table.h"
 #include "../update/cpu/table.h"
 
 namespace recsys::cpu {
@@ -12,6 +13,7 @@ struct KernelTable {
   const char* name;
   InteractionKernels interaction;
   LookupKernels lookup;
+  MlpKernels mlp;
   UpdateKernels update;
 };
 

@@ -9,6 +9,7 @@
 #define RECSYS_VECTOR_BYTES 32
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
+#include "../mlp/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -18,6 +19,7 @@ const KernelTable avx2_kernels = {
     "avx2",
     avx2::kInteractionKernels,
     avx2::kLookupKernels,
+    avx2::kMlpKernels,
     avx2::kUpdateKernels,
 };
 

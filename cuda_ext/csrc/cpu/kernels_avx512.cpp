@@ -9,6 +9,7 @@
 #define RECSYS_VECTOR_BYTES 64
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
+#include "../mlp/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -18,6 +19,7 @@ const KernelTable avx512_kernels = {
     "avx512",
     avx512::kInteractionKernels,
     avx512::kLookupKernels,
+    avx512::kMlpKernels,
     avx512::kUpdateKernels,
 };
 

@@ -3,6 +3,7 @@
 #define RECSYS_VECTOR_BYTES 16
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
+#include "../mlp/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -12,6 +13,7 @@ const KernelTable portable_kernels = {
     "portable",
     portable::kInteractionKernels,
     portable::kLookupKernels,
+    portable::kMlpKernels,
     portable::kUpdateKernels,
 };
 

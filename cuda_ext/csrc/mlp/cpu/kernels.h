@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer on few samples: blocks of weight rows times groups of samples, sums in registers.
+#pragma once
+
+#include "../../cpu/vector.h"
+#include "table.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+// Sums of kRows outputs of kSamples samples; both are small enough to stay in registers.
+template <typename Stored, int kRows, int kSamples>
+RECSYS_INLINE void layer_block(const LayerArguments& arguments, int64_t row, int64_t sample) {
+  using T = Compute<Stored>;
+  const int64_t columns = arguments.num_columns;
+  const Stored* const weights = static_cast<const Stored*>(arguments.weights) + row * columns;
+  const T* const input = static_cast<const T*>(arguments.input) + sample * columns;
+  Vector<T> sums[kRows][kSamples];
+  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+    RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) sums[r][s] = Vector<T>{};
+  }
+  for (int64_t k = 0; k < columns; k += kLanes<T>) {
+    Vector<T> values[kSamples];
+    RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) values[s] = load(input + s * columns + k);
+    RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+      const Vector<T> weight = load(weights + r * columns + k);
+      RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) sums[r][s] += weight * values[s];
+    }
+  }
+  const T* const bias = static_cast<const T*>(arguments.bias) + row;
+  T* const output = static_cast<T*>(arguments.output) + sample * arguments.output_stride + row;
+  RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
+    RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) {
+      const T result = sum(sums[r][s]) + bias[r];
+      // A NaN must stay one: it is not below zero.
+      output[s * arguments.output_stride + r] = arguments.relu && result < 0 ? T{0} : result;
+    }
+  }
+}
+
+template <typename Stored, int kRows>
+RECSYS_INLINE void layer_rows(const LayerArguments& arguments, int64_t row) {
+  int64_t sample = 0;
+  for (; sample + 4 <= arguments.batch; sample += 4) {
+    layer_block<Stored, kRows < 4 ? kRows : 4, 4>(arguments, row, sample);
+    if constexpr (kRows == 8) layer_block<Stored, 4, 4>(arguments, row + 4, sample);
+  }
+  for (; sample < arguments.batch; ++sample) {
+    layer_block<Stored, kRows, 1>(arguments, row, sample);
+  }
+}
+
+template <typename Stored>
+void layer(const LayerArguments& arguments, int64_t begin, int64_t end) {
+  int64_t row = begin;
+  for (; row + 8 <= end; row += 8) layer_rows<Stored, 8>(arguments, row);
+  for (; row < end; ++row) layer_rows<Stored, 1>(arguments, row);
+}
+
+inline void layer_range(const LayerArguments& arguments, int64_t begin, int64_t end) {
+  switch (arguments.dtype) {
+    case Dtype::kFloat32:
+      return layer<float>(arguments, begin, end);
+    case Dtype::kBFloat16:
+      return layer<BFloat16>(arguments, begin, end);
+    case Dtype::kFloat64:
+      return layer<double>(arguments, begin, end);
+    case Dtype::kFloat16:
+      return;  // refused by the op
+  }
+}
+
+constexpr MlpKernels kMlpKernels = {layer_range};
+
+}  // namespace recsys::cpu::RECSYS_ISA

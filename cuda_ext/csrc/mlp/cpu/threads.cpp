@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../../cpu/kernel_table.h"
+#include "../../cpu/parallel.h"
+
+namespace recsys::cpu {
+namespace {
+
+// Outputs that a thread takes at least: waking one costs about what it takes to read this much.
+int64_t grain(const LayerArguments& arguments) {
+  constexpr int64_t kBytesPerThread = 256 << 10;
+  const int64_t bytes = arguments.dtype == Dtype::kFloat64    ? 8
+                        : arguments.dtype == Dtype::kBFloat16 ? 2
+                                                              : 4;
+  const int64_t samples = 1 + arguments.batch / 4;
+  const int64_t rows = 1 + kBytesPerThread / (bytes * arguments.num_columns * samples);
+  return (rows + 7) / 8 * 8;
+}
+
+}  // namespace
+
+void run_layer(const LayerArguments& arguments) {
+  const MlpKernels& chosen = kernels().mlp;
+  parallel_for(arguments.num_rows, grain(arguments),
+               [&](int64_t begin, int64_t end) { chosen.layer(arguments, begin, end); });
+}
+
+}  // namespace recsys::cpu

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLPs on few samples, without gradients."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
+from cuda_ext.reference import MLP_PADDING
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackedMlp:
+    """The layers of an MLP in one piece of memory.
+
+    Attributes:
+        weights: [sum of outputs x padded inputs], layer by layer, each row padded with zeros to a
+            multiple of 32.
+        biases: [sum of outputs].
+        sizes: width of the input, then outputs of each layer.
+    """
+
+    weights: Tensor
+    biases: Tensor
+    sizes: tuple[int, ...]
+
+
+def pack_mlp(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype = torch.float32
+) -> PackedMlp:
+    """Copies the layers of an MLP for `mlp_forward`.
+
+    Args:
+        weights: [outputs, inputs] of each layer.
+        biases: [outputs] of each layer.
+        dtype: of the packed weights, float32 or bfloat16; float64 stays float64.
+    """
+    dtype = torch.float64 if weights[0].dtype == torch.float64 else dtype
+    padded = [
+        torch.nn.functional.pad(w.detach().to(dtype), (0, -w.shape[1] % MLP_PADDING))
+        for w in weights
+    ]
+    bias_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    return PackedMlp(
+        torch.cat([w.reshape(-1) for w in padded]),
+        torch.cat([b.detach().to(bias_dtype) for b in biases]),
+        (weights[0].shape[1], *(w.shape[0] for w in weights)),
+    )
+
+
+def mlp_forward(x: Tensor, packed: PackedMlp, *, final_relu: bool) -> Tensor:
+    """Runs an MLP, fast for few samples on a CPU; see `reference.mlp_forward`.
+
+    Args:
+        x: [B, inputs] float32, or float64 with weights of float64; no gradient.
+        packed: the layers.
+        final_relu: apply a ReLU after the last layer too.
+
+    Returns:
+        [B, outputs of the last layer], of the type of `x`.
+
+    Raises:
+        RuntimeError: sizes or types do not fit together.
+    """
+    if x.device.type != "cpu" or not is_compiled_for(x):
+        return reference.mlp_forward(
+            x, packed.weights, packed.biases, packed.sizes, final_relu=final_relu
+        )
+    output: Tensor = kernels.mlp_forward(
+        x.contiguous(), packed.weights, packed.biases, packed.sizes, final_relu
+    )
+    return output
+
+
+@fake_kernel("mlp_forward")
+def _(
+    input: Tensor,
+    weights: Tensor,
+    biases: Tensor,
+    sizes: Sequence[int],
+    final_relu: bool,
+) -> Tensor:
+    return input.new_empty(input.shape[0], sizes[-1])
