@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from bert4rec.config import SECTIONS, Bert4RecConfig
+from bert4rec.config import SECTIONS, Bert4RecConfig, ObjectiveConfig
 from bert4rec.data.batches import (
     AccumulatedBatches,
     BatchGroup,
     training_batches,
 )
-from bert4rec.data.negative_sampler import draw_negatives
+from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
 from bert4rec.data.split import Split
 from bert4rec.model.memory import trained_memory
@@ -40,7 +40,7 @@ from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule, num_ta
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import Checkpoint, read_checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig
 from recsys.train.measure.benchmark import PADDED
 from recsys.train.memory import keep_few_primitives, require_memory
@@ -143,10 +143,19 @@ class Bert4RecRecipe:
     def load_weights(self, path: Path) -> None:
         """Copies the weights of a checkpoint into the model.
 
-        A training run keeps adapters of its own.
+        A training run keeps adapters of its own. Else `popularity_correction` may differ from that
+        of the training: the scores change as if it had been trained with.
         """
-        load = load_base if self.config.run.mode == "train" else load_weights
-        load(path, self.model)
+        if self.config.run.mode == "train":
+            load_base(path, self.model)
+            return
+        load_weights(path, self.model)
+        trained_with = read_checkpoint(path).settings(ObjectiveConfig)
+        change = self.config.objective.popularity_correction
+        change -= trained_with.get("popularity_correction", 0.0)
+        if change:
+            bias = self.model.head.bias.data
+            bias -= change * log_popularity(self.sequences).to(bias.device)
 
     def training(self) -> "Bert4RecTraining":
         """Prepares the model for training."""

@@ -79,6 +79,12 @@ def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
     return training_counts(sequences).astype(np.float64) + 1.0
 
 
+def log_popularity(sequences: Sequences) -> Tensor:
+    """Returns [I] float32 logarithms of each item's share of the interactions."""
+    counts = torch.from_numpy(training_popularity(sequences))
+    return (counts / counts.sum()).log().to(torch.float32)
+
+
 def training_counts(sequences: Sequences) -> npt.NDArray[np.int64]:
     """Returns [I] occurrences of each item in the training split."""
     known = training_lengths(sequences)

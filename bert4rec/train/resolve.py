@@ -34,8 +34,8 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     """Copies model settings and objective from the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
-    kept; another objective than the checkpoint's is warned of. Adapters are those of the checkpoint
-    too, except in training, which adds its own.
+    kept; another objective than the checkpoint's is warned of. Adapters and the correction of the
+    popularity are those of the checkpoint too, except in training, which has its own.
 
     Raises:
         CheckpointError: `load_checkpoint_path` is not a checkpoint of this model.
@@ -56,6 +56,7 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
                 "`objective` %s: the checkpoint was trained with %s", given, stored["objective"]
             )
     if config.run.mode != "train":
+        stored["popularity_correction"] = trained_with.get("popularity_correction", 0.0)
         stored |= _adapter_settings(config, checkpoint)
     return adopt(config, stored)
 

@@ -11,7 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskingRule, mask_tokens, next_item_batch
-from bert4rec.data.negative_sampler import NegativeSampler, training_popularity
+from bert4rec.data.negative_sampler import (
+    NegativeSampler,
+    log_popularity,
+    training_popularity,
+)
 from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
@@ -352,6 +356,5 @@ def build_step(
     sampler = build_sampler(config, sequences, device)
     correction, offset = config.objective.popularity_correction, None
     if correction:
-        popularity = torch.from_numpy(training_popularity(sequences))
-        offset = (correction * (popularity / popularity.sum()).log()).to(device, torch.float32)
+        offset = (correction * log_popularity(sequences)).to(device)
     return Bert4RecTrainStep(model, config, precision, sampler, processes, offset)

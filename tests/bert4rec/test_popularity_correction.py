@@ -4,18 +4,18 @@
 import pytest
 import torch
 
+from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import training_batches
-from bert4rec.data.negative_sampler import training_popularity
+from bert4rec.data.negative_sampler import log_popularity
+from bert4rec.data.sources import open_sequences
 from bert4rec.train.step import build_step
+from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
+from recsys.train.saving.run_folder import CheckpointFolder
+from recsys.train.saving.write import write_checkpoint
 from tests.bert4rec.test_large_catalogues import CPU, config, make_model, sequences
 
 CORRECTION = 0.5
-
-
-def log_popularity() -> torch.Tensor:
-    popularity = torch.from_numpy(training_popularity(sequences()))
-    return (popularity / popularity.sum()).log().float()
 
 
 def train(settings, added_to_bias, steps=4):
@@ -31,10 +31,45 @@ def train(settings, added_to_bias, steps=4):
 @pytest.mark.parametrize("settings", [{"head": "tied"}, {"head": "untied", "temperature": 0.1}])
 def test_the_learned_scores_are_those_of_plain_training_less_the_popularity(settings):
     settings = settings | {"objective": "causal", "weight_decay": 0.0}
-    offset = CORRECTION * log_popularity()
+    offset = CORRECTION * log_popularity(sequences())
     corrected, losses = train(config(**settings, popularity_correction=CORRECTION), 0.0)
     plain, plain_losses = train(config(**settings), offset)
     assert losses == pytest.approx(plain_losses, rel=1e-5)
     plain["head.bias"] = plain["head.bias"] - offset
     for name, tensor in plain.items():
         torch.testing.assert_close(corrected[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_is_tested_with_any_correction(program, tmp_path):
+    """The scores of a checkpoint change as if it had been trained with the other correction."""
+    base = (
+        "--dataset_name=random", "--random_user_count=150", "--random_item_count=60",
+        "--random_size=4000", "--emb_dim=8", "--max_len=8", "--dupe_factor=1",
+        "--bootstrap_samples=0", "--num_eval_negatives=20",
+    )  # fmt: skip
+    run = tmp_path / "run"
+    flags = ("--max_steps=30", "--lr=0.02", "--popularity_correction=0.75")
+    program(*base, *flags, f"--export_root={run}", model=())
+    assert program.exit_code == 0
+
+    def tested(*flags):
+        given = (*base, "--mode=test", f"--load_checkpoint_path={run}", *flags)
+        (*_, last) = program(*given, model=())
+        assert program.exit_code == 0
+        return {name: last["data"][name] for name in ("test_popular_mrr", "test_full_mrr")}
+
+    as_trained = tested()
+    assert as_trained == tested("--popularity_correction=0.75")
+    without = tested("--popularity_correction=0")
+    assert as_trained != without
+    # The same, by hand: a checkpoint without correction whose biases are the higher ones.
+    saved = read_checkpoint(CheckpointFolder(run).best())
+    weights = saved.tensors("model")
+    config = Bert4RecConfig.from_dict(saved.config)
+    trained_on = open_sequences(config.data, config.run.seed)
+    weights["head.bias"] = weights["head.bias"] + 0.75 * log_popularity(trained_on)
+    run = tmp_path / "by_hand"
+    write_checkpoint(
+        run, {"model": weights}, saved.state, saved.config | {"popularity_correction": 0.0}
+    )
+    assert tested() == without

@@ -27,7 +27,7 @@ def test_the_search_ends_near_the_largest_rate(capacity):
     def measure(rate):
         tried.append(rate)
         p99 = 0.001 if rate <= capacity else 1.0
-        return ArrivalsResult(1, rate, 4, LatencySummary(p99, p99, p99, p99), 100, 1.0)
+        return ArrivalsResult(1, rate, 4, LatencySummary(p99, p99, p99, p99), 100, 1.0, 1.0)
 
     best = find_largest_rate(measure, 0.01, first_rate=100.0)
     assert best.rate <= capacity
@@ -37,6 +37,6 @@ def test_the_search_ends_near_the_largest_rate(capacity):
 
 def test_a_limit_that_no_rate_keeps_ends_the_search():
     def measure(rate):
-        return ArrivalsResult(1, rate, 4, LatencySummary(1.0, 1.0, 1.0, 1.0), 100, 1.0)
+        return ArrivalsResult(1, rate, 4, LatencySummary(1.0, 1.0, 1.0, 1.0), 100, 1.0, 1.0)
 
     assert find_largest_rate(measure, 0.01, first_rate=100.0) is None
