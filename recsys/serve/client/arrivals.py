@@ -50,7 +50,7 @@ class ArrivalsResult:
 
     @property
     def keeping_up(self) -> float:
-        """Replies per second over arrivals per second; 1 for a server that keeps up."""
+        """Replies per second over arrivals per second; 1 keeps up."""
         return self.arriving_s / self.elapsed_s
 
     @property

@@ -96,6 +96,7 @@ class StepBenchmark(Generic[BatchT]):
             "steps": len(self._durations),
             "warmup_steps": self._warmup_steps,
             "step_time_mean": times.mean_s,
+            "step_time_p10": float(np.percentile(self._durations, 10)),
             "step_time_p50": times.p50_s,
             "step_time_p90": times.p90_s,
             "data_wait_share": sum(self._waits) / seconds,
