@@ -49,6 +49,13 @@ class Comparison:
     ignored: float
     verdict: Verdict
 
+    @property
+    def relative(self) -> tuple[str, str]:
+        """The change and the change that counts as noise, as a table shows them."""
+        if self.change is None:
+            return "failed", ""
+        return _relative(self, self.change, sign=True), _relative(self, self.ignored)
+
 
 def compare_records(new: Record, old: Record) -> Comparison:
     """Compares two records that were measured at different times."""
@@ -147,9 +154,7 @@ def format_comparisons(comparisons: Sequence[Comparison], *, color: bool) -> str
     rows = [("verdict", "metric", "old", "new", "change", "noise")]
     for c in comparisons:
         name = f"{c.new.benchmark} {c.new.candidate} {c.new.metric}"
-        change = "failed" if c.change is None else _relative(c, c.change, sign=True)
-        noise = "" if c.change is None else _relative(c, c.ignored)
-        rows.append((c.verdict, name, _cell(c.old), _cell(c.new), change, noise))
+        rows.append((c.verdict, name, _cell(c.old), _cell(c.new), *c.relative))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     if color:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmark import run
-from benchmark.compare import Verdict
+from benchmark.compare import Comparison
 from benchmark.configurations import read_configuration
 
 PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "recsys", "triton")
@@ -71,16 +71,22 @@ def copy_code(folder: Path, planted: str | None = None) -> Path:
     return folder
 
 
-def verdicts_of(
+def compared(
     new: Path, old: Path, output: Path, repeats: int, first_seed: int
-) -> dict[str, Verdict]:
-    """Measures two checkouts in turns; returns the verdict on each metric."""
+) -> dict[str, Comparison]:
+    """Measures two checkouts in turns; returns the comparison of each metric."""
     configuration = read_configuration(_CONFIGURATION)
     with contextlib.redirect_stdout(io.StringIO()):
         checkouts = {"new": new, "old": old}
         results = run.measure([configuration], checkouts, output, repeats, first_seed)
     comparisons = run.compare_checkouts([configuration], results)
-    return {comparison.new.metric: comparison.verdict for comparison in comparisons}
+    return {comparison.new.metric: comparison for comparison in comparisons}
+
+
+def in_words(comparison: Comparison) -> str:
+    """Returns the verdict, the change and the change that counts as noise."""
+    change, ignored = comparison.relative
+    return f"{comparison.verdict} ({change}, noise {ignored})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,15 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for planted, metric in WATCHED.items():
             changed = copy_code(folder / planted, planted)
             for new, old, expected in ((changed, plain, "worse"), (plain, changed, "better")):
-                verdicts = verdicts_of(new, old, folder / "runs", options.repeats, 1)
-                wrong += verdicts.get(metric) != expected
-                print(f"{planted}, {expected} expected: {verdicts}", flush=True)
+                found = compared(new, old, folder / "runs", options.repeats, 1)[metric]
+                wrong += found.verdict != expected
+                print(f"{planted}: {expected} expected, {in_words(found)}", flush=True)
         again = copy_code(folder / "again")
         for trial in range(options.trials):
             seed = 1 + trial * options.repeats
-            verdicts = verdicts_of(again, plain, folder / "runs", options.repeats, seed)
-            wrong += any(verdict != "balanced" for verdict in verdicts.values())
-            print(f"equal code, trial {trial + 1}: {verdicts}", flush=True)
+            every = compared(again, plain, folder / "runs", options.repeats, seed)
+            different = {m: in_words(c) for m, c in every.items() if c.verdict != "balanced"}
+            wrong += bool(different)
+            print(f"equal code, trial {trial + 1}: {different or 'balanced'}", flush=True)
     print(f"{wrong} wrong of {2 * len(WATCHED) + options.trials}")
     return int(wrong > 0)
 
