@@ -51,7 +51,7 @@ class Comparison:
 
     @property
     def relative(self) -> tuple[str, str]:
-        """The change and the change that counts as noise, as a table shows them."""
+        """The change and the noise, as a table shows them."""
         if self.change is None:
             return "failed", ""
         return _relative(self, self.change, sign=True), _relative(self, self.ignored)

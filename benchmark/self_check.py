@@ -81,7 +81,7 @@ def copy_code(folder: Path, planted: str | None = None) -> Path:
 def compared(
     name: str, new: Path, old: Path, output: Path, repeats: int, first_seed: int
 ) -> dict[str, Comparison]:
-    """Measures a configuration of two checkouts in turns; returns a comparison per metric."""
+    """Measures two checkouts in turns; returns a comparison per metric."""
     configuration = read_configuration(_CONFIGURATIONS / f"{name}.yaml")
     with contextlib.redirect_stdout(io.StringIO()):
         checkouts = {"new": new, "old": old}
