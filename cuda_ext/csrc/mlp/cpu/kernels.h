@@ -39,10 +39,12 @@ RECSYS_INLINE void layer_block(const LayerArguments& arguments, int64_t row, int
 
 template <typename Stored, int kRows>
 RECSYS_INLINE void layer_rows(const LayerArguments& arguments, int64_t row) {
+  constexpr int kRowsOfFour = kRows == 8 ? 4 : kRows;
   int64_t sample = 0;
   for (; sample + 4 <= arguments.batch; sample += 4) {
-    layer_block<Stored, kRows < 4 ? kRows : 4, 4>(arguments, row, sample);
-    if constexpr (kRows == 8) layer_block<Stored, 4, 4>(arguments, row + 4, sample);
+    for (int r = 0; r < kRows; r += kRowsOfFour) {
+      layer_block<Stored, kRowsOfFour, 4>(arguments, row + r, sample);
+    }
   }
   for (; sample < arguments.batch; ++sample) {
     layer_block<Stored, kRows, 1>(arguments, row, sample);
