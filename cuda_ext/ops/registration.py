@@ -66,11 +66,13 @@ def register(namespace: str) -> None:
     Args:
         namespace: of the library under torch.ops.
     """
+    ops = getattr(torch.ops, namespace)
     for op, function in _fake_kernels.items():
-        torch_library.register_fake(f"{namespace}::{op}", function)
+        if hasattr(ops, op):  # the emulated CUDA kernels lack those for the CPU alone
+            torch_library.register_fake(f"{namespace}::{op}", function)
     for op, (setup_context, backward) in _gradients.items():
         torch_library.register_autograd(
             f"{namespace}::{op}",
-            partial(backward, getattr(torch.ops, namespace)),
+            partial(backward, ops),
             setup_context=setup_context,
         )
