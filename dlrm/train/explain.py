@@ -78,11 +78,11 @@ def explain(
             pairs = zip(torch.split(numerical, size), torch.split(ids, size), strict=True)
             return torch.cat([model(*pair).to(torch.float32) for pair in pairs])
 
-    def log_loss(numerical: Tensor, ids: Tensor) -> float:
-        predicted = logits(numerical, ids).double()
-        return float(F.binary_cross_entropy_with_logits(predicted, label.double()))
+    def log_loss(predicted: Tensor) -> float:
+        return float(F.binary_cross_entropy_with_logits(predicted.double(), label.double()))
 
-    base = log_loss(numerical, ids)
+    unchanged = logits(numerical, ids)
+    base = log_loss(unchanged)
     generator = torch.Generator().manual_seed(0)
     rises: dict[str, Sequence[float]] = {}
     names_of_ids = [feature.name for feature in spec.categorical]
@@ -94,10 +94,10 @@ def explain(
                 shuffled = values.clone()
                 shuffled[:, column] = values[order, column]
                 changed = (shuffled, ids) if values is numerical else (numerical, shuffled)
-                of_feature.append(log_loss(*changed) - base)
+                of_feature.append(log_loss(logits(*changed)) - base)
             rises[name] = (sum(of_feature) / _SHUFFLES, min(of_feature), max(of_feature))
     ordered = sorted(rises.items(), key=lambda rise: -rise[1][0])
     return {
-        "calibration_curve": calibration_curve(logits(numerical, ids), label),
+        "calibration_curve": calibration_curve(unchanged, label),
         "feature_importance": dict(ordered),
     }
