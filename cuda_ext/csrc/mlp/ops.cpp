@@ -14,10 +14,6 @@ namespace {
 
 constexpr const char* kOp = "mlp_forward";
 
-int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
 void check_sizes(const std::vector<int64_t>& sizes, const Tensor& input, const Tensor& weights,
                  const Tensor& biases) {
   STD_TORCH_CHECK(sizes.size() >= 2, kOp, ": sizes must name the input and a layer");

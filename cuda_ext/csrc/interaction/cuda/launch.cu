@@ -13,15 +13,11 @@ using namespace kernels;
 
 namespace {
 
-int64_t element_bytes(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
 // Whether an array, null allowed, can be read 16 bytes at a time when samples lie `stride` elements
 // apart.
 bool is_aligned(const void* data, int64_t stride, Dtype dtype) {
   return data == nullptr || (reinterpret_cast<uintptr_t>(data) % sizeof(Vector) == 0 &&
-                             stride * element_bytes(dtype) % sizeof(Vector) == 0);
+                             stride * bytes_of(dtype) % sizeof(Vector) == 0);
 }
 
 bool fits_tensor_cores(const InteractionArguments& arguments) {
@@ -30,7 +26,7 @@ bool fits_tensor_cores(const InteractionArguments& arguments) {
   const Dtype stored = arguments.rows == nullptr ? dtype : arguments.table_dtype;
   return (is_half || (dtype == Dtype::kFloat32 && arguments.allow_tf32)) &&
          (stored == dtype || stored == Dtype::kFloat32) &&
-         arguments.dim * element_bytes(dtype) % sizeof(Vector) == 0 &&
+         arguments.dim * bytes_of(dtype) % sizeof(Vector) == 0 &&
          is_aligned(arguments.first, arguments.first_stride, dtype) &&
          is_aligned(arguments.rest, arguments.rest_stride, dtype) &&
          is_aligned(arguments.table, 0, stored) &&

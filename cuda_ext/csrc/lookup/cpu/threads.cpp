@@ -13,17 +13,6 @@ constexpr int64_t kIdsPerTask = 16384;
 // Larger outputs would push everything else out of the caches, and be read from memory anyway.
 constexpr int64_t kStreamedBytes = 16 << 20;
 
-int64_t bytes_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat64:
-      return 8;
-    case Dtype::kFloat32:
-      return 4;
-    default:
-      return 2;
-  }
-}
-
 void lower(int64_t* smallest, int64_t candidate) {
   int64_t current = __atomic_load_n(smallest, __ATOMIC_RELAXED);
   while (candidate < current && !__atomic_compare_exchange_n(smallest, &current, candidate, true,

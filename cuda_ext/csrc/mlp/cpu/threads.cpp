@@ -8,11 +8,9 @@ namespace {
 // Outputs that a thread takes at least: waking one costs about what it takes to read this much.
 int64_t grain(const LayerArguments& arguments) {
   constexpr int64_t kBytesPerThread = 256 << 10;
-  const int64_t bytes = arguments.dtype == Dtype::kFloat64    ? 8
-                        : arguments.dtype == Dtype::kBFloat16 ? 2
-                                                              : 4;
   const int64_t samples = 1 + arguments.batch / 4;
-  const int64_t rows = 1 + kBytesPerThread / (bytes * arguments.num_columns * samples);
+  const int64_t bytes_of_row = bytes_of(arguments.dtype) * arguments.num_columns;
+  const int64_t rows = 1 + kBytesPerThread / (bytes_of_row * samples);
   return (rows + 7) / 8 * 8;
 }
 
