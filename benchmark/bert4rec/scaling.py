@@ -12,6 +12,7 @@ for each figure over the size to --pictures. Other flags (--name=value) go to th
 """
 
 import argparse
+import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,7 +21,8 @@ from pathlib import Path
 from benchmark.bert4rec.program import LoggedRun, run_bert4rec
 from benchmark.processes import run_interleaved
 from benchmark.record import RESULTS, Direction, Record, make_record, write_records
-from recsys.pages.charts import Axis, in_short, line_chart
+from benchmark.report import render_table
+from recsys.pages.charts import Axis, line_chart
 
 BENCHMARK = "bert4rec_scaling"
 PRESETS = {
@@ -44,28 +46,39 @@ ADAPTERS = {
 }
 """Rows of runs that begin with a checkpoint, which a run of one step saves."""
 
-METRICS: dict[str, tuple[str, Direction]] = {
-    "benchmark_samples_per_s": ("samples/s", "higher"),
-    "benchmark_tokens_per_s": ("tokens/s", "higher"),
-    "benchmark_targets_per_s": ("targets/s", "higher"),
-    "benchmark_step_time_p50": ("s", "lower"),
-    "benchmark_step_time_p90": ("s", "lower"),
-    "benchmark_peak_memory_bytes": ("bytes", "lower"),
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a record: name, unit, and its factor on the program's figure."""
+
+    name: str
+    unit: str
+    direction: Direction
+    factor: float = 1.0
+
+
+METRICS = {
+    "benchmark_samples_per_s": Metric("throughput", "samples/s", "higher"),
+    "benchmark_tokens_per_s": Metric("tokens", "tokens/s", "higher"),
+    "benchmark_targets_per_s": Metric("targets", "targets/s", "higher"),
+    "benchmark_step_time_p50": Metric("step time p50", "ms", "lower", 1e3),
+    "benchmark_step_time_p90": Metric("step time p90", "ms", "lower", 1e3),
+    "benchmark_peak_memory_bytes": Metric("peak memory", "MiB", "lower", 2**-20),
 }
-QUALITY: dict[str, tuple[str, Direction]] = {
-    "test_full_hr@10": ("", "higher"),
-    "test_full_ndcg@10": ("", "higher"),
+"""Figure of the program -> metric."""
+
+QUALITY = {
+    "test_full_hr@10": Metric("HR@10, all items", "", "higher"),
+    "test_full_ndcg@10": Metric("NDCG@10, all items", "", "higher"),
 }
+PARAMETERS = "parameters"
 PICTURES = {
-    "throughput": ("Training throughput", "samples/s", 1.0, ("benchmark_samples_per_s",)),
-    "memory": ("Peak memory of a training step", "GiB", 2**-30, ("benchmark_peak_memory_bytes",)),
-    "time": (
-        *("Time of a training step", "ms", 1e3),
-        ("benchmark_step_time_p50", "benchmark_step_time_p90"),
-    ),
-    "quality": ("Test, all items", "", 1.0, ("test_full_hr@10", "test_full_ndcg@10")),
+    "throughput": ("Training throughput", ("throughput",)),
+    "memory": ("Peak memory of a training step", ("peak memory",)),
+    "time": ("Time of a training step", ("step time p50", "step time p90")),
+    "quality": ("Test, all items", ("HR@10, all items", "NDCG@10, all items")),
 }
-"""File -> title, unit, factor, and the metrics that it shows."""
+"""File -> title, and the metrics that it shows."""
 
 MEAN_LENGTH = 10
 """Items of a generated history; Amazon Electronics has about nine."""
@@ -117,61 +130,37 @@ def measure_options(size: str, flags: Sequence[str], repeats: int) -> dict[str, 
 def make_records(
     runs: Mapping[str, Sequence[LoggedRun]], config: Mapping[str, object], with_quality: bool
 ) -> list[Record]:
-    """Makes a record per candidate and metric."""
-    metrics = METRICS | (QUALITY if with_quality else {})
-    return [
-        make_record(
-            BENCHMARK,
-            name,
-            metric,
-            [run.final[metric] for run in repeats],
-            unit=unit,
-            direction=direction,
-            config={**config, "parameters": repeats[0].parameters},
-        )
-        for name, repeats in runs.items()
-        for metric, (unit, direction) in metrics.items()
-    ]
+    """Makes a record per candidate and metric, and one of its number of parameters."""
+    records = []
+    for name, repeats in runs.items():
+        counts = [float(run.parameters) for run in repeats]
+        make = partial(make_record, BENCHMARK, name, config=config)
+        records.append(make(PARAMETERS, counts, unit="", direction="lower"))
+        for figure, metric in (METRICS | (QUALITY if with_quality else {})).items():
+            values = [run.final[figure] * metric.factor for run in repeats]
+            records.append(make(metric.name, values, unit=metric.unit, direction=metric.direction))
+    return records
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draws a picture of each measured figure; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
+    values = {(record.candidate, record.metric): record for record in records}
     files = []
-    for name, (title, unit, factor, metrics) in PICTURES.items():
-        series = {
-            metric.removeprefix("benchmark_").replace("_", " "): sorted(
-                (float(record.config["parameters"]), record.value * factor)
-                for record in records
-                if record.metric == metric and record.value is not None
-            )
-            for metric in metrics
-        }
+    for name, (title, metrics) in PICTURES.items():
+        shown = [record for record in records if record.metric in metrics]
+        series: dict[str, list[tuple[float, float]]] = {metric: [] for metric in metrics}
+        for record in shown:
+            parameters = values[record.candidate, PARAMETERS].value
+            if record.value is not None and parameters is not None:
+                series[record.metric].append((parameters, record.value))
         if all(series.values()):
             path = folder / f"{BENCHMARK}_{name}.svg"
-            x, y = Axis("parameters", is_log=True), Axis(unit, from_zero=True)
-            path.write_text(line_chart(title, x, y, series) + "\n")
+            x, y = Axis("parameters", is_log=True), Axis(shown[0].unit, from_zero=True)
+            lines = {metric: sorted(points) for metric, points in series.items()}
+            path.write_text(line_chart(title, x, y, lines) + "\n")
             files.append(path)
     return files
-
-
-def table(records: Sequence[Record]) -> str:
-    """Formats the records: a row per candidate."""
-    rows: dict[str, dict[str, float]] = {}
-    parameters = {record.candidate: record.config["parameters"] for record in records}
-    for record in records:
-        rows.setdefault(record.candidate, {})[record.metric] = record.value or 0.0
-    lines = [
-        "| | parameters | samples/s | tokens/s | targets/s | step p50 | p90 | peak memory |",
-        "|---" * 8 + "|",
-    ]
-    for name, values in rows.items():
-        rates = [in_short(values[f"benchmark_{n}_per_s"]) for n in ("samples", "tokens", "targets")]
-        times = [f"{values[f'benchmark_step_time_{p}'] * 1e3:.1f} ms" for p in ("p50", "p90")]
-        memory = f"{values['benchmark_peak_memory_bytes'] / 2**30:.2f} GiB"
-        cells = [name, in_short(parameters[name]), *rates, *times, memory]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,9 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [size for size in (*sizes, *table_sizes) if size not in PRESETS]:
         parser.error(f"no size {unknown[0]}; there are {', '.join(PRESETS)}")
     shared = program_flags(options)
-    config = {"items": options.items, "batch": options.batch, "flags": overrides}
-    if options.dataset is not None:
-        config |= {"items": None, "dataset": options.dataset.name, "steps": options.train_steps}
+    config: dict[str, object] = {"batch": options.batch, "steps": options.steps}
+    if options.dataset is None:
+        config["items"] = options.items
+    else:
+        config |= {"dataset": options.dataset.name, "train steps": options.train_steps}
+    if overrides:
+        config["flags"] = " ".join(overrides)
     candidates = {size: [f"--config={PRESETS[size]}", *shared, *overrides] for size in sizes}
     of_sizes = make_records(
         measure(candidates, options.repeats), config, options.dataset is not None
@@ -212,9 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with_quality=False,
         )
     ]
-    for records in (of_sizes, of_options):
-        if records:
-            print(table(records), flush=True)
+    print(render_table([*of_sizes, *of_options]), flush=True)
     write_records(options.results, [*of_sizes, *of_options])
     for path in draw(of_sizes, options.pictures):
         print(path)
