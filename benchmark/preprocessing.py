@@ -126,7 +126,13 @@ def measure(
     def run_once(candidate: str, raw: Path) -> Usage:
         output = work / candidate
         usage = run_process(
-            settings.command(candidate, raw, output), env={"PYTHONPATH": str(REPOSITORY)}
+            settings.command(candidate, raw, output),
+            env={
+                "PYTHONPATH": str(REPOSITORY),
+                # Modules are compiled in the first run alone, whatever this environment says.
+                "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
+                "PYTHONDONTWRITEBYTECODE": "",
+            },
         )
         if usage.exit_status != 0:
             raise BenchmarkError(f"{candidate} ended with {usage.exit_status}:\n{usage.output}")

@@ -22,15 +22,16 @@ FORMAT_VERSION = 1
 TITLES_FILE = "item_titles.parquet"
 """Titles of items: listed with the other files, but no part of the fingerprint."""
 
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 18
 
 
 def file_checksum(path: Path) -> str:
     """Returns the XXH3-128 checksum of a file in hex."""
     digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+    block = memoryview(bytearray(_BLOCK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(block[:size])
     return digest.hexdigest()
 
 

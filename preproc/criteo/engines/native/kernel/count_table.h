@@ -12,17 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernel_choice.h"
 #include "memory.h"
-#include "row_parser.h"
 
 namespace criteo {
-
-// The finaliser of MurmurHash3, which is a bijection of 32 bits.
-CRITEO_INLINE uint32_t key_of_category(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
-}
 
 CRITEO_INLINE uint32_t category_of_key(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7ed1b41du;  // the inverses of the two factors modulo 2**32
@@ -38,6 +31,7 @@ class Modulus {
     if (modulus > 0 && modulus < (uint64_t{1} << 32)) inverse_ = UINT64_MAX / modulus + 1;
     is_one_ = modulus == 1;
   }
+  bool changes_nothing() const { return inverse_ == 0 && !is_one_; }
   CRITEO_INLINE uint32_t operator()(uint32_t x) const {
     if (inverse_ == 0) return is_one_ ? 0 : x;
     const uint64_t fraction = inverse_ * x;
@@ -49,6 +43,14 @@ class Modulus {
   uint64_t inverse_;
   bool is_one_;
 };
+
+// Copies a column of rows [from, from + count) of a batch, modulo `modulus`.
+inline void copy_column(const RowBatch& batch, int from, int count, int column,
+                        const Modulus& modulus, uint32_t* categories) {
+  for (int r = 0; r < count; ++r) categories[r] = batch.categorical[from + r][column];
+  if (modulus.changes_nothing()) return;
+  for (int r = 0; r < count; ++r) categories[r] = modulus(categories[r]);
+}
 
 // One sorted run in a runs file: entries of (key << 32 | count), ascending.
 struct Run {
@@ -74,7 +76,7 @@ class CountTable {
     const size_t mask = slots_.size() - 1;
     uint64_t* slots = slots_.data();
     constexpr int kAhead = 16;
-    const int prefetched = log2_ >= 14 ? count : 0;  // below 128 KiB the table is in the cache
+    const int prefetched = log2_ >= 12 ? count : 0;  // the tables of all columns share the cache
     for (int i = 0; i < std::min(prefetched, kAhead); ++i) {
       __builtin_prefetch(&slots[keys[i] >> shift], 1);
     }
@@ -174,12 +176,19 @@ class CategoryCounts {
     // A count has 32 bits in a run; a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
     rows_since_spill_ += static_cast<uint64_t>(batch.rows);
-    uint32_t keys[kBatchRows + 1];
+    uint32_t present_everywhere = ~uint32_t{0};
+    for (int r = 0; r < batch.rows; ++r) present_everywhere &= batch.categorical_present[r];
+    uint32_t categories[kBatchRows], keys[kBatchRows];
     for (int c = 0; c < kCategoricals; ++c) {
-      int count = 0;
-      for (int r = 0; r < batch.rows; ++r) {
-        keys[count] = key_of_category(modulus_(batch.categorical[r][c]));
-        count += (batch.categorical_present[r] >> c) & 1;
+      copy_column(batch, 0, batch.rows, c, modulus_, categories);
+      kernels_.hash_categories(categories, batch.rows, keys);
+      int count = batch.rows;
+      if (((present_everywhere >> c) & 1) == 0) {
+        count = 0;
+        for (int r = 0; r < batch.rows; ++r) {
+          keys[count] = keys[r];
+          count += (batch.categorical_present[r] >> c) & 1;
+        }
       }
       while (!tables_[c].has_room(static_cast<size_t>(count))) make_room(tables_[c]);
       tables_[c].add(keys, count);
@@ -212,6 +221,7 @@ class CategoryCounts {
     }
   }
 
+  const Kernels& kernels_ = kernels();
   Modulus modulus_;
   size_t budget_;
   int runs_fd_;

@@ -70,9 +70,9 @@ class Pages {
 #ifdef __SANITIZE_ADDRESS__
   // AddressSanitizer checks the bounds of malloc's blocks, not those of mappings.
   static void* allocate(size_t size) {
-    void* data = std::calloc(1, size);
-    if (data == nullptr) throw std::bad_alloc();
-    return data;
+    void* data = nullptr;
+    if (posix_memalign(&data, 64, size) != 0) throw std::bad_alloc();
+    return std::memset(data, 0, size);
   }
   static void release(void* data, size_t) { std::free(data); }
 #else

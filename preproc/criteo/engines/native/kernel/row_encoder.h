@@ -18,37 +18,74 @@
 namespace criteo {
 
 // Maps a category to its id, 0 for every category that is not in the dictionary.
+//
+// A hash table of buckets of a cache line: nearly every answer takes one bucket, whose categories
+// are compared at once, so that no branch depends on the category.
 class Dictionary {
  public:
   // categories: in id order; the first has id 1.
-  Dictionary(const uint32_t* categories, size_t count) : slots_(slots_for(count)) {
+  Dictionary(const uint32_t* categories, size_t count) : buckets_(buckets_for(count)) {
     for (size_t i = 0; i < count; ++i) {
-      size_t slot = slot_of(categories[i]);
-      while (slots_[slot] != 0) slot = slot + 1 == slots_.size() ? 0 : slot + 1;
-      slots_[slot] = static_cast<uint64_t>(categories[i]) << 32 | (i + 1);
+      size_t number = bucket_of_key(key_of_category(categories[i]));
+      while (buckets_[number].is_full()) number = after(number);
+      Bucket& bucket = buckets_[number];
+      int free = 0;
+      while (bucket.ids[free] != 0) ++free;
+      bucket.categories[free] = categories[i];
+      bucket.ids[free] = static_cast<uint32_t>(i + 1);
     }
   }
 
-  // Half full: a category that is not in the dictionary, the usual case in a long tail, takes 2.5
-  // probes.
-  static size_t slots_for(size_t count) { return std::max<size_t>(2 * count, 16); }
+  // Half full: one bucket of fifty is full and sends its other categories to the next one.
+  static size_t buckets_for(size_t count) { return count / (kBucketSize / 2) + 1; }
 
-  CRITEO_INLINE size_t slot_of(uint32_t category) const {
-    return static_cast<size_t>((key_of_category(category) * static_cast<uint64_t>(slots_.size())) >>
-                               32);
+  CRITEO_INLINE size_t bucket_of_key(uint32_t key) const {
+    return static_cast<size_t>((key * static_cast<uint64_t>(buckets_.size())) >> 32);
   }
-  CRITEO_INLINE void prefetch(size_t slot) const { __builtin_prefetch(&slots_[slot], 0); }
-  CRITEO_INLINE uint32_t find(uint32_t category, size_t slot) const {
-    for (;; slot = slot + 1 == slots_.size() ? 0 : slot + 1) {
-      const uint64_t entry = slots_[slot];
-      if (static_cast<uint32_t>(entry >> 32) == category) return static_cast<uint32_t>(entry);
-      if (entry == 0) return 0;
+  CRITEO_INLINE void prefetch(size_t bucket) const { __builtin_prefetch(&buckets_[bucket], 0); }
+  CRITEO_INLINE uint32_t find(uint32_t category, size_t bucket) const {
+    uint32_t id = buckets_[bucket].find(category);
+    while (buckets_[bucket].is_full() && id == 0) {  // the rare one first
+      bucket = after(bucket);
+      id = buckets_[bucket].find(category);
     }
+    return id;
   }
-  bool is_large() const { return slots_.bytes() > (size_t{256} << 10); }
+  bool is_large() const { return buckets_.bytes() > (size_t{16} << 10); }
 
  private:
-  Pages<uint64_t> slots_;
+  static constexpr int kBucketSize = 8;
+
+  // Categories come before free slots, whose category and id are 0.
+  struct alignas(64) Bucket {
+    uint32_t categories[kBucketSize];
+    uint32_t ids[kBucketSize];
+
+    bool is_full() const { return ids[kBucketSize - 1] != 0; }
+
+    // Category 0 may be compared equal to free slots too, but its own slot comes before them.
+    CRITEO_INLINE uint32_t find(uint32_t category) const {
+#ifdef CRITEO_X86
+      const __m128i wanted = _mm_set1_epi32(static_cast<int>(category));
+      const auto* stored = reinterpret_cast<const __m128i*>(categories);
+      const __m128i low = _mm_cmpeq_epi32(_mm_load_si128(stored), wanted);
+      const __m128i high = _mm_cmpeq_epi32(_mm_load_si128(stored + 1), wanted);
+      const __m128i equal = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
+      const auto mask = static_cast<uint32_t>(_mm_movemask_epi8(equal));
+#else
+      uint32_t mask = 0;
+      for (int i = 0; i < kBucketSize; ++i) {
+        mask |= static_cast<uint32_t>(categories[i] == category) << i;
+      }
+#endif
+      const uint32_t id = ids[__builtin_ctz(mask | 1u << (kBucketSize - 1))];
+      return id & (0 - static_cast<uint32_t>(mask != 0));
+    }
+  };
+
+  size_t after(size_t bucket) const { return bucket + 1 == buckets_.size() ? 0 : bucket + 1; }
+
+  Pages<Bucket> buckets_;
 };
 
 struct NumericalRule {
@@ -230,23 +267,21 @@ class RowEncoder final : public RowSink {
   }
 
   template <typename Id>
-  void look_up(const RowBatch& batch, int from, int count, int c, Id* out) const {
+  void look_up(const RowBatch& batch, int from, int count, int c, Id* out) {
     const Dictionary& dictionary = *dictionaries_[c];
-    uint32_t category[kBatchRows];
-    size_t slot[kBatchRows];
-    for (int r = 0; r < count; ++r) {
-      category[r] = modulus_(batch.categorical[from + r][c]);
-      slot[r] = dictionary.slot_of(category[r]);
-    }
+    copy_column(batch, from, count, c, modulus_, categories_);
+    kernels_.hash_categories(categories_, count, keys_);
     if (dictionary.is_large()) {
-      for (int r = 0; r < count; ++r) dictionary.prefetch(slot[r]);
+      for (int r = 0; r < count; ++r) dictionary.prefetch(dictionary.bucket_of_key(keys_[r]));
     }
     for (int r = 0; r < count; ++r) {
       const uint32_t present = (batch.categorical_present[from + r] >> c) & 1;
-      out[r] = static_cast<Id>(dictionary.find(category[r], slot[r]) & (0 - present));
+      const uint32_t id = dictionary.find(categories_[r], dictionary.bucket_of_key(keys_[r]));
+      out[r] = static_cast<Id>(id & (0 - present));
     }
   }
 
+  const Kernels& kernels_ = kernels();
   std::vector<const Dictionary*> dictionaries_;
   Modulus modulus_;
   NumericalTransform transform_;
@@ -260,6 +295,8 @@ class RowEncoder final : public RowSink {
   Pages<uint16_t> float16_;
   Pages<float> float32_;
   Pages<int32_t> ids_;
+  uint32_t categories_[kBatchRows];  // of one column, and their keys
+  uint32_t keys_[kBatchRows];
 };
 
 }  // namespace criteo

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 // CRITEO_PORTABLE leaves out code for special processors, so that tests run the portable code.
@@ -72,55 +73,151 @@ struct ChunkMasks {
   uint64_t line_feeds;
 };
 
-CRITEO_INLINE ChunkMasks chunk_masks(const uint8_t* p) {
-  ChunkMasks masks{0, 0};
-#ifdef CRITEO_X86
-  const __m128i tab = _mm_set1_epi8('\t'), line_feed = _mm_set1_epi8('\n');
-  for (int i = 0; i < 4; ++i) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
-    const uint64_t tabs = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, tab)));
-    const uint64_t feeds =
-        static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, line_feed)));
-    masks.delimiters |= (tabs | feeds) << (16 * i);
-    masks.line_feeds |= feeds << (16 * i);
-  }
-#else
-  for (int i = 0; i < 8; ++i) {
-    const auto equal = [&](uint8_t byte) {
-      // High bit of each byte that is zero after the exclusive or, moved into 8 adjacent bits.
-      const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
-      const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
-      return ((zero >> 7) * 0x0102040810204080ull) >> 56;
-    };
-    const uint64_t feeds = equal('\n');
-    masks.delimiters |= (equal('\t') | feeds) << (8 * i);
-    masks.line_feeds |= feeds << (8 * i);
-  }
-#endif
-  return masks;
+// Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
+CRITEO_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
+  const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
+  return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
 }
 
-CRITEO_INLINE uint32_t* append_positions(uint64_t bits, uint32_t base, uint32_t* out) {
-  while (bits != 0) {
-    *out++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
-    bits &= bits - 1;
-  }
-  return out;
+// Returns 0x80 in each byte that is in [low, high]; bytes of `text` must be below 0x80.
+CRITEO_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
+  return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
 }
+
+// Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
+typedef uint64_t Fields4 __attribute__((vector_size(32)));
+constexpr int kHexGroups = (kCategoricals + 3) / 4;
+
+// Integers of more than 8 digits; rare, so a plain loop.
+inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
+  if (count == 0 || count > 10) return false;
+  int64_t value = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (digits[i] < '0' || digits[i] > '9') return false;
+    value = 10 * value + (digits[i] - '0');
+  }
+  value = negative ? -value : value;
+  if (value < INT32_MIN || value > INT32_MAX) return false;
+  out = static_cast<int32_t>(value);
+  return true;
+}
+
+// The steps of the parser without special instructions.
+struct PortableSteps {
+  CRITEO_INLINE static ChunkMasks chunk_masks(const uint8_t* p) {
+    ChunkMasks masks{0, 0};
+#ifdef CRITEO_X86
+    const __m128i tab = _mm_set1_epi8('\t'), line_feed = _mm_set1_epi8('\n');
+    for (int i = 0; i < 4; ++i) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+      const uint64_t tabs = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, tab)));
+      const uint64_t feeds =
+          static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, line_feed)));
+      masks.delimiters |= (tabs | feeds) << (16 * i);
+      masks.line_feeds |= feeds << (16 * i);
+    }
+#else
+    for (int i = 0; i < 8; ++i) {
+      const auto equal = [&](uint8_t byte) {
+        // High bit of each byte that is zero after the exclusive or, moved into 8 adjacent bits.
+        const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
+        const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
+        return ((zero >> 7) * 0x0102040810204080ull) >> 56;
+      };
+      const uint64_t feeds = equal('\n');
+      masks.delimiters |= (equal('\t') | feeds) << (8 * i);
+      masks.line_feeds |= feeds << (8 * i);
+    }
+#endif
+    return masks;
+  }
+
+  CRITEO_INLINE static uint32_t* append_positions(uint64_t bits, uint32_t base, uint32_t* out) {
+    while (bits != 0) {
+      *out++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+    }
+    return out;
+  }
+
+  CRITEO_INLINE static bool parse_categoricals(const uint8_t* text, const uint32_t* ends,
+                                               uint32_t* values, uint32_t& present) {
+    uint64_t raw[4 * kHexGroups] = {}, halves[4 * kHexGroups] = {};
+    uint32_t mask = 0, longest = 0;
+    for (int c = 0; c < kCategoricals; ++c) {
+      const uint32_t length = ends[c + 1] - ends[c] - 1;
+      raw[c] = load64(text + ends[c] + 1);
+      halves[c] = 4 * std::min(length, 8u);
+      longest = std::max(longest, length);
+      mask |= static_cast<uint32_t>(length != 0) << c;
+    }
+    present = mask;
+    Fields4 valid = Fields4{} + repeat(0x80);
+    uint32_t decoded[4 * kHexGroups];
+    for (int g = 0; g < kHexGroups; ++g) {
+      Fields4 v, half;
+      std::memcpy(&v, raw + 4 * g, sizeof(v));
+      std::memcpy(&half, halves + 4 * g, sizeof(half));
+      v = ((v << (32 - half)) << (32 - half)) | (((Fields4{} + repeat('0')) >> half) >> half);
+      const Fields4 low = v & repeat(0x7f), letter = low | repeat(0x20);
+      const Fields4 is_digit = (low + repeat(0x80 - '0')) & ~(low + repeat(0x7f - '9'));
+      const Fields4 is_letter = (letter + repeat(0x80 - 'a')) & ~(letter + repeat(0x7f - 'f'));
+      valid &= (is_digit | is_letter) & ~v;
+      const Fields4 bit6 = (v >> 6) & repeat(1);
+      Fields4 x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
+      x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
+      x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
+      x = (x << 16) | (x >> 32);
+      for (int i = 0; i < 4; ++i) decoded[4 * g + i] = static_cast<uint32_t>(x[i]);
+    }
+    std::memcpy(values, decoded, kCategoricals * sizeof(uint32_t));
+    return (valid[0] & valid[1] & valid[2] & valid[3]) == repeat(0x80) && longest <= 8;
+  }
+
+  CRITEO_INLINE static bool parse_numericals(const uint8_t* text, const uint32_t* ends,
+                                             int32_t* values, uint16_t& present) {
+    uint64_t valid = repeat(0x80);
+    bool long_valid = true;
+    uint32_t mask = 0;
+    for (int c = 0; c < kNumericals; ++c) {
+      const uint32_t begin = ends[c] + 1;
+      const uint32_t length = ends[c + 1] - begin;
+      const bool negative = text[begin] == '-';
+      const uint32_t digits = length - negative;
+      mask |= static_cast<uint32_t>(length != 0) << c;
+      if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
+        long_valid &= parse_long_integer(text + begin + negative, digits, negative, values[c]);
+        continue;
+      }
+      uint64_t v = right_align(load64(text + begin + negative), digits);
+      valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
+      v -= repeat('0');
+      v = v * 10 + (v >> 8);
+      v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
+           ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
+          32;
+      const int32_t value = static_cast<int32_t>(static_cast<uint32_t>(v));
+      values[c] = negative ? -value : value;
+    }
+    present = static_cast<uint16_t>(mask);
+    return valid == repeat(0x80) && long_valid;
+  }
+};
 
 // Splits whole lines into fields until the batch is full; returns the bytes read.
 //
 // text: ends in a line feed, followed by kPadding readable bytes.
 // line: lines before the text; increased by the lines read.
-CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint64_t& line,
-                                       FieldEnds& fields, std::vector<RejectedRow>& rejected) {
+template <typename Steps>
+CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, uint64_t& line,
+                                  FieldEnds& fields, std::vector<RejectedRow>& rejected) {
   fields.rows = 0;
   uint32_t* row_ends = fields.ends;
   uint32_t* out = row_ends;
   uint32_t start = 0;
   const uint64_t first_line = line;
   for (uint32_t chunk = 0; chunk < size; chunk += 64) {
-    ChunkMasks masks = chunk_masks(text + chunk);
+    ChunkMasks masks = Steps::chunk_masks(text + chunk);
     if (size - chunk < 64) {
       const uint64_t inside = (uint64_t{1} << (size - chunk)) - 1;
       masks.delimiters &= inside;
@@ -128,7 +225,7 @@ CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint6
     }
     while (masks.line_feeds != 0) {
       const uint64_t upto = masks.line_feeds ^ (masks.line_feeds - 1);
-      out = append_positions(masks.delimiters & upto, chunk, out);
+      out = Steps::append_positions(masks.delimiters & upto, chunk, out);
       masks.delimiters &= ~upto;
       masks.line_feeds &= masks.line_feeds - 1;
       const uint32_t end = out[-1];
@@ -146,108 +243,17 @@ CRITEO_INLINE uint32_t split_rows_impl(const uint8_t* text, uint32_t size, uint6
       ++line;
       if (fields.rows == kBatchRows) return start;
     }
-    out = append_positions(masks.delimiters, chunk, out);
+    out = Steps::append_positions(masks.delimiters, chunk, out);
     // A row of more than 40 fields is rejected whatever follows, so further ends are dropped.
     if (out - row_ends > kFields) out = row_ends + kFields;
   }
   return start;
 }
 
-// Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
-CRITEO_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
-  const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
-  return ((raw << (32 - half)) << (32 - half)) | ((repeat('0') >> half) >> half);
-}
-
-// Returns 0x80 in each byte that is in [low, high]; bytes of `text` must be below 0x80.
-CRITEO_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
-  return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
-}
-
-// Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
-typedef uint64_t Fields4 __attribute__((vector_size(32)));
-constexpr int kHexGroups = (kCategoricals + 3) / 4;
-
-CRITEO_INLINE bool parse_categoricals(const uint8_t* text, const uint32_t* ends, uint32_t* values,
-                                      uint32_t& present) {
-  uint64_t raw[4 * kHexGroups] = {}, halves[4 * kHexGroups] = {};
-  uint32_t mask = 0, longest = 0;
-  for (int c = 0; c < kCategoricals; ++c) {
-    const uint32_t length = ends[c + 1] - ends[c] - 1;
-    raw[c] = load64(text + ends[c] + 1);
-    halves[c] = 4 * std::min(length, 8u);
-    longest = std::max(longest, length);
-    mask |= static_cast<uint32_t>(length != 0) << c;
-  }
-  present = mask;
-  Fields4 valid = Fields4{} + repeat(0x80);
-  uint32_t decoded[4 * kHexGroups];
-  for (int g = 0; g < kHexGroups; ++g) {
-    Fields4 v, half;
-    std::memcpy(&v, raw + 4 * g, sizeof(v));
-    std::memcpy(&half, halves + 4 * g, sizeof(half));
-    v = ((v << (32 - half)) << (32 - half)) | (((Fields4{} + repeat('0')) >> half) >> half);
-    const Fields4 low = v & repeat(0x7f), letter = low | repeat(0x20);
-    const Fields4 is_digit = (low + repeat(0x80 - '0')) & ~(low + repeat(0x7f - '9'));
-    const Fields4 is_letter = (letter + repeat(0x80 - 'a')) & ~(letter + repeat(0x7f - 'f'));
-    valid &= (is_digit | is_letter) & ~v;
-    const Fields4 bit6 = (v >> 6) & repeat(1);
-    Fields4 x = (v & repeat(0x0f)) + (bit6 << 3) + bit6;
-    x = ((x << 4) | (x >> 8)) & 0x00ff00ff00ff00ffull;
-    x = ((x << 8) | (x >> 16)) & 0x0000ffff0000ffffull;
-    x = (x << 16) | (x >> 32);
-    for (int i = 0; i < 4; ++i) decoded[4 * g + i] = static_cast<uint32_t>(x[i]);
-  }
-  std::memcpy(values, decoded, kCategoricals * sizeof(uint32_t));
-  return (valid[0] & valid[1] & valid[2] & valid[3]) == repeat(0x80) && longest <= 8;
-}
-
-// Integers of more than 8 digits; rare, so a plain loop.
-inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
-  if (count == 0 || count > 10) return false;
-  int64_t value = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (digits[i] < '0' || digits[i] > '9') return false;
-    value = 10 * value + (digits[i] - '0');
-  }
-  value = negative ? -value : value;
-  if (value < INT32_MIN || value > INT32_MAX) return false;
-  out = static_cast<int32_t>(value);
-  return true;
-}
-
-CRITEO_INLINE bool parse_numericals(const uint8_t* text, const uint32_t* ends, int32_t* values,
-                                    uint16_t& present) {
-  uint64_t valid = repeat(0x80);
-  bool long_valid = true;
-  uint32_t mask = 0;
-  for (int c = 0; c < kNumericals; ++c) {
-    const uint32_t begin = ends[c] + 1;
-    const uint32_t length = ends[c + 1] - begin;
-    const bool negative = text[begin] == '-';
-    const uint32_t digits = length - negative;
-    mask |= static_cast<uint32_t>(length != 0) << c;
-    if (__builtin_expect(digits > 8 || (digits == 0 && negative), 0)) {
-      long_valid &= parse_long_integer(text + begin + negative, digits, negative, values[c]);
-      continue;
-    }
-    uint64_t v = right_align(load64(text + begin + negative), digits);
-    valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
-    v -= repeat('0');
-    v = v * 10 + (v >> 8);
-    v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
-         ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
-        32;
-    const int32_t value = static_cast<int32_t>(static_cast<uint32_t>(v));
-    values[c] = negative ? -value : value;
-  }
-  present = static_cast<uint16_t>(mask);
-  return valid == repeat(0x80) && long_valid;
-}
-
 // Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
-CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
-                                   uint8_t* rejected) {
+template <typename Steps>
+CRITEO_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
+                              uint8_t* rejected) {
   bool all_valid = true;
   batch.rows = fields.rows;
   for (int r = 0; r < fields.rows; ++r) {
@@ -255,9 +261,9 @@ CRITEO_INLINE bool parse_rows_impl(const uint8_t* text, const FieldEnds& fields,
     const uint8_t label = text[fields.start[r]];
     bool valid = ends[0] - fields.start[r] == 1 && (label | 1) == '1';
     batch.label[r] = label & 1;
-    valid &= parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
-    valid &= parse_categoricals(text, ends + kNumericals, batch.categorical[r],
-                                batch.categorical_present[r]);
+    valid &= Steps::parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
+    valid &= Steps::parse_categoricals(text, ends + kNumericals, batch.categorical[r],
+                                       batch.categorical_present[r]);
     rejected[r] = !valid;
     all_valid &= valid;
   }
@@ -288,48 +294,6 @@ inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uin
     start = ends[f] + 1;
   }
   throw std::logic_error("a valid row was marked as rejected");
-}
-
-using SplitRows = uint32_t (*)(const uint8_t*, uint32_t, uint64_t&, FieldEnds&,
-                               std::vector<RejectedRow>&);
-using ParseRows = bool (*)(const uint8_t*, const FieldEnds&, RowBatch&, uint8_t*);
-
-struct Parser {
-  SplitRows split_rows;
-  ParseRows parse_rows;
-};
-
-inline uint32_t split_rows_portable(const uint8_t* text, uint32_t size, uint64_t& line,
-                                    FieldEnds& fields, std::vector<RejectedRow>& rejected) {
-  return split_rows_impl(text, size, line, fields, rejected);
-}
-
-inline bool parse_rows_portable(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
-                                uint8_t* rejected) {
-  return parse_rows_impl(text, fields, batch, rejected);
-}
-
-#ifdef CRITEO_X86
-#define CRITEO_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
-
-CRITEO_AVX2 inline uint32_t split_rows_avx2(const uint8_t* text, uint32_t size, uint64_t& line,
-                                            FieldEnds& fields, std::vector<RejectedRow>& rejected) {
-  return split_rows_impl(text, size, line, fields, rejected);
-}
-
-CRITEO_AVX2 inline bool parse_rows_avx2(const uint8_t* text, const FieldEnds& fields,
-                                        RowBatch& batch, uint8_t* rejected) {
-  return parse_rows_impl(text, fields, batch, rejected);
-}
-#endif
-
-inline Parser choose_parser() {
-#ifdef CRITEO_X86
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
-    return {split_rows_avx2, parse_rows_avx2};
-  }
-#endif
-  return {split_rows_portable, parse_rows_portable};
 }
 
 }  // namespace criteo

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernel_choice.h"
 #include "memory.h"
-#include "row_parser.h"
 
 namespace criteo {
 
@@ -50,7 +50,6 @@ class RowStream {
       : sink_(sink),
         progress_(progress),
         offset_(offset),
-        parser_(choose_parser()),
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         fields_(1),
         batch_(1) {}
@@ -113,9 +112,9 @@ class RowStream {
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
-      const uint32_t read = parser_.split_rows(text + at, static_cast<uint32_t>(size - at), lines_,
-                                               fields_[0], rejected_);
-      if (!parser_.parse_rows(text + at, fields_[0], batch_[0], is_rejected_)) {
+      const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at), lines_,
+                                                fields_[0], rejected_);
+      if (!kernels_.parse_rows(text + at, fields_[0], batch_[0], is_rejected_)) {
         drop_rejected_rows(text + at, first_line);
       }
       report_rejected(text + at, at);
@@ -169,7 +168,7 @@ class RowStream {
   RowSink& sink_;
   Progress* progress_;
   uint64_t offset_;
-  Parser parser_;
+  const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
   Pages<FieldEnds> fields_;
   Pages<RowBatch> batch_;
