@@ -50,6 +50,11 @@ class Comparison:
     verdict: Verdict
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether noise hides changes as large as the threshold."""
+        return self.ignored > self.old.ignored_change
+
+    @property
     def relative(self) -> tuple[str, str]:
         """The change and the noise, as a table shows them."""
         if self.change is None:

@@ -160,6 +160,7 @@ def measure(
     output: Path,
     repeats: int,
     first_seed: int,
+    most_repeats: int = 0,
 ) -> dict[str, dict[str, Results]]:
     """Runs configurations in turns, each in all checkouts with the same seed.
 
@@ -169,6 +170,8 @@ def measure(
         output: folder of data and runs.
         repeats: runs of each in each checkout.
         first_seed: seed of the first run; the next ones follow.
+        most_repeats: with two checkouts, run a configuration up to so often, until noise is below
+            the threshold of each of its metrics.
 
     Returns:
         Name of the configuration -> name of the checkout -> results.
@@ -183,7 +186,10 @@ def measure(
         except FailedRunError as error:
             print(f"{configuration.name}: {error}", file=sys.stderr, flush=True)
     results = {c.name: {name: Results() for name in checkouts} for c, _ in ready}
-    for number in range(repeats):
+    most = max(repeats, most_repeats)
+    for number in range(most):
+        if number >= repeats:
+            ready = [pair for pair in ready if _is_noisy(pair[0], results[pair[0].name])]
         for configuration, data in ready:
             names = list(checkouts)
             for name in names if number % 2 == 0 else reversed(names):
@@ -197,9 +203,14 @@ def measure(
                     shown = f"failed, {error}"
                 results[configuration.name][name].runs.append(values)
                 results[configuration.name][name].seeds.append(seed)
-                where = f"{configuration.name} {number + 1}/{repeats}"
+                where = f"{configuration.name} {number + 1}/{most}"
                 print(f"{where}{f' {name}' if len(names) > 1 else ''}: {shown}", flush=True)
     return results
+
+
+def _is_noisy(configuration: Configuration, results: Mapping[str, Results]) -> bool:
+    comparisons = compare_checkouts([configuration], {configuration.name: results})
+    return any(comparison.is_noisy for comparison in comparisons)
 
 
 def compare_checkouts(
@@ -229,6 +240,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("configurations", type=Path, help="a YAML file, or a folder of them")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each configuration")
+    parser.add_argument(
+        "--most_repeats",
+        type=int,
+        default=0,
+        help="with --beside: up to so many, until noise is below the thresholds",
+    )
     parser.add_argument("--output", type=Path, default=Path("benchmark_runs"))
     parser.add_argument("--first_seed", type=int, default=1, help="of the runs, which count up")
     parser.add_argument("--beside", type=Path, help="another checkout, built, to compare with")
@@ -247,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkouts["old"] = options.beside.resolve()
         print(f"new: {commit(HERE)}, old: {commit(options.beside)}", flush=True)
     output = options.output.resolve()
-    results = measure(configurations, checkouts, output, options.repeats, options.first_seed)
+    most = options.most_repeats if options.beside is not None else 0
+    results = measure(configurations, checkouts, output, options.repeats, options.first_seed, most)
     if not results:
         print("benchmark.run: nothing could be run", file=sys.stderr)
         return 2

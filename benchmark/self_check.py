@@ -79,13 +79,24 @@ def copy_code(folder: Path, planted: str | None = None) -> Path:
 
 
 def compared(
-    name: str, new: Path, old: Path, output: Path, repeats: int, first_seed: int
+    name: str, new: Path, old: Path, output: Path, repeats: tuple[int, int], first_seed: int
 ) -> dict[str, Comparison]:
-    """Measures two checkouts in turns; returns a comparison per metric."""
+    """Measures two checkouts in turns; returns a comparison per metric.
+
+    Args:
+        name: configuration.
+        new: folder of the new code.
+        old: folder of the old code.
+        output: folder of data and runs.
+        repeats: least and most runs of each, see `run.measure`.
+        first_seed: seed of the first run.
+    """
     configuration = read_configuration(_CONFIGURATIONS / f"{name}.yaml")
     with contextlib.redirect_stdout(io.StringIO()):
         checkouts = {"new": new, "old": old}
-        results = run.measure([configuration], checkouts, output, repeats, first_seed)
+        results = run.measure(
+            [configuration], checkouts, output, repeats[0], first_seed, repeats[1]
+        )
     comparisons = run.compare_checkouts([configuration], results)
     return {comparison.new.metric: comparison for comparison in comparisons}
 
@@ -103,7 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=5, help="runs of each side of a comparison")
     parser.add_argument("--trials", type=int, default=20, help="comparisons of equal code")
+    parser.add_argument(
+        "--most_repeats", type=int, default=0, help="more runs, until noise is below the thresholds"
+    )
     options = parser.parse_args(arguments)
+    repeats = (options.repeats, max(options.repeats, options.most_repeats))
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="self-check-") as temporary:
         folder = Path(temporary)
@@ -111,15 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for planted, (name, metric) in WATCHED.items():
             changed = copy_code(folder / planted, planted)
             for new, old, expected in ((changed, plain, "worse"), (plain, changed, "better")):
-                comparisons = compared(name, new, old, folder / "runs", options.repeats, 1)
+                comparisons = compared(name, new, old, folder / "runs", repeats, 1)
                 wrong += comparisons[metric].verdict != expected
                 shown = in_words(comparisons[metric])
                 print(f"{planted}: {expected} expected, {shown}", flush=True)
         again = copy_code(folder / "again")
         for trial in range(options.trials):
-            seed = 1 + trial * options.repeats
+            seed = 1 + trial * repeats[1]
             name = ("bert4rec_5m", "dlrm_small")[trial % 2]
-            every = compared(name, again, plain, folder / "runs", options.repeats, seed)
+            every = compared(name, again, plain, folder / "runs", repeats, seed)
             different = {m: in_words(c) for m, c in every.items() if c.verdict != "balanced"}
             wrong += bool(different)
             print(f"equal code, trial {trial + 1}, {name}: {different or 'balanced'}", flush=True)

@@ -185,6 +185,19 @@ def test_a_slower_checkout_is_worse_than_the_one_beside_it(measured, configurati
     assert printed.out.count("balanced") == 3
 
 
+@pytest.mark.parametrize(("most", "least_runs", "most_runs"), [(0, 2, 2), (4, 4, 4), (40, 5, 20)])
+def test_noisy_runs_are_repeated_until_the_noise_is_below_the_thresholds(
+    measured, configuration, tmp_path, most, least_runs, most_runs
+):
+    noisy = "1 + {1: 0.1, 2: -0.1}.get(int(__import__('sys').argv[2]), 0)"  # by the seed
+    flag = f"--most_repeats={most}"
+    status, _, records = measured(configuration(), flag, new=noisy, old=1.0, repeats=2)
+    assert status == 0
+    runs = len(list((tmp_path / "out" / "small").glob("new-*")))
+    assert least_runs <= runs <= most_runs
+    assert {record.repeats for record in records} == {runs}
+
+
 def test_a_missing_file_leaves_a_configuration_out(measured, configuration):
     path = configuration(requires=["{recsys_data}/nothing_of_this_name"])
     status, printed, _ = measured(path)
