@@ -351,3 +351,40 @@ def mlp_forward(
         if number < len(pairs) - 1 or final_relu:
             x = torch.relu(x)
     return x
+
+
+def dlrm_forward(
+    numerical: Tensor,
+    ids: Tensor,
+    offsets: Tensor,
+    hash_indices: bool,
+    table: Tensor,
+    bottom_weights: Tensor,
+    bottom_biases: Tensor,
+    bottom_sizes: Sequence[int],
+    top_weights: Tensor,
+    top_biases: Tensor,
+    top_sizes: Sequence[int],
+) -> Tensor:
+    """A DLRM: bottom MLP, lookup, dot interaction, top MLP.
+
+    Args:
+        numerical: [B, M] float32 or float64.
+        ids: [B, F], see `joint_rows`.
+        offsets: [F + 1] int64: first row of each feature, then R.
+        hash_indices: take ids modulo the size of their table.
+        table: [R, D].
+        bottom_weights: of the bottom MLP, packed as `mlp_forward` takes them.
+        bottom_biases: of the bottom MLP.
+        bottom_sizes: of the bottom MLP, from the numbers of columns to D.
+        top_weights: of the top MLP, packed likewise.
+        top_biases: of the top MLP.
+        top_sizes: of the top MLP, from the columns of the interaction.
+
+    Returns:
+        [B, 1] logits.
+    """
+    bottom = mlp_forward(numerical, bottom_weights, bottom_biases, bottom_sizes, final_relu=True)
+    rows = joint_rows(ids, offsets, hash_indices=hash_indices)
+    features = dot_interaction(table[rows].to(bottom.dtype), bottom)
+    return mlp_forward(features, top_weights, top_biases, top_sizes, final_relu=False)

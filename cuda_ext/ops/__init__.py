@@ -10,6 +10,7 @@ from cuda_ext import library
 from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.bags import embedding_bag, lookup_scale
+from cuda_ext.ops.dlrm import JointTable, dlrm_forward
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.lookup import (
     embedding_gather,
@@ -23,10 +24,12 @@ from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowOptimizer, RowStep
 
 __all__ = [
+    "JointTable",
     "PackedMlp",
     "RowOptimizer",
     "RowStep",
     "bag_of_lookup",
+    "dlrm_forward",
     "dot_interaction",
     "embedding_bag",
     "embedding_gather",

@@ -16,7 +16,8 @@ MAX_VECTORS = 64
 MAX_DIM = 256
 
 
-def _fits_kernels(num_vectors: int, dim: int) -> bool:
+def fits_kernels(num_vectors: int, dim: int) -> bool:
+    """Returns whether the compiled kernels take samples of this many vectors and columns."""
     return num_vectors <= MAX_VECTORS and dim <= MAX_DIM
 
 
@@ -47,7 +48,7 @@ def dot_interaction(
         raise ValueError(
             f"dot_interaction: features must be [B, N >= 1, D], got {list(features.shape)}"
         )
-    if not is_compiled_for(features) or not _fits_kernels(vectors, features.shape[2]):
+    if not is_compiled_for(features) or not fits_kernels(vectors, features.shape[2]):
         return reference.dot_interaction(features, bottom, self_interaction=self_interaction)
     output: Tensor = kernels.dot_interaction(
         features.contiguous(), bottom, self_interaction, _allow_tf32(features)
@@ -112,7 +113,7 @@ def gather_dot_interaction(
     Returns:
         What `dot_interaction` gives for the looked-up rows.
     """
-    if not is_compiled_for(table) or not _fits_kernels(rows.shape[1] + 1, table.shape[1]):
+    if not is_compiled_for(table) or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
         return dot_interaction(vectors, bottom, self_interaction=self_interaction)
     output: Tensor = kernels.gather_dot_interaction(

@@ -7,6 +7,7 @@ from typing import Generic
 import torch
 from torch import Tensor, nn
 
+from cuda_ext import ops
 from dlrm.config import ModelConfig
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.interaction import build_interaction
@@ -58,10 +59,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             # The padding columns are always zero: zero weights keep them out of weight decay.
             with torch.no_grad():
                 self.top_mlp.linears[0].weight[:, -self.interaction.num_padding :] = 0
-        self._run_bottom: nn.Module = self.bottom_mlp
-        self._run_top: nn.Module = self.top_mlp
+        self.run_instead(self.bottom_mlp, self.top_mlp)
         if config.optimized_mlp and not config.batch_norm and has_apex():
-            self._run_bottom, self._run_top = ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp)
+            self.run_instead(ApexMlp(self.bottom_mlp), ApexMlp(self.top_mlp))
 
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:
         """Predicts clicks.
@@ -73,6 +73,8 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         Returns:
             [B] logits of a click, float32 (or the autocast dtype).
         """
+        if (of_few := self._predict_few(numerical, ids)) is not None:
+            return of_few
         if self.num_numerical_features == 0:
             numerical = torch.ones(numerical.shape[0], 1, device=numerical.device)
         ids = self.embeddings.prepare(ids)
@@ -85,6 +87,29 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             features = self.interaction(bottom, vectors)
         logits: Tensor = self._run_top(features).squeeze(1)
         return logits
+
+    def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
+        """Predicts few samples in one native call; None where the parts must run by themselves."""
+        table = self.embeddings.joint_table() if self._can_fuse_lookup else None
+        if table is None or self.num_numerical_features == 0:
+            return None
+        if self._run_bottom is not self.bottom_mlp or self._run_top is not self.top_mlp:
+            return None
+        bottom = self.bottom_mlp.packed_for_few(numerical)
+        top = self.top_mlp.packed_for_few(numerical)
+        if bottom is None or top is None or not isinstance(ids, Tensor):
+            return None
+        return ops.dlrm_forward(numerical, ids, table, bottom, top).squeeze(1)
+
+    def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
+        """Runs other modules in place of the MLPs, whose parameters stay those of the model.
+
+        Args:
+            bottom: maps what `bottom_mlp` maps.
+            top: maps what `top_mlp` maps.
+        """
+        self._run_bottom = bottom
+        self._run_top = top
 
     def mlp_parameters(self) -> list[nn.Parameter]:
         """Returns all parameters but the tables, in a fixed order."""

@@ -113,6 +113,10 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         """
         return ops.dot_interaction(self(ids, bottom.dtype), bottom)
 
+    def joint_table(self) -> ops.JointTable | None:
+        """Returns the tables for `ops.dlrm_forward`; None where it does not take them."""
+        return None
+
     @abc.abstractmethod
     def stored_tables(self) -> list[StoredTable]:
         """Returns the tables as stored, without copying them."""
@@ -301,6 +305,10 @@ class JointFusedEmbedding(JointTable):
         rows = self._rows(ids)
         anchor = self._anchor(rows, bottom.dtype)
         return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
+
+    def joint_table(self) -> ops.JointTable:
+        """Returns the joint table; of a planar one the high halves."""
+        return ops.JointTable(self.weight, self._offsets, self.hash_indices)
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns the row gradients of the last backward pass and clears them."""

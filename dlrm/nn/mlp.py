@@ -94,13 +94,10 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] to [B, sizes[-1]]."""
         last = len(self.layers) - 1
-        if self._infers_on_cpu(x):
-            half = torch.is_autocast_enabled("cpu")
-            dtype = torch.get_autocast_dtype("cpu") if half else x.dtype
-            if x.shape[0] <= FEW_ROWS.get(dtype, 0):
-                return self._infer_few(x, dtype)
-            if half and dtype == torch.bfloat16:
-                return self._infer_in_half(x)
+        if (packed := self.packed_for_few(x)) is not None:
+            return ops.mlp_forward(x, packed, final_relu=self.final_relu)
+        if self._infers_on_cpu(x) and _autocast_dtype() == torch.bfloat16:
+            return self._infer_in_half(x)
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if i < len(self.norms):
@@ -123,15 +120,24 @@ class Mlp(nn.Module):
             and x.dtype == torch.float32
         )
 
-    def _infer_few(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def packed_for_few(self, x: Tensor) -> ops.PackedMlp | None:
+        """Returns the layers packed for one native call; None where that is not faster.
+
+        Args:
+            x: [B, ...] an input, or another tensor of its size, type and device.
+        """
+        if not self._infers_on_cpu(x):
+            return None
+        dtype = _autocast_dtype() or x.dtype
+        if x.shape[0] > FEW_ROWS.get(dtype, 0):
+            return None
         linears = self.linears
 
         def pack() -> ops.PackedMlp:
             weights, biases = [m.weight for m in linears], [m.bias for m in linears]
             return ops.pack_mlp(weights, biases, dtype)
 
-        packed = self._copies.get(str(dtype), linears, pack)
-        return ops.mlp_forward(x, packed, final_relu=self.final_relu)
+        return self._copies.get(str(dtype), linears, pack)
 
     def _infer_in_half(self, x: Tensor) -> Tensor:
         """Runs in bfloat16, with weights cast once instead of in every call."""
@@ -146,6 +152,10 @@ class Mlp(nn.Module):
             if i < len(linears) - 1 or self.final_relu:
                 x = torch.relu(x)
         return x
+
+
+def _autocast_dtype() -> torch.dtype | None:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
 class ApexMlp(nn.Module):

@@ -84,6 +84,10 @@ CASES = {
         ROWS.reshape(-1),
         ops.bag_of_lookup(BAGS, 12),
     ),
+    "dlrm_forward": lambda: (
+        *(randn(4, 5), IDS, OFFSETS, False, randn(30, 8), randn(8 * 32), randn(8), [5, 8]),
+        *(randn(32), randn(1), [reference.interaction_width(IDS.shape[1] + 1, 8), 1]),
+    ),
     "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
     "sort_rows": lambda: (ROWS, 30),
     "update_rows_sgd": lambda: update_arguments("sgd"),
@@ -106,6 +110,7 @@ def dir_of_ops():
         "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
+        "dlrm_forward",
     ]  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch ops of the embedding lookup: shapes are checked and outputs made here, on every backend.
+#include "ops.h"
+
 #include <algorithm>
 #include <limits>
 #include <optional>

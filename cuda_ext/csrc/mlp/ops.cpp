@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of an MLP on few samples, on the CPU: a call for all layers.
 #ifndef RECSYS_EMULATOR
+#include "ops.h"
+
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "../tensor_arguments.h"
+
+namespace recsys {
+
+Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
+                              const std::optional<Tensor>& anchor, bool self_interaction,
+                              bool allow_tf32);
+
+}  // namespace recsys
