@@ -190,7 +190,7 @@ class Bert4RecRecipe:
         ranked = self.rank("test", counted)
         return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
 
-    def inference_summary(self) -> Sequence[str]:
+    def prepare_inference(self) -> Sequence[str]:
         """Describes the measured inference in a line."""
         run = self.config.run
         how = ", traced by torch.jit" if run.use_torch_jit_trace else ""

@@ -311,6 +311,12 @@ class PrecisionConfig:
         "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
     )
     loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
+    quantize: Literal["none", "int8"] = setting(
+        "none",
+        "int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated on the "
+        "first training rows; --mode test prints what it costs",
+        resumable=True,
+    )
 
     def __post_init__(self) -> None:
         """Refuses loss scales that are not positive."""
@@ -488,6 +494,8 @@ class DlrmConfig:
             )
         if self.run.checkpoint_format == "nvidia" and self.model.batch_norm:
             raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
+        if self.precision.quantize != "none":
+            self._check_quantization()
         if self.run.freeze_mlps and self.model.batch_norm and self.run.mode == "train":
             raise UserError(
                 "`batch_norm` follows every batch, so `freeze_mlps` would not keep the MLPs as "
@@ -495,6 +503,14 @@ class DlrmConfig:
             )
         if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
             raise UserError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
+
+    def _check_quantization(self) -> None:
+        if self.run.mode == "train":
+            raise UserError("`quantize` is for `mode` test and inference_benchmark, not train")
+        if self.precision.amp:
+            raise UserError("`quantize` and `amp` exclude each other; drop one")
+        if self.model.batch_norm:
+            raise UserError("`quantize` does not know the layers of `batch_norm`")
 
     @property
     def folder_setting(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cuda_ext import ops
 from dlrm.nn.embedding import Embeddings, Shard, joint_shards
 from recsys.train.optimizers.rows import RowGradients, StoredTable
 
@@ -62,15 +63,18 @@ class FrozenEmbedding(Embeddings[Tensor]):
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Maps [B, F] ids, inside their tables, to [B, F, D]."""
-        if self.hash_indices:
-            ids = torch.remainder(ids, self._sizes)
-        rows = ids + self._starts
+        rows = self._rows(ids)
         if self.scale is None:
             return nn.functional.embedding(rows, self.table).to(dtype)
         flat = rows.flatten()
         vectors = self.table.index_select(0, flat).to(torch.float32)
         vectors = vectors * self.scale.index_select(0, flat).unsqueeze(1)
         return vectors.view(-1, len(self.table_sizes), self.embedding_dim).to(dtype)
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        if self.hash_indices:
+            ids = torch.remainder(ids, self._sizes)
+        return ids + self._starts
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the table as floating point; a copy if it is quantized."""
@@ -85,3 +89,11 @@ class FrozenEmbedding(Embeddings[Tensor]):
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns an empty list: the table is not trained."""
         return []
+
+
+class CheckedFrozenEmbedding(FrozenEmbedding):
+    """A read-only joint table that refuses ids outside their tables, on a CPU."""
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        offsets = torch.cat([self._starts, self._starts[-1:] + self._sizes[-1:]])
+        return ops.joint_rows(ids, offsets, hash_indices=self.hash_indices)

@@ -21,10 +21,12 @@ from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, build_distributed
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.model.quantize import TableBytes, quantize
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.explain import explain
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
+from recsys.errors import UserError
 from recsys.train.loop import TrainStep
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
@@ -53,6 +55,14 @@ class Devices(Protocol[LookupsT]):
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
+        ...
+
+    def quantize(self, calibration: SplitPass) -> TableBytes:
+        """Turns the model into one of 8 bits; see `dlrm.model.quantize`.
+
+        Raises:
+            UserError: the model is not on one CPU.
+        """
         ...
 
 
@@ -100,6 +110,16 @@ class OneDevice:
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
         return explain(self.model, self.batches(wanted).batches(), self.spec, precision)
+
+    def quantize(self, calibration: SplitPass) -> TableBytes:
+        """Turns the model into one of 8 bits.
+
+        Raises:
+            UserError: it is not on a CPU.
+        """
+        if self.device.type != "cpu":
+            raise UserError(f"`quantize` int8 runs on a CPU, not on {self.device.type}")
+        return quantize(self.model, self.batches(calibration).batches())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +181,14 @@ class SeveralDevices:
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:  # noqa: ARG002
         """Returns nothing: no process has all columns of a row."""
         return {}
+
+    def quantize(self, calibration: SplitPass) -> TableBytes:  # noqa: ARG002
+        """Refuses: 8-bit tables are not sharded.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("`quantize` int8 runs in one process; start one without torchrun")
 
 
 def build_devices(

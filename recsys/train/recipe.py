@@ -309,5 +309,5 @@ class Recipe(Protocol[BatchT]):
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
         """Returns calls that each run inference on another batch on the device."""
 
-    def inference_summary(self) -> Sequence[str]:
-        """Describes the measured inference in lines to print."""
+    def prepare_inference(self) -> Sequence[str]:
+        """Prepares the model for inference; returns lines to print about it."""

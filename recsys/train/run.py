@@ -273,7 +273,7 @@ class Run(Generic[BatchT]):
     def benchmark(self) -> list[InferenceLatency]:
         """Measures latency and throughput of inference for each batch size."""
         run, print_line = self.recipe.config.run, self.machine.print_line
-        for line in (*self.recipe.inference_summary(), TABLE_HEAD):
+        for line in (*self.recipe.prepare_inference(), TABLE_HEAD):
             print_line(line)
         measured = []
         values: dict[str, float] = {}

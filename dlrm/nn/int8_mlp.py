@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLPs with 8-bit weights and activations, for inference on a CPU.
+
+A number is stored as a whole number times a scale: weights in [-127, 127] with a scale per output,
+activations in [0, 255] with one scale per layer. Products and sums are exact, in 32 bits.
+Source: Jacob et al. 2018 (arXiv:1712.05877).
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlrm.nn.frozen_embedding import quantize_rows
+from dlrm.nn.mlp import Mlp
+
+_LEAST_WIDTH = 64
+"""Layers with fewer inputs or outputs stay float32: they cost little time and much accuracy."""
+
+_LARGEST = 255
+_ZERO = 128
+"""Stands for 0 in activations that may be negative."""
+
+
+@contextlib.contextmanager
+def observed_inputs(mlp: Mlp) -> Iterator[list[Tensor]]:
+    """Records the largest magnitude of each column of each layer's input, while it is open.
+
+    Yields:
+        [inputs] float32 for each layer, raised by every forward pass of `mlp`.
+    """
+    largest = [torch.zeros(layer.in_features) for layer in mlp.linears]
+
+    @torch.no_grad()
+    def observe(_module: nn.Module, arguments: tuple[Tensor]) -> None:
+        x = arguments[0].to(torch.float32)
+        for layer, seen in zip(mlp.linears, largest, strict=True):
+            torch.maximum(seen, x.abs().amax(dim=0), out=seen)
+            x = torch.relu(F.linear(x, layer.weight, layer.bias))
+
+    handle = mlp.register_forward_pre_hook(observe)
+    try:
+        yield largest
+    finally:
+        handle.remove()
+
+
+class _FloatLayer:
+    def __init__(self, layer: nn.Linear) -> None:
+        self._weight, self._bias = layer.weight.detach(), layer.bias.detach()
+
+    def __call__(self, x: Tensor, relu: bool) -> Tensor:
+        x = F.linear(x, self._weight, self._bias)
+        return torch.relu_(x) if relu else x
+
+
+class _Int8Layer:
+    """A layer with 8-bit weights on 8-bit inputs.
+
+    A float32 input is rounded here, with a scale per column, which the weights take in: inputs of
+    very different sizes (dot products beside a dense vector) lose the same share of what they
+    contribute. Source of that idea: Xiao et al. 2023 (SmoothQuant, arXiv:2211.10438).
+
+    Args:
+        layer: the layer to copy.
+        largest: [inputs] largest magnitudes of its input.
+        is_after_int8: the input comes in 8 bits from the layer before, which ends in a ReLU.
+        output_largest: largest output, for an output in 8 bits; None for one in float32.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Linear,
+        largest: Tensor,
+        is_after_int8: bool,
+        output_largest: Tensor | None,
+    ) -> None:
+        weight = layer.weight.detach().to(torch.float32)
+        self._factor: Tensor | None = None
+        if is_after_int8:
+            self._input_scale, self._input_zero = _activation_scale(largest.amax()), 0
+        else:
+            scale = largest / (_LARGEST - _ZERO)
+            # A column that was always 0 keeps no weight, which would set the scale of its row.
+            weight, factor = weight * scale, scale.reciprocal()
+            self._factor = factor.masked_fill_(scale == 0, 0.0)
+            self._input_scale, self._input_zero = 1.0, _ZERO
+        values, self._weight_scale = quantize_rows(weight)
+        self._weight = torch.ops.onednn.qlinear_prepack(values, None)
+        self._weight_zero = torch.zeros(layer.out_features, dtype=torch.int64)
+        self._bias = layer.bias.detach().to(torch.float32)
+        self._output_scale = None if output_largest is None else _activation_scale(output_largest)
+
+    def __call__(self, x: Tensor, relu: bool) -> Tensor:
+        if self._factor is not None:
+            x = (x * self._factor).add_(self._input_zero).round_().clamp_(0, _LARGEST)
+            x = x.to(torch.uint8)
+        is_float = self._output_scale is None
+        output: Tensor = torch.ops.onednn.qlinear_pointwise(
+            *(x, self._input_scale, self._input_zero),
+            *(self._weight, self._weight_scale, self._weight_zero, self._bias),
+            *(self._output_scale or 1.0, 0, torch.float32 if is_float else torch.uint8),
+            *("relu" if relu else "none", [], ""),
+        )
+        return output
+
+
+def _activation_scale(largest: Tensor) -> float:
+    """Returns the scale of activations in [0, largest]; 1 where all were 0."""
+    return float(largest) / _LARGEST or 1.0
+
+
+class Int8Mlp(nn.Module):
+    """Runs an `Mlp` in 8 bits; narrow layers stay float32.
+
+    Inputs beyond those of the calibration are cut off.
+
+    Args:
+        mlp: the perceptron to copy, on a CPU, without batch norm.
+        largest: magnitudes from `observed_inputs`.
+    """
+
+    def __init__(self, mlp: Mlp, largest: Sequence[Tensor]) -> None:
+        super().__init__()
+        linears = mlp.linears
+        is_int8 = [min(m.in_features, m.out_features) >= _LEAST_WIDTH for m in linears]
+        self._final_relu = mlp.final_relu
+        self._layers: list[_FloatLayer | _Int8Layer] = []
+        for i, layer in enumerate(linears):
+            if not is_int8[i]:
+                self._layers.append(_FloatLayer(layer))
+                continue
+            output = largest[i + 1].amax() if i + 1 < len(linears) and is_int8[i + 1] else None
+            self._layers.append(_Int8Layer(layer, largest[i], i > 0 and is_int8[i - 1], output))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, in_features] float32 to [B, outputs of the last layer] float32."""
+        last = len(self._layers) - 1
+        for i, layer in enumerate(self._layers):
+            x = layer(x, i < last or self._final_relu)
+        return x

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit MLPs and tables: their arithmetic, and `--quantize int8` of the program."""
+
+import pytest
+import torch
+
+from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, quantize_rows
+from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
+from dlrm.nn.mlp import Mlp
+
+WIDE = ("--bottom_mlp_sizes=96,64,8", "--top_mlp_sizes=128,64,1", "--embedding_dim=8")
+
+
+def perceptron(inputs, sizes, final_relu=False, seed=0):
+    torch.manual_seed(seed)
+    return Mlp(inputs, sizes, final_relu).eval()
+
+
+def calibrated(mlp, x):
+    with observed_inputs(mlp) as largest:
+        mlp(x[: len(x) // 2])
+        mlp(x[len(x) // 2 :])
+    return largest
+
+
+def by_definition(mlp, x, largest):
+    """Computes the 8-bit MLP in float64, number by number as its description says."""
+    activation, scale = x.double(), None
+    linears = mlp.linears
+    wide = [min(m.in_features, m.out_features) >= 64 for m in linears]
+    for i, layer in enumerate(linears):
+        weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
+        if wide[i]:
+            if scale is None:
+                columns = (largest[i] / 127).double()
+                whole = (activation / columns).nan_to_num(0, 0, 0).round().clamp(-128, 127)
+                weight, step = weight * columns, 1.0
+            else:
+                whole, step = activation, scale
+            values, scales = quantize_rows(weight.float())
+            activation = (whole @ values.double().T) * step * scales.double() + bias
+        else:
+            activation = activation @ weight.T + bias
+        if i < len(linears) - 1 or mlp.final_relu:
+            activation = activation.relu()
+        scale = None
+        if wide[i] and i + 1 < len(linears) and wide[i + 1]:
+            scale = float(largest[i + 1].max()) / 255
+            activation = (activation / scale).round().clamp(0, 255)
+    return activation
+
+
+@pytest.mark.parametrize("batch", [1, 7, 130])
+@pytest.mark.parametrize(
+    ("inputs", "sizes", "final_relu"),
+    [(13, (128, 96, 64), True), (97, (64, 80, 1), False), (64, (64,), True), (5, (8, 1), False)],
+)
+@torch.no_grad()
+def test_it_computes_its_definition(batch, inputs, sizes, final_relu):
+    mlp = perceptron(inputs, sizes, final_relu)
+    x = torch.randn(200, inputs) * torch.logspace(-2, 2, inputs)  # columns of very different size
+    largest = calibrated(mlp, x)
+    result = Int8Mlp(mlp, largest)(x[:batch])
+    expected = by_definition(mlp, x[:batch], largest)
+    assert result.dtype == torch.float32
+    # A sum on the border of two whole numbers may fall to either.
+    difference = (result - expected).abs() / expected.abs().max()
+    assert difference.median() < 1e-5
+    assert difference.max() < 2e-2
+
+
+@torch.no_grad()
+def test_it_stays_close_to_float32():
+    mlp = perceptron(100, (256, 128, 1))
+    x = torch.randn(500, 100) * torch.logspace(-1, 2, 100)
+    result, expected = Int8Mlp(mlp, calibrated(mlp, x))(x), mlp(x)
+    assert (result - expected).std() < 0.02 * expected.std()
+
+
+@torch.no_grad()
+def test_columns_that_are_always_zero_cost_no_accuracy():
+    mlp = perceptron(100, (64,))
+    x = torch.randn(500, 100) * 1e-3
+    x[:, ::2] = 0
+    result, expected = Int8Mlp(mlp, calibrated(mlp, x))(x), mlp(x)
+    centre = mlp.linears[0].bias
+    assert (result - expected).std() < 0.02 * (expected - centre).std()
+
+
+@torch.no_grad()
+def test_calibration_sees_every_layer_of_every_batch():
+    mlp = perceptron(3, (4, 2))
+    x = torch.tensor([[1.0, -5, 0], [2, 3, 0]])
+    first, second = calibrated(mlp, x)
+    assert first.tolist() == [2, 5, 0]
+    hidden = torch.relu(mlp.linears[0](x))
+    torch.testing.assert_close(second, hidden.amax(dim=0))
+    mlp(x * 100)  # no longer observed
+    assert first.tolist() == [2, 5, 0]
+
+
+@torch.no_grad()
+def test_inputs_beyond_the_calibration_are_cut_off():
+    mlp = perceptron(64, (64,))
+    x = torch.rand(50, 64)
+    quantized = Int8Mlp(mlp, calibrated(mlp, x))
+    limit = x.amax(dim=0, keepdim=True)
+    torch.testing.assert_close(quantized(limit * 1000), quantized(limit), rtol=0, atol=1e-6)
+
+
+def test_the_program_says_what_8_bits_cost(program, dataset, tmp_path, capsys):
+    run = tmp_path / "run"
+    program(*WIDE, f"--dataset={dataset}", f"--save_checkpoint_path={run}")
+    flags = (*WIDE, f"--dataset={dataset}", f"--load_checkpoint_path={run}", "--mode=test")
+    program(*flags)
+    plain = capsys.readouterr().out
+    records = program(*flags, "--quantize=int8")
+    assert program.exit_code == 0
+    out = capsys.readouterr().out
+    result = records[-1]["data"]
+    assert f"auc {result['auc']:.6f}" in plain  # the float32 model is tested as ever
+    assert "In 8 bits on the test split, 1500 rows: auc " in out
+    change = result["int8_auc"] - result["auc"]
+    assert f"8 bits change the AUC by {change:+.6f}" in out
+    assert result["auc"] > 0.8
+    assert 0 < abs(change) < 0.005
+    tables = sum((5, 200, 40_000, 17)) * 8 / 2**20
+    assert f"tables take {tables * 1.5:.1f} MiB instead of {tables * 4:.1f}" in out
+
+
+def test_inference_is_measured_in_8_bits(program, dataset, capsys):
+    sizes = "--inference_benchmark_batch_sizes=1,64"
+    records = program(
+        *(*WIDE, f"--dataset={dataset}", "--mode=inference_benchmark"),
+        *("--quantize=int8", sizes, "--inference_benchmark_steps=5"),
+    )
+    assert program.exit_code == 0
+    assert "8 bits: tables take" in capsys.readouterr().out
+    assert records[-1]["data"]["mean_inference_latency_batch_64"] > 0
+
+
+def test_an_id_outside_its_table_is_refused():
+    table = torch.randn(30, 4)
+    values, scale = quantize_rows(table)
+    embedding = CheckedFrozenEmbedding(values, scale, (10, 20), hash_indices=False)
+    vectors = embedding(torch.tensor([[9, 19]]), torch.float32)
+    torch.testing.assert_close(vectors[0], table[[9, 29]], rtol=0, atol=float(scale.max()) / 2)
+    with pytest.raises((RuntimeError, ValueError), match="10"):
+        embedding(torch.tensor([[10, 0]]), torch.float32)
