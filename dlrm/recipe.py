@@ -233,8 +233,7 @@ class DlrmRecipe(Generic[LookupsT]):
         return [functools.partial(self._probabilities, batch) for batch in batches]
 
     def _probabilities(self, batch: Batch[LookupsT]) -> Tensor:
-        with self.machine.precision.autocast():
-            return torch.sigmoid(self.devices.model(batch.numerical, batch.ids))
+        return torch.sigmoid(self.devices.model(batch.numerical, batch.ids))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -68,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        datasets = {"generated": (prepare_generated(folder), GENERATED_FLAGS)}
+        datasets: dict[str, tuple[Path, Sequence[str]]] = {
+            "generated": (prepare_generated(folder), GENERATED_FLAGS)
+        }
         if options.data.exists():
             criteo_sample.prepare(options.data, folder / "sample")
             datasets["Kaggle sample"] = (folder / "sample", criteo_sample.DLRM_FLAGS)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cuda_ext import ops
 from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.nn.mlp import Mlp
 
@@ -115,7 +116,8 @@ def _activation_scale(largest: Tensor) -> float:
 class Int8Mlp(nn.Module):
     """Runs an `Mlp` in 8 bits; narrow layers stay float32.
 
-    Inputs beyond those of the calibration are cut off.
+    Inputs beyond those of the calibration are cut off. A few samples run in float32, which is
+    faster for them than a call for each layer.
 
     Args:
         mlp: the perceptron to copy, on a CPU, without batch norm.
@@ -124,6 +126,7 @@ class Int8Mlp(nn.Module):
 
     def __init__(self, mlp: Mlp, largest: Sequence[Tensor]) -> None:
         super().__init__()
+        self._mlp = mlp
         linears = mlp.linears
         is_int8 = [min(m.in_features, m.out_features) >= _LEAST_WIDTH for m in linears]
         self._final_relu = mlp.final_relu
@@ -137,6 +140,8 @@ class Int8Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] float32 to [B, outputs of the last layer] float32."""
+        if (packed := self._mlp.packed_for_few(x)) is not None:
+            return ops.mlp_forward(x, packed, final_relu=self._final_relu)
         last = len(self._layers) - 1
         for i, layer in enumerate(self._layers):
             x = layer(x, i < last or self._final_relu)

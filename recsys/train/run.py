@@ -279,9 +279,10 @@ class Run(Generic[BatchT]):
         values: dict[str, float] = {}
         for batch_size in run.inference_benchmark_batch_sizes:
             calls = self.recipe.inferences(batch_size)
-            latency = measure_latency(
-                calls, batch_size, self.machine.device, run.inference_benchmark_steps
-            )
+            with self.machine.precision.autocast():  # once: it takes as long as a small layer
+                latency = measure_latency(
+                    calls, batch_size, self.machine.device, run.inference_benchmark_steps
+                )
             measured.append(latency)
             print_line(latency.table_row())
             values |= latency.log_values()

@@ -50,7 +50,7 @@ def by_definition(mlp, x, largest):
     return activation
 
 
-@pytest.mark.parametrize("batch", [1, 7, 130])
+@pytest.mark.parametrize("batch", [33, 70, 130])
 @pytest.mark.parametrize(
     ("inputs", "sizes", "final_relu"),
     [(13, (128, 96, 64), True), (97, (64, 80, 1), False), (64, (64,), True), (5, (8, 1), False)],
@@ -75,6 +75,15 @@ def test_it_stays_close_to_float32():
     x = torch.randn(500, 100) * torch.logspace(-1, 2, 100)
     result, expected = Int8Mlp(mlp, calibrated(mlp, x))(x), mlp(x)
     assert (result - expected).std() < 0.02 * expected.std()
+
+
+@torch.no_grad()
+def test_a_few_samples_are_computed_in_float32():
+    mlp = perceptron(100, (256, 128, 1))
+    x = torch.randn(40, 100)
+    quantized = Int8Mlp(mlp, calibrated(mlp, x))
+    torch.testing.assert_close(quantized(x[:3]), mlp(x)[:3], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(quantized(x), mlp(x), rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -104,7 +113,7 @@ def test_inputs_beyond_the_calibration_are_cut_off():
     mlp = perceptron(64, (64,))
     x = torch.rand(50, 64)
     quantized = Int8Mlp(mlp, calibrated(mlp, x))
-    limit = x.amax(dim=0, keepdim=True)
+    limit = x.amax(dim=0).expand(40, -1)
     torch.testing.assert_close(quantized(limit * 1000), quantized(limit), rtol=0, atol=1e-6)
 
 
