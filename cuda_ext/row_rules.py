@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cuda_ext.huge_pages import use_huge_pages
+
 StatefulRowOptimizer = Literal["rowwise_adagrad", "adagrad", "adam"]
 """The row optimizers that keep state beside a table."""
 
@@ -65,11 +67,11 @@ class RowRule:
 
     def new_state(self, table: Tensor) -> State:
         """Returns zeroed state for a table [R, D], in kernel order."""
-        rows = {
-            name: table.new_zeros(table.shape[0], dtype=torch.float32) for name in self.row_state
-        }
-        return rows | {
-            name: torch.zeros_like(table, dtype=torch.float32) for name in self.element_state
+        shapes = dict.fromkeys(self.row_state, table.shape[:1])
+        shapes |= dict.fromkeys(self.element_state, table.shape)
+        return {
+            name: use_huge_pages(table.new_empty(shape, dtype=torch.float32)).zero_()
+            for name, shape in shapes.items()
         }
 
     def state_bytes_per_row(self, dim: int) -> int:
