@@ -145,6 +145,7 @@ bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (ab
 	$(PEERS)/python -m benchmark.kernels.cpu
 	$(PEERS)/python -m benchmark.dlrm.train_step
 	$(PEERS)/python -m benchmark.dlrm.train_step --inference
+	$(PEERS)/python -m benchmark.dlrm.train_step --bfloat16
 	$(PEERS)/python -m benchmark.dlrm.train_step_distributed
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 

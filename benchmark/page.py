@@ -44,7 +44,9 @@ def section(title: str, records: Sequence[Record]) -> Section:
     setting = (newest.config_hash, newest.machine)
     shown = [r for r in latest(records) if (r.config_hash, r.machine) == setting]
     shown = [r for r in shown if r.value is not None]
-    settings = ", ".join(f"{k} {v}" for k, v in newest.config.items() if not isinstance(v, list))
+    settings = ", ".join(
+        f"{k} {v}" for k, v in newest.config.items() if not isinstance(v, list | dict)
+    )
     machine = newest.hardware
     text = [
         settings,

@@ -3,6 +3,7 @@
 
     python -m benchmark.dlrm.train_step
     python -m benchmark.dlrm.train_step --inference
+    python -m benchmark.dlrm.train_step --bfloat16
 
 All candidates start from the same weights, use the same batches, threads and allocator setting,
 take turns, and must reach the same losses before they are timed. The ceiling is the time that the
@@ -19,6 +20,9 @@ from typing import Any
 import torch
 
 from benchmark.dlrm.train_step_models import (
+    BFLOAT16_LOSS_TOLERANCE,
+    IN_FLOAT32,
+    LOSS_TOLERANCE,
     PYTORCH,
     SIZES,
     TORCHREC,
@@ -59,7 +63,11 @@ SHORTEST_S = 0.05
 
 
 def measure_case(
-    works: dict[str, Work], batch_size: int, flops: float, matmul_size: int, repeats: int
+    works: dict[str, Work],
+    batch_size: int,
+    flops: float,
+    matrix: torch.Tensor,
+    repeats: int,
 ) -> Measurements:
     """Times a step of each candidate and a large matrix product.
 
@@ -67,7 +75,7 @@ def measure_case(
         works: candidate -> function that runs one step.
         batch_size: B.
         flops: floating-point operations of the step.
-        matmul_size: rows and columns of the matrix product.
+        matrix: square; its product with itself is the ceiling.
         repeats: number of rounds.
 
     Returns:
@@ -76,14 +84,13 @@ def measure_case(
     first = time_interleaved(works, 1)
     calls = max(1, round(SHORTEST_S / min(times[0] for times in first.values())))
     timed = {name: _repeated(work, calls) for name, work in works.items()}
-    matrix = torch.ones(matmul_size, matmul_size)
     product = torch.empty_like(matrix)
     timed[CEILING] = lambda: torch.mm(matrix, matrix, out=product)
     seconds = time_interleaved(timed, repeats, warmup=1)
-    rates = [2 * matmul_size**3 / t for t in seconds.pop(CEILING)]
+    rates = [2 * len(matrix) ** 3 / t for t in seconds.pop(CEILING)]
     steps = {name: [t / calls for t in times] for name, times in seconds.items()}
     measurements: Measurements = {(CEILING, "GFLOP/s"): [rate / 1e9 for rate in rates]}
-    measurements |= compare(steps, (TORCHREC, PYTORCH))
+    measurements |= compare(steps, (TORCHREC, PYTORCH, IN_FLOAT32))
     measurements["our throughput", "samples/s"] = [batch_size / t for t in steps[OURS]]
     shares = [100 * flops / t / rate for t, rate in zip(steps[OURS], rates, strict=True)]
     measurements["ours, share of the ceiling", "%"] = shares
@@ -121,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     settings = apply_settings(options)
     benchmark = "inference_step" if options.inference else "train_step"
+    benchmark += "_bfloat16" if options.bfloat16 else ""
     records: list[Record] = []
     # TorchRec needs a process group, even of one process.
     with single_process_group() if has_torchrec() else contextlib.nullcontext():
@@ -133,13 +141,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Measurements]]:
     """Yields (case, measurements) of every case of the command line."""
     sizes = [options.rows] * options.tables
+    dtype = torch.bfloat16 if options.bfloat16 else torch.float32
+    matrix = torch.ones(options.matmul_size, options.matmul_size, dtype=dtype)
     work_of, flops_of = (
         (inference_work, forward_flops) if options.inference else (training_work, training_flops)
     )
     for model in options.models:
         config = SIZES[model]
-        candidates = build_candidates(config, sizes)
-        check_training(candidates, make_batches(config, sizes, 256, "zipf"))
+        candidates = build_candidates(config, sizes, options.bfloat16)
+        tolerance = BFLOAT16_LOSS_TOLERANCE if options.bfloat16 else LOSS_TOLERANCE
+        check_training(candidates, make_batches(config, sizes, 256, "zipf"), tolerance)
         for name, distribution, usual in INFERENCE_CASES if options.inference else TRAINING_CASES:
             if name != model or usual not in (options.batch_sizes or [usual]):
                 continue
@@ -149,13 +160,16 @@ def _measure(options: argparse.Namespace) -> Iterator[tuple[str, Measurements]]:
                 for candidate, implementation in candidates.items()
             }
             flops = usual * flops_of(config, options.tables)
-            measurements = measure_case(works, usual, flops, options.matmul_size, options.repeats)
+            measurements = measure_case(works, usual, flops, matrix, options.repeats)
             yield f"{model}, {distribution}, B={usual:,}", measurements
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--inference", action="store_true", help="forward passes, not training")
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="all under autocast, ours in float32 beside them"
+    )
     parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument(
         "--batch_sizes", type=int, nargs="+", help="leave out the cases of all others"

@@ -22,9 +22,13 @@ from recsys.train.optimizers.precision import Precision
 
 PYTORCH = "PyTorch"
 TORCHREC = "TorchRec"
+IN_FLOAT32 = "ours in float32"
 LEARNING_RATE = 0.1
 LOSS_TOLERANCE = 1e-4
 """Largest relative difference of losses; float32 sums differ in their order."""
+
+BFLOAT16_LOSS_TOLERANCE = 1e-2
+"""The same in bfloat16, which implementations round at other places."""
 
 SIZES: dict[str, ModelConfig] = {
     "big": ModelConfig(
@@ -57,10 +61,12 @@ class Candidate(Protocol):
 
 
 class _OurDlrm:
-    def __init__(self, model: Dlrm) -> None:
+    def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
         self._model = model
         config = OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE)
-        self._step = DlrmTrainStep(model, config, Precision(device_type="cpu"))
+        dtype = torch.bfloat16 if in_bfloat16 else None
+        self._precision = Precision(device_type="cpu", dtype=dtype)
+        self._step = DlrmTrainStep(model, config, self._precision)
 
     def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         return batch
@@ -69,15 +75,16 @@ class _OurDlrm:
         return self._step(batch, LEARNING_RATE)
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
-        logits: Tensor = self._model(batch.numerical, batch.ids)
+        with self._precision.autocast():
+            logits: Tensor = self._model(batch.numerical, batch.ids)
         return logits
 
 
 class _PlainDlrm:
     """One table per feature with sparse gradients, dot products by bmm, torch.optim.SGD."""
 
-    def __init__(self, model: Dlrm) -> None:
-        self._model = model
+    def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
+        self._model, self._in_bfloat16 = model, in_bfloat16
         self._optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
     def prepare(self, batch: Batch[Tensor]) -> Batch[Tensor]:
@@ -91,13 +98,14 @@ class _PlainDlrm:
         return loss.detach()
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
-        logits: Tensor = self._model(batch.numerical, batch.ids)
-        return logits
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):
+            logits: Tensor = self._model(batch.numerical, batch.ids)
+        return logits.float()
 
 
 class _TorchRec:
-    def __init__(self, model: Dlrm) -> None:
-        self._dlrm = TorchRecDlrm(model, LEARNING_RATE)
+    def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
+        self._dlrm = TorchRecDlrm(model, LEARNING_RATE, in_bfloat16=in_bfloat16)
 
     def prepare(self, batch: Batch[Tensor]) -> TorchRecBatch:
         return TorchRecBatch.from_batch(batch)
@@ -109,32 +117,40 @@ class _TorchRec:
         return self._dlrm.logits(batch)
 
 
-def build_candidates(config: ModelConfig, table_sizes: Sequence[int]) -> dict[str, Candidate]:
+def build_candidates(
+    config: ModelConfig, table_sizes: Sequence[int], in_bfloat16: bool = False
+) -> dict[str, Candidate]:
     """Builds every implementation, ours first; TorchRec needs a process group.
 
     Args:
         config: sizes of the network; embedding type and interaction are replaced.
         table_sizes: rows of each table.
+        in_bfloat16: run all under bfloat16 autocast, and ours in float32 beside them.
     """
     torch.manual_seed(8)
-    model = Dlrm(
-        dataclasses.replace(config, embedding_type="joint_fused", interaction_op="cuda_dot"),
-        table_sizes,
-    )
-    plain = Dlrm(
-        dataclasses.replace(config, embedding_type="multi_table", interaction_op="dot"),
-        table_sizes,
-    )
-    with torch.no_grad():
-        for source, target in zip(
-            [*read_tables(model.embeddings).values(), *model.mlp_parameters()],
-            [*read_tables(plain.embeddings).values(), *plain.mlp_parameters()],
-            strict=True,
-        ):
-            target.copy_(source)
-    candidates: dict[str, Candidate] = {OURS: _OurDlrm(model), PYTORCH: _PlainDlrm(plain)}
+    fused = dataclasses.replace(config, embedding_type="joint_fused", interaction_op="cuda_dot")
+    plain = dataclasses.replace(config, embedding_type="multi_table", interaction_op="dot")
+    model = Dlrm(fused, table_sizes)
+
+    def copied(settings: ModelConfig) -> Dlrm:
+        other = Dlrm(settings, table_sizes)
+        with torch.no_grad():
+            for source, target in zip(
+                [*read_tables(model.embeddings).values(), *model.mlp_parameters()],
+                [*read_tables(other.embeddings).values(), *other.mlp_parameters()],
+                strict=True,
+            ):
+                target.copy_(source)
+        return other
+
+    candidates: dict[str, Candidate] = {
+        OURS: _OurDlrm(model, in_bfloat16),
+        PYTORCH: _PlainDlrm(copied(plain), in_bfloat16),
+    }
+    if in_bfloat16:
+        candidates[IN_FLOAT32] = _OurDlrm(copied(fused), in_bfloat16=False)
     if has_torchrec():
-        candidates[TORCHREC] = _TorchRec(model)
+        candidates[TORCHREC] = _TorchRec(model, in_bfloat16)
     return candidates
 
 
@@ -153,8 +169,17 @@ def make_batches(
     ]
 
 
-def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch[Tensor]]) -> None:
+def check_training(
+    candidates: dict[str, Candidate],
+    batches: Sequence[Batch[Tensor]],
+    tolerance: float = LOSS_TOLERANCE,
+) -> None:
     """Trains every implementation on the same batches and compares the losses.
+
+    Args:
+        candidates: the implementations.
+        batches: one step each.
+        tolerance: largest relative difference of the losses.
 
     Raises:
         ArithmeticError: a loss differs from ours.
@@ -164,7 +189,7 @@ def check_training(candidates: dict[str, Candidate], batches: Sequence[Batch[Ten
         for name, candidate in candidates.items()
     }
     for name, other in losses.items():
-        if not torch.allclose(other, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+        if not torch.allclose(other, losses[OURS], rtol=tolerance, atol=0.0):
             raise ArithmeticError(
                 f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
             )

@@ -84,6 +84,7 @@ class TorchRecDlrm:
         planned_for: local batch size for TorchRec's planner; None places the tables table-wise,
             round robin.
         pipelined: use `train_in_pipeline` instead of `train`.
+        in_bfloat16: run the forward pass under bfloat16 autocast.
 
     Attributes:
         plan: number of tables of each kind of sharding.
@@ -96,6 +97,7 @@ class TorchRecDlrm:
         tables: TableWeights | None = None,
         planned_for: int | None = None,
         pipelined: bool = False,
+        in_bfloat16: bool = False,
     ) -> None:
         from torchrec.distributed.model_parallel import DistributedModelParallel
         from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
@@ -105,6 +107,7 @@ class TorchRecDlrm:
         from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
         from torchrec.optim.optimizers import in_backward_optimizer_filter
 
+        self._in_bfloat16 = in_bfloat16
         tables = tables or TableWeights.of_model(model)
         dim = model.embeddings.embedding_dim
         self._keys = [f"feature_{i}" for i in range(len(tables.sizes))]
@@ -191,8 +194,9 @@ class TorchRecDlrm:
 
     def logits(self, batch: TorchRecBatch) -> Tensor:
         """Runs the forward pass; returns the logits [B]."""
-        logits: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
-        return logits
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):
+            logits: Tensor = self._model(batch.numerical, self._features(batch)).squeeze(1)
+        return logits.float()
 
     def train(self, batch: TorchRecBatch) -> Tensor:
         """Trains on this rank's local batch; returns its loss."""

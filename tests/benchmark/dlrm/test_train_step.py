@@ -37,6 +37,11 @@ def process_group():
     [
         (["--batch_sizes", "2048"], "train_step", "small, zipf, B=2,048"),
         (["--inference", "--batch_sizes", "1", "64"], "inference_step", "small, zipf, B=64"),
+        (
+            ["--bfloat16", "--batch_sizes", "2048"],
+            "train_step_bfloat16",
+            "small, zipf, B=2,048",
+        ),
     ],
 )
 def test_every_case_is_measured_and_recorded(tmp_path, flags, benchmark, case):
@@ -48,6 +53,7 @@ def test_every_case_is_measured_and_recorded(tmp_path, flags, benchmark, case):
         "matrix product",
     }
     assert ("TorchRec" in found) == has_torchrec()
+    assert ("ours over ours in float32" in found) == ("--bfloat16" in flags)
     assert found["ours"].config["allocator"] == "default"
     batch_size = int(case.rpartition("=")[2].replace(",", ""))
     rate = batch_size / (found["ours"].value / 1e3)
