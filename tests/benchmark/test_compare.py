@@ -60,6 +60,18 @@ def test_runs_in_turns_show_a_change_that_the_drift_of_the_machine_hides():
     assert compare.compare_runs(*records, []).verdict == "unreliable"
 
 
+def test_a_few_noisy_pairs_prove_nothing_and_many_do():
+    old = np.full(30, 100.0)
+    new = old + np.resize([12.6, 11.0, 14.0, 2.0, 7.0], 30)
+    for pairs, verdict in ((5, "balanced"), (30, "better")):
+        records = record(*new[:pairs], threshold="3%"), record(*old[:pairs], threshold="3%")
+        values = list(zip(new[:pairs], old[:pairs], strict=True))
+        comparison = compare.compare_runs(*records, values)
+        assert (comparison.verdict, comparison.is_noisy) == (verdict, True)
+    exact = compare.compare_runs(*records, [(94.0, 100.0)] * 3)
+    assert (exact.verdict, exact.is_noisy) == ("worse", False)
+
+
 @pytest.mark.parametrize(
     "hardware", [{"cpu": "another"}, {"cpu_kind": "AMX"}, {"cores": 96}, {"gpu": "H200"}]
 )
