@@ -78,7 +78,7 @@ def default_unit_bytes(total: int) -> int:
     A small input needs enough units for all cores. In a large one, longer units write fewer bytes
     of runs, because a category is written once per unit.
     """
-    for limit, size in ((2**32, 2**26), (2**36, 2**28)):
+    for limit, size in ((2**29, 2**26), (2**32, 2**27), (2**36, 2**28)):
         if total < limit:
             return size
     return 2**30
