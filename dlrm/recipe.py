@@ -205,7 +205,7 @@ class DlrmRecipe(Generic[LookupsT]):
         }
 
     def _quantize(self) -> str:
-        """Turns the model into one of 8 bits; returns a line that says so."""
+        """Turns the model into one of 8 bits; returns a message."""
         data = self.config.data
         wanted = SplitPass(split="train", batch_size=data.test_batch_size)
         tables = self.devices.quantize(wanted)
@@ -215,7 +215,7 @@ class DlrmRecipe(Generic[LookupsT]):
         )
 
     def prepare_inference(self) -> Sequence[str]:
-        """Quantizes the model if `quantize` asks for it; returns lines that say so."""
+        """Quantizes the model if `quantize` is set; returns lines to print."""
         return () if self.config.precision.quantize == "none" else (self._quantize(),)
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:

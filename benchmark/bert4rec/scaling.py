@@ -49,7 +49,7 @@ ADAPTERS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of a record: name, unit, and its factor on the program's figure."""
+    """A metric of a record, computed from a figure of the program."""
 
     name: str
     unit: str
@@ -130,7 +130,7 @@ def measure_options(size: str, flags: Sequence[str], repeats: int) -> dict[str, 
 def make_records(
     runs: Mapping[str, Sequence[LoggedRun]], config: Mapping[str, object], with_quality: bool
 ) -> list[Record]:
-    """Makes a record per candidate and metric, and one of its number of parameters."""
+    """Makes a record per candidate and metric, parameters included."""
     records = []
     for name, repeats in runs.items():
         counts = [float(run.parameters) for run in repeats]

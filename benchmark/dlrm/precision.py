@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what bfloat16 and 8 bits cost in AUC, on real and on generated clicks.
+"""Measures the AUC that bfloat16 and 8 bits cost DLRM.
 
     python -m benchmark.dlrm.precision --seeds 5
 
@@ -41,7 +41,7 @@ def prepare_generated(folder: Path) -> Path:
 def changes_of_auc(
     dataset: Path, folder: Path, flags: Sequence[str], seed: int
 ) -> dict[str, float]:
-    """Trains with a seed; returns AUC minus that of float32 for each of `CHANGES`."""
+    """Trains with a seed; returns AUC minus float32's for each of `CHANGES`."""
     common = (f"--dataset={dataset}", *flags)
     checkpoints = {}
     for name, precision in (("float32", ()), ("bfloat16", IN_BFLOAT16)):

@@ -30,7 +30,7 @@ class JointTable:
 def dlrm_forward(
     numerical: Tensor, ids: Tensor, table: JointTable, bottom: PackedMlp, top: PackedMlp
 ) -> Tensor:
-    """Runs a DLRM with dot interaction, fast for few samples on a CPU.
+    """Runs a DLRM with dot interaction, fast for few samples.
 
     See `reference.dlrm_forward`.
 

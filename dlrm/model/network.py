@@ -89,7 +89,7 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         return logits
 
     def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
-        """Predicts few samples in one native call; None where the parts must run by themselves."""
+        """Predicts few samples in one native call, if that is possible."""
         table = self.embeddings.joint_table() if self._can_fuse_lookup else None
         if table is None or self.num_numerical_features == 0:
             return None
@@ -102,7 +102,9 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         return ops.dlrm_forward(numerical, ids, table, bottom, top).squeeze(1)
 
     def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
-        """Runs other modules in place of the MLPs, whose parameters stay those of the model.
+        """Runs other modules in place of the MLPs.
+
+        The parameters of the model stay those of the MLPs.
 
         Args:
             bottom: maps what `bottom_mlp` maps.

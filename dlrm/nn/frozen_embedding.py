@@ -92,7 +92,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
 
 
 class CheckedFrozenEmbedding(FrozenEmbedding):
-    """A read-only joint table that refuses ids outside their tables, on a CPU."""
+    """A read-only joint table that refuses ids outside their tables."""
 
     def _rows(self, ids: Tensor) -> Tensor:
         offsets = torch.cat([self._starts, self._starts[-1:] + self._sizes[-1:]])

@@ -27,7 +27,7 @@ _ZERO = 128
 
 @contextlib.contextmanager
 def observed_inputs(mlp: Mlp) -> Iterator[list[Tensor]]:
-    """Records the largest magnitude of each column of each layer's input, while it is open.
+    """Records the largest magnitudes of the inputs of each layer.
 
     Yields:
         [inputs] float32 for each layer, raised by every forward pass of `mlp`.
@@ -109,7 +109,7 @@ class _Int8Layer:
 
 
 def _activation_scale(largest: Tensor) -> float:
-    """Returns the scale of activations in [0, largest]; 1 where all were 0."""
+    """Returns the scale of activations, 1 if all were 0."""
     return float(largest) / _LARGEST or 1.0
 
 

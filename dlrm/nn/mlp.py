@@ -121,7 +121,7 @@ class Mlp(nn.Module):
         )
 
     def packed_for_few(self, x: Tensor) -> ops.PackedMlp | None:
-        """Returns the layers packed for one native call; None where that is not faster.
+        """Returns the layers packed for one native call, if that is faster.
 
         Args:
             x: [B, ...] an input, or another tensor of its size, type and device.

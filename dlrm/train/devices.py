@@ -21,9 +21,9 @@ from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, build_distributed
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
-from dlrm.model.quantize import TableBytes, quantize
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.explain import explain
+from dlrm.train.quantize import TableBytes, quantize
 from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
@@ -58,7 +58,7 @@ class Devices(Protocol[LookupsT]):
         ...
 
     def quantize(self, calibration: SplitPass) -> TableBytes:
-        """Turns the model into one of 8 bits; see `dlrm.model.quantize`.
+        """Turns the model into one of 8 bits; see `dlrm.train.quantize`.
 
         Raises:
             UserError: the model is not on one CPU.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a trained DLRM into one with 8-bit tables and MLPs, for a CPU."""
+"""Turns a trained DLRM into one with 8-bit tables and MLPs."""
 
 import dataclasses
 from collections.abc import Iterable
