@@ -2,11 +2,13 @@
 """MLPs with 8-bit weights and activations, for inference on a CPU.
 
 A number is stored as a whole number times a scale: weights in [-127, 127] with a scale per output,
-activations in [0, 255] with one scale per layer. Products and sums are exact, in 32 bits.
-Source: Jacob et al. 2018 (arXiv:1712.05877).
+activations in [0, 255] with one scale per layer. Products and sums are exact, in 32 bits. On a
+processor without VNNI instructions activations have 7 bits. Source: Jacob et al. 2018
+(arXiv:1712.05877).
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -20,9 +22,20 @@ from dlrm.nn.mlp import Mlp
 _LEAST_WIDTH = 64
 """Layers with fewer inputs or outputs stay float32: they cost little time and much accuracy."""
 
-_LARGEST = 255
-_ZERO = 128
-"""Stands for 0 in activations that may be negative."""
+
+@functools.cache
+def largest_activation() -> int:
+    """Returns 255, or 127 where sums of 8-bit products are cut off.
+
+    Without VNNI two products are added in 16 bits, which hold 2 x 127 x 127 but not 2 x 255 x 127.
+    """
+    ones = torch.ones(64, dtype=torch.int64)
+    x = torch.full((1, 64), 255, dtype=torch.uint8)
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((64, 64), 127, dtype=torch.int8), None)
+    sums = torch.ops.onednn.qlinear_pointwise(
+        *(x, 1.0, 0, weight, ones.float(), 0 * ones, None, 1.0, 0, torch.float32, "none", [], "")
+    )
+    return 255 if bool((sums == 64 * 255 * 127).all()) else 127
 
 
 @contextlib.contextmanager
@@ -79,15 +92,17 @@ class _Int8Layer:
         output_largest: Tensor | None,
     ) -> None:
         weight = layer.weight.detach().to(torch.float32)
+        self._largest = largest_activation()
+        zero = (self._largest + 1) // 2  # stands for 0 in inputs that may be negative
         self._factor: Tensor | None = None
         if is_after_int8:
             self._input_scale, self._input_zero = _activation_scale(largest.amax()), 0
         else:
-            scale = largest / (_LARGEST - _ZERO)
+            scale = largest / (self._largest - zero)
             # A column that was always 0 keeps no weight, which would set the scale of its row.
             weight, factor = weight * scale, scale.reciprocal()
             self._factor = factor.masked_fill_(scale == 0, 0.0)
-            self._input_scale, self._input_zero = 1.0, _ZERO
+            self._input_scale, self._input_zero = 1.0, zero
         values, self._weight_scale = quantize_rows(weight)
         self._weight = torch.ops.onednn.qlinear_prepack(values, None)
         self._weight_zero = torch.zeros(layer.out_features, dtype=torch.int64)
@@ -96,7 +111,7 @@ class _Int8Layer:
 
     def __call__(self, x: Tensor, relu: bool) -> Tensor:
         if self._factor is not None:
-            x = (x * self._factor).add_(self._input_zero).round_().clamp_(0, _LARGEST)
+            x = (x * self._factor).add_(self._input_zero).round_().clamp_(0, self._largest)
             x = x.to(torch.uint8)
         is_float = self._output_scale is None
         output: Tensor = torch.ops.onednn.qlinear_pointwise(
@@ -110,7 +125,7 @@ class _Int8Layer:
 
 def _activation_scale(largest: Tensor) -> float:
     """Returns the scale of activations, 1 if all were 0."""
-    return float(largest) / _LARGEST or 1.0
+    return float(largest) / largest_activation() or 1.0
 
 
 class Int8Mlp(nn.Module):

@@ -115,10 +115,12 @@ class OneDevice:
         """Turns the model into one of 8 bits.
 
         Raises:
-            UserError: it is not on a CPU.
+            UserError: it is not on a CPU, or PyTorch was built without oneDNN.
         """
         if self.device.type != "cpu":
             raise UserError(f"`quantize` int8 runs on a CPU, not on {self.device.type}")
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            raise UserError("`quantize` int8 needs a PyTorch with oneDNN, which this one is not")
         return quantize(self.model, self.batches(calibration).batches())
 
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """8-bit MLPs and tables: their arithmetic, and `--quantize int8` of the program."""
 
+import sys
+
 import pytest
 import torch
 
 from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, quantize_rows
-from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
+from dlrm.nn.int8_mlp import Int8Mlp, largest_activation, observed_inputs
 from dlrm.nn.mlp import Mlp
+from tests import harness
 
 WIDE = ("--bottom_mlp_sizes=96,64,8", "--top_mlp_sizes=128,64,1", "--embedding_dim=8")
 
@@ -25,15 +28,16 @@ def calibrated(mlp, x):
 
 def by_definition(mlp, x, largest):
     """Computes the 8-bit MLP in float64, number by number as its description says."""
-    activation, scale = x.double(), None
+    activation, scale, most = x.double(), None, largest_activation()
+    half = (most + 1) // 2
     linears = mlp.linears
     wide = [min(m.in_features, m.out_features) >= 64 for m in linears]
     for i, layer in enumerate(linears):
         weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
         if wide[i]:
             if scale is None:
-                columns = (largest[i] / 127).double()
-                whole = (activation / columns).nan_to_num(0, 0, 0).round().clamp(-128, 127)
+                columns = (largest[i] / (most - half)).double()
+                whole = (activation / columns).nan_to_num(0, 0, 0).round().clamp(-half, most - half)
                 weight, step = weight * columns, 1.0
             else:
                 whole, step = activation, scale
@@ -45,8 +49,8 @@ def by_definition(mlp, x, largest):
             activation = activation.relu()
         scale = None
         if wide[i] and i + 1 < len(linears) and wide[i + 1]:
-            scale = float(largest[i + 1].max()) / 255
-            activation = (activation / scale).round().clamp(0, 255)
+            scale = float(largest[i + 1].max()) / most
+            activation = (activation / scale).round().clamp(0, most)
     return activation
 
 
@@ -69,12 +73,21 @@ def test_it_computes_its_definition(batch, inputs, sizes, final_relu):
     assert difference.max() < 2e-2
 
 
+@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+def test_it_computes_its_definition_on_older_processors(isa):
+    """oneDNN as it works on a processor without VNNI, which would cut sums off."""
+    definition = f"{__file__}::test_it_computes_its_definition"
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly", definition)
+    done = harness.run(sys.executable, "-m", "pytest", *options, ONEDNN_MAX_CPU_ISA=isa)
+    assert " passed" in done.stdout
+
+
 @torch.no_grad()
 def test_it_stays_close_to_float32():
     mlp = perceptron(100, (256, 128, 1))
     x = torch.randn(500, 100) * torch.logspace(-1, 2, 100)
     result, expected = Int8Mlp(mlp, calibrated(mlp, x))(x), mlp(x)
-    assert (result - expected).std() < 0.02 * expected.std()
+    assert (result - expected).std() < 0.03 * expected.std()
 
 
 @torch.no_grad()
@@ -93,7 +106,7 @@ def test_columns_that_are_always_zero_cost_no_accuracy():
     x[:, ::2] = 0
     result, expected = Int8Mlp(mlp, calibrated(mlp, x))(x), mlp(x)
     centre = mlp.linears[0].bias
-    assert (result - expected).std() < 0.02 * (expected - centre).std()
+    assert (result - expected).std() < 0.03 * (expected - centre).std()
 
 
 @torch.no_grad()
