@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of all results: charts of values, curves and histories."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def section(title: str, records: Sequence[Record]) -> Section:
         *_learning_curves(records),
         *latencies,
         *_budget_chart(budget),
+        *_roofline(shown),
         *(range_chart(_heading(metric), Axis(unit or metric, from_zero=bool(unit)), rows)
           for (metric, unit), rows in _by_metric(others).items()),
         *_histories(records),
@@ -107,6 +109,28 @@ def _budget_chart(budget: Sequence[Record]) -> list[str]:
         return []
     rows = {r.metric: (r.value or 0.0, r.p10 or 0.0, r.p90 or 0.0) for r in budget}
     return [range_chart(f"Stages, {budget[0].candidate}", Axis("s", from_zero=True), rows)]
+
+
+def _roofline(records: Sequence[Record]) -> list[str]:
+    """Draws the rate of our kernels over their operations per byte, below the machine's limits."""
+    values: dict[str, dict[str, float]] = {}
+    for record in records:
+        values.setdefault(record.metric, {})[record.candidate] = record.value or 0.0
+    copies, products = values.get("copy", {}), values.get("matrix product", {})
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for candidate, operations in values.get("operations", {}).items():
+        intensity = 1e3 * operations / values["traffic"][candidate]
+        rate = 1e3 * operations / values["ours"][candidate]
+        lines.setdefault(candidate.partition(",")[0], []).append((intensity, rate))
+    if not lines:
+        return []
+    copy, product = statistics.median(copies.values()), statistics.median(products.values())
+    ends = [x for points in lines.values() for x, _ in points]
+    turns = sorted({min(ends), product / copy, max(ends)})
+    roof = {"limits of the machine": [(x, min(copy * x, product)) for x in turns]}
+    ours = {f"ours, {kind}": sorted(points) for kind, points in lines.items()}
+    x, y = Axis("FLOP per byte", is_log=True), Axis("GFLOP/s", is_log=True)
+    return [line_chart("Roofline", x, y, roof | ours)]
 
 
 def _by_metric(

@@ -38,7 +38,10 @@ def measure_case(case: KernelCase, ceilings: Ceilings, repeats: int) -> Measurem
     measurements: Measurements = {
         ("copy", "GB/s"): [ceilings.copy_bytes_per_s / 1e9],
         ("matrix product", "GFLOP/s"): [ceilings.matmul_flops_per_s["float32"] / 1e9],
+        ("traffic", "MB"): [case.num_bytes / 1e6],
     }
+    if case.flops:
+        measurements["operations", "GFLOP"] = [case.flops / 1e9]
     seconds = time_interleaved(case.candidates, repeats)
     measurements |= compare(seconds, [] if case.peer is None else [case.peer])
     floor = ceilings.floor_s(case.num_bytes, case.flops, "float32")

@@ -9,6 +9,7 @@ from benchmark.kernels.embedding import embedding_cases
 from benchmark.kernels.interaction import interaction_cases
 from benchmark.kernels.sparse_step import sparse_step_cases
 from benchmark.kernels.tables import IdBatch, build_tables
+from benchmark.page import results_page
 from benchmark.peers.torchrec_interaction import has_torchrec
 from benchmark.record import read_records
 from cuda_ext import ops, reference
@@ -52,6 +53,9 @@ def test_every_case_is_measured_and_recorded(tmp_path, capsys):
         times = {r.metric: r.value for r in records if r.unit == "ms"}
         assert all(r.direction == "lower" for r in records if r.metric in times)
     assert "copy" in capsys.readouterr().out
+    page = results_page(tmp_path)
+    assert page.count("Roofline") == 2 * 2  # title and heading; the lookups alone compute nothing
+    assert "ours, forward + backward" in page
 
 
 @pytest.mark.slow
