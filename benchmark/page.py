@@ -112,7 +112,7 @@ def _budget_chart(budget: Sequence[Record]) -> list[str]:
 
 
 def _roofline(records: Sequence[Record]) -> list[str]:
-    """Draws the rate of our kernels over their operations per byte, below the machine's limits."""
+    """Draws our kernels' rates over operations per byte, with the machine's limits."""
     values: dict[str, dict[str, float]] = {}
     for record in records:
         values.setdefault(record.metric, {})[record.candidate] = record.value or 0.0
