@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.dlrm import criteo_sample
+from benchmark.dlrm.inference import PRECISIONS
 from benchmark.dlrm.program import run_dlrm
 from benchmark.record import RESULTS, make_record, write_records
 
 GENERATED_ROWS = 600_000
 GENERATED_FLAGS = ("--preset=small", "--decay_start_step=150", "--decay_steps=240")
-IN_BFLOAT16 = ("--amp", "--amp_dtype=bfloat16")
+IN_BFLOAT16 = PRECISIONS["bfloat16"]
 CHANGES = ("bfloat16 inference", "bfloat16 training", "int8 inference")
 
 
@@ -45,7 +46,7 @@ def changes_of_auc(
     common = (f"--dataset={dataset}", *flags)
     checkpoints = {}
     for name, precision in (("float32", ()), ("bfloat16", IN_BFLOAT16)):
-        checkpoints[name] = f"{folder / f'{dataset.name}_{name}_{seed}'}"
+        checkpoints[name] = folder / f"{dataset.name}_{name}_{seed}"
         save = f"--save_checkpoint_path={checkpoints[name]}"
         run_dlrm("--mode=train", *common, f"--seed={seed}", save, *precision)
     test = ("--mode=test", *common)

@@ -90,14 +90,16 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
 
     def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
         """Predicts few samples in one native call, if that is possible."""
-        table = self.embeddings.joint_table() if self._can_fuse_lookup else None
-        if table is None or self.num_numerical_features == 0:
+        if not self._can_fuse_lookup or self.num_numerical_features == 0:
             return None
         if self._run_bottom is not self.bottom_mlp or self._run_top is not self.top_mlp:
             return None
         bottom = self.bottom_mlp.packed_for_few(numerical)
         top = self.top_mlp.packed_for_few(numerical)
         if bottom is None or top is None or not isinstance(ids, Tensor):
+            return None
+        table = self.embeddings.joint_table()
+        if table is None:
             return None
         return ops.dlrm_forward(numerical, ids, table, bottom, top).squeeze(1)
 

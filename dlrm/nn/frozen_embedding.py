@@ -33,6 +33,15 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
     return rounded.to(torch.int8), scale
 
 
+def one_table(embeddings: Embeddings[Tensor]) -> Tensor:
+    """Returns the tables one after the other, copied if they are several.
+
+    Of a planar table these are the high halves, which the forward pass reads.
+    """
+    stored = [table.values for table in embeddings.stored_tables()]
+    return stored[0] if len(stored) == 1 else torch.cat(stored)
+
+
 class FrozenEmbedding(Embeddings[Tensor]):
     """A read-only joint table.
 
@@ -92,8 +101,25 @@ class FrozenEmbedding(Embeddings[Tensor]):
 
 
 class CheckedFrozenEmbedding(FrozenEmbedding):
-    """A read-only joint table that refuses ids outside their tables."""
+    """A read-only joint table that refuses ids outside their tables.
+
+    Args:
+        table: [R, D] float32, bfloat16 or int8; not copied.
+        scale: [R] float32 scale of each row; None for a floating-point table.
+        table_sizes: rows of each feature.
+        hash_indices: take ids modulo the table size.
+    """
+
+    def __init__(
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        table_sizes: Sequence[int],
+        hash_indices: bool,
+    ) -> None:
+        super().__init__(table, scale, table_sizes, hash_indices)
+        self._offsets: Tensor
+        self.register_buffer("_offsets", torch.cat([self._starts, torch.tensor([len(table)])]))
 
     def _rows(self, ids: Tensor) -> Tensor:
-        offsets = torch.cat([self._starts, self._starts[-1:] + self._sizes[-1:]])
-        return ops.joint_rows(ids, offsets, hash_indices=self.hash_indices)
+        return ops.joint_rows(ids, self._offsets, hash_indices=self.hash_indices)

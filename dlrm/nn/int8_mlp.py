@@ -61,15 +61,6 @@ def observed_inputs(mlp: Mlp) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-class _FloatLayer:
-    def __init__(self, layer: nn.Linear) -> None:
-        self._weight, self._bias = layer.weight.detach(), layer.bias.detach()
-
-    def __call__(self, x: Tensor, relu: bool) -> Tensor:
-        x = F.linear(x, self._weight, self._bias)
-        return torch.relu_(x) if relu else x
-
-
 class _Int8Layer:
     """A layer with 8-bit weights on 8-bit inputs.
 
@@ -145,10 +136,10 @@ class Int8Mlp(nn.Module):
         linears = mlp.linears
         is_int8 = [min(m.in_features, m.out_features) >= _LEAST_WIDTH for m in linears]
         self._final_relu = mlp.final_relu
-        self._layers: list[_FloatLayer | _Int8Layer] = []
+        self._layers: list[nn.Linear | _Int8Layer] = []
         for i, layer in enumerate(linears):
             if not is_int8[i]:
-                self._layers.append(_FloatLayer(layer))
+                self._layers.append(layer)
                 continue
             output = largest[i + 1].amax() if i + 1 < len(linears) and is_int8[i + 1] else None
             self._layers.append(_Int8Layer(layer, largest[i], i > 0 and is_int8[i - 1], output))
@@ -159,5 +150,9 @@ class Int8Mlp(nn.Module):
             return ops.mlp_forward(x, packed, final_relu=self._final_relu)
         last = len(self._layers) - 1
         for i, layer in enumerate(self._layers):
-            x = layer(x, i < last or self._final_relu)
+            relu = i < last or self._final_relu
+            if isinstance(layer, _Int8Layer):
+                x = layer(x, relu)
+            else:
+                x = torch.relu(layer(x)) if relu else layer(x)
         return x

@@ -96,7 +96,7 @@ class Mlp(nn.Module):
         last = len(self.layers) - 1
         if (packed := self.packed_for_few(x)) is not None:
             return ops.mlp_forward(x, packed, final_relu=self.final_relu)
-        if self._infers_on_cpu(x) and _autocast_dtype() == torch.bfloat16:
+        if _autocast_dtype() == torch.bfloat16 and self._infers_on_cpu(x):
             return self._infer_in_half(x)
         for i, layer in enumerate(self.layers):
             x = layer(x)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dlrm.config import EmbeddingStorage, ModelConfig
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
-from dlrm.nn.frozen_embedding import FrozenEmbedding, quantize_rows
+from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
 from recsys.serve.deployment import OutOfRange, Quantize
 
 TABLE, SCALE = "embeddings.table", "embeddings.scale"
@@ -62,9 +62,7 @@ def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
         model: trained, of any `embedding_type`.
         quantize: `int8` stores the table in 8 bits with a scale per row.
     """
-    # Of a planar table the forward pass reads the high halves alone.
-    stored = [table.values for table in model.embeddings.stored_tables()]
-    table = stored[0] if len(stored) == 1 else torch.cat(stored)
+    table = one_table(model.embeddings)
     weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
     if quantize == "int8":
         weights[TABLE], weights[SCALE] = quantize_rows(table)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
-from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, quantize_rows
+from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, one_table, quantize_rows
 from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
 
 CALIBRATION_ROWS = 65_536
@@ -40,8 +40,7 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
             rows += len(batch)
             if rows >= CALIBRATION_ROWS:
                 break
-    stored = [table.values for table in model.embeddings.stored_tables()]
-    table = stored[0] if len(stored) == 1 else torch.cat(stored)
+    table = one_table(model.embeddings)
     before = table.numel() * table.element_size()
     values, scale = quantize_rows(table)
     sizes, hashes = model.embeddings.table_sizes, model.embeddings.hash_indices
