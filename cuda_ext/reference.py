@@ -353,6 +353,22 @@ def mlp_forward(
     return x
 
 
+def relu_backward(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of a ReLU's input, as a linear layer before it needs it.
+
+    Args:
+        gradient: [B, N] of the output.
+        output: [B, N] of the ReLU, of the same type.
+
+    Returns:
+        [B, N] the gradient; [N, B] its transpose, contiguous; [N] its sums over the batch, float32
+        or float64.
+    """
+    delta = torch.ops.aten.threshold_backward(gradient, output, 0)
+    exact = torch.promote_types(gradient.dtype, torch.float32)
+    return delta, delta.t().contiguous(), delta.sum(0, dtype=exact)
+
+
 def dlrm_forward(
     numerical: Tensor,
     ids: Tensor,

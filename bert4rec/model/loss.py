@@ -13,6 +13,7 @@ from bert4rec.nn.block import Targets
 from bert4rec.nn.item_lookup import lookup_before_head
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.nn.softmax_loss import generalised_bce, sampled_softmax, softmax_cross_entropy
+from cuda_ext import ops
 
 Loss = Literal["full", "sampled", "gbce"]
 
@@ -69,7 +70,7 @@ def sampled_loss(
     if not count:
         return (hidden.sum() + 0 * (vectors.sum() + bias.sum())).to(torch.float32)
     true = (hidden * vectors[:count]).sum(1) + bias[:count]
-    others = torch.addmm(bias[count:], hidden, vectors[count:].t())
+    others = ops.linear(hidden, vectors[count:], bias[count:])
     if kind == "gbce":
         return generalised_bce(
             true, others, inputs.labels, inputs.negatives, num_items, calibration

@@ -16,6 +16,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
+from cuda_ext import ops
 
 Histories = Sequence[npt.NDArray[np.int64]]
 
@@ -70,7 +71,7 @@ class ItemScorer:
         """Yields (first item row, [B, rows] scores), with up to `size` rows."""
         for start in range(0, self.items.shape[0], size):
             rows = slice(start, start + size)
-            scores = torch.addmm(self.bias[rows], self.vectors, self.items[rows].t())
+            scores = ops.linear(self.vectors, self.items[rows], self.bias[rows])
             yield start, scores.to(torch.float32)
 
     def scores_of(self, items: Tensor) -> Tensor:

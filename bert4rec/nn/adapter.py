@@ -15,6 +15,7 @@ from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.nn.cpu.cached_linear import linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
+from cuda_ext import ops
 
 _EPSILON = 1e-12
 """Of the norm of a mean of embeddings; squares of the columns are about 1e-4."""
@@ -48,7 +49,7 @@ class LowRank(nn.Module):
             tokens: [N, inputs].
             gate: [N, r] factors; None for 1.
         """
-        reduced = F.linear(self.dropout(tokens), self.a)
+        reduced = ops.linear(self.dropout(tokens), self.a)
         return reduced if gate is None else reduced * gate
 
     def add_to(self, output: Tensor, reduced: Tensor, rows: slice = slice(None)) -> Tensor:

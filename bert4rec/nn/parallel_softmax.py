@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from bert4rec.nn.focal import focal_loss
 from bert4rec.nn.softmax_loss import MAX_LOGITS
+from cuda_ext import ops
 from recsys.train.processes import Processes
 
 
@@ -105,8 +105,8 @@ class _ParallelCrossEntropy(torch.autograd.Function):
             in_block = is_own & (column >= block.start) & (column < block.stop)
             to_logits[in_block, column[in_block] - block.start] -= 1
             to_logits = to_logits.mul_(scales).to(hidden.dtype)
-            to_hidden += to_logits @ vectors[block].to(hidden.dtype)
-            to_vectors[block] = to_logits.t() @ hidden
+            to_hidden += ops.product(to_logits, vectors[block].to(hidden.dtype))
+            to_vectors[block] = ops.transposed_product(to_logits, hidden)
             to_own_bias[block] = to_logits.sum(0)
         own = _own(processes.sum(to_hidden), counts, processes)
         return own.to(hidden.dtype), to_table, to_bias, None, None
@@ -130,5 +130,5 @@ def _columns(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _logits(hidden: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
-    logits = F.linear(hidden, vectors.to(hidden.dtype))
+    logits = ops.product(hidden, vectors.to(hidden.dtype).t())
     return logits.to(torch.promote_types(logits.dtype, torch.float32)) + bias

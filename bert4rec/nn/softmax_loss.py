@@ -14,6 +14,7 @@ from bert4rec.nn.cpu.row_softmax import (
     rows_per_block,
 )
 from bert4rec.nn.focal import focal_loss
+from cuda_ext import ops
 
 MAX_LOGITS = 1 << 24
 """Logits kept at a time: 64 MiB of float32."""
@@ -126,15 +127,15 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             columns = (labels - start).clamp(0, size - 1)
             probabilities[rows, columns] -= in_block.to(probabilities.dtype)
             to_logits = probabilities.mul_(scale).to(hidden.dtype)
-            to_hidden += to_logits @ weight[items].to(hidden.dtype)
-            to_weight[items] = to_logits.t() @ hidden
+            to_hidden += ops.product(to_logits, weight[items].to(hidden.dtype))
+            to_weight[items] = ops.transposed_product(to_logits, hidden)
             if to_bias is not None:
                 to_bias[items] = to_logits.sum(0)
         return to_hidden.to(hidden.dtype), to_table, to_bias, None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, items: slice) -> Tensor:
-    logits = F.linear(hidden, weight[items].to(hidden.dtype))
+    logits = ops.product(hidden, weight[items].to(hidden.dtype).t())
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits if bias is None else logits.add_(bias[items])
 

@@ -19,6 +19,13 @@ from cuda_ext.ops.lookup import (
     sparse_embedding,
 )
 from cuda_ext.ops.mlp import PackedMlp, mlp_forward, pack_mlp
+from cuda_ext.ops.products import (
+    add_transposed_product,
+    has_wider_products,
+    linear,
+    product,
+    transposed_product,
+)
 from cuda_ext.ops.update import row_optimizer_state, sort_rows, update_rows
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowOptimizer, RowStep
@@ -28,20 +35,25 @@ __all__ = [
     "PackedMlp",
     "RowOptimizer",
     "RowStep",
+    "add_transposed_product",
     "bag_of_lookup",
     "dlrm_forward",
     "dot_interaction",
     "embedding_bag",
     "embedding_gather",
     "gather_dot_interaction",
+    "has_wider_products",
     "joint_rows",
+    "linear",
     "lookup_scale",
     "mlp_forward",
     "pack_mlp",
+    "product",
     "row_gradient_anchor",
     "row_optimizer_state",
     "sort_rows",
     "sparse_embedding",
+    "transposed_product",
     "update_rows",
     "use_huge_pages",
 ]

@@ -98,12 +98,12 @@ class Mlp(nn.Module):
             return ops.mlp_forward(x, packed, final_relu=self.final_relu)
         if _autocast_dtype() == torch.bfloat16 and self._infers_on_cpu(x):
             return self._infer_in_half(x)
-        for i, layer in enumerate(self.layers):
-            x = layer(x)
+        for i, layer in enumerate(self.linears):
+            relu = i < last or self.final_relu
             if i < len(self.norms):
-                x = self.norms[i](x)
-            if i < last or self.final_relu:
-                x = torch.relu(x)
+                x = torch.relu(self.norms[i](ops.linear(x, layer.weight, layer.bias)))
+            else:
+                x = ops.linear(x, layer.weight, layer.bias, relu=relu)
             if i < last and self.dropout:
                 x = nn.functional.dropout(x, self.dropout, self.training)
         return x

@@ -13,6 +13,7 @@ MODULES = [
     *("test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"),
     "test_mlp.py",
     "test_dlrm_forward.py",
+    "test_products.py",
 ]
 NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]

@@ -89,6 +89,7 @@ CASES = {
         *(randn(32), randn(1), [reference.interaction_width(IDS.shape[1] + 1, 8), 1]),
     ),
     "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
+    "relu_backward": lambda: (randn(4, 5), randn(4, 5, seed=1)),
     "sort_rows": lambda: (ROWS, 30),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
@@ -110,7 +111,7 @@ def dir_of_ops():
         "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
-        "dlrm_forward",
+        "dlrm_forward", "relu_backward",
     ]  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def test_every_op_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("cuda_ext::")
     }
-    assert registered == {*dir_of_ops(), "cpu_instruction_set"}
+    assert registered == {*dir_of_ops(), "cpu_instruction_set", "cpu_is_intel"}
     assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.nn.focal import focal_loss
+from cuda_ext import ops
 
 _CACHED_LOGITS = 1 << 18
 """Logits of a block on a CPU, 1 MiB of float32: they stay in the cache between the passes."""
@@ -149,7 +150,8 @@ class _Sums:
         """Adds the targets of a slice."""
         hidden, labels = self._hidden[rows], labels[rows].unsqueeze(1)
         # The softmax is computed in float32 at least, even if the products are in half precision.
-        logits = (hidden @ self._weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))
+        logits = ops.product(hidden, self._weight.t())
+        logits = logits.to(torch.promote_types(hidden.dtype, torch.float32))
         if self._bias is not None:
             logits += self._bias
         true = logits.gather(1, labels)
@@ -170,14 +172,14 @@ class _Sums:
         if self.to_bias is not None:
             self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)
-        torch.mm(to_logits, self._weight, out=self.to_hidden[rows])
+        ops.product(to_logits, self._weight, out=self.to_hidden[rows])
         if self.to_table is None:
             return
         to_weight = item_rows(self.to_table, self._edge_rows)
-        if to_weight.dtype == hidden.dtype:
-            # beta 0 ignores the uninitialised memory, even a nan.
-            to_weight.addmm_(to_logits.t(), hidden, beta=int(rows.start > 0))
+        if to_weight.dtype != hidden.dtype:
+            of_block = to_logits.t() @ hidden
+            to_weight.add_(of_block) if rows.start else to_weight.copy_(of_block)
         elif rows.start:
-            to_weight += to_logits.t() @ hidden
+            ops.add_transposed_product(to_weight, to_logits, hidden)
         else:
-            to_weight.copy_(to_logits.t() @ hidden)
+            torch.mm(to_logits.t(), hidden, out=to_weight)  # was not written yet

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel of an MLP on few samples: its arguments, for the CPU.
+// Kernels of an MLP, for the CPU: their arguments. An op hands them plain pointers and sizes and
+// has checked them.
 //
-// An op hands it plain pointers and sizes and has checked them. With few samples an MLP is bound by
-// reading its weights once; the kernel reads them in their order of memory and keeps what lies
-// between the layers in the caches.
+// With few samples an MLP is bound by reading its weights once; the kernel reads them in their
+// order of memory and keeps what lies between the layers in the caches. In a training step on many
+// samples the products belong to a library; what lies between two of them in backward is one pass
+// here.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +38,28 @@ struct LayerArguments {
   bool relu;
 };
 
+// Gradient of a ReLU's input: delta = gradient where output > 0, else 0; with its transpose, which
+// the product for the weights' gradient reads in its order of memory, and its sums over the batch,
+// the bias' gradient.
+struct ReluBackwardArguments {
+  Dtype dtype;           // of the matrices; sums are float32, or float64 with those
+  int64_t num_rows;      // B
+  int64_t num_columns;   // N
+  const void* gradient;  // [B, N]
+  const void* output;    // [B, N], of the ReLU
+  void* delta;           // [B, N]
+  void* transposed;      // [N, B]
+  void* sums;            // [blocks, N], one row for each block of kReluBackwardRows samples
+};
+
+// Samples of a task. Fixed, so that sums do not depend on the number of threads.
+constexpr int64_t kReluBackwardRows = 128;
+
 }  // namespace recsys
 
 namespace recsys::cpu {
 
 void run_layer(const LayerArguments& arguments);
+void run_relu_backward(const ReluBackwardArguments& arguments);
 
 }  // namespace recsys::cpu

@@ -98,28 +98,4 @@ void multiply(const Product<T, Right>& product, int num_rows, int num_columns) {
   }
 }
 
-// Lane l of the first result is a[l], or b[l - kDistance] where l has the bit kDistance; the second
-// result has the other half: 2x2 blocks of a and b change places.
-template <typename T, int kDistance, int... kLane>
-RECSYS_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
-  constexpr int kNumLanes = kLanes<T>;
-  const Vector<T> first =
-      __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane - kDistance : kLane)...);
-  b = __builtin_shufflevector(a, b, (kLane & kDistance ? kNumLanes + kLane : kLane + kDistance)...);
-  a = first;
-}
-
-// Transposes a square of kLanes x kLanes in place.
-template <typename T, int kDistance = kLanes<T> / 2>
-RECSYS_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
-  if constexpr (kDistance > 0) {
-    RECSYS_UNROLL for (int k = 0; k < kLanes<T>; ++k) {
-      if ((k & kDistance) == 0) {
-        exchange<T, kDistance>(rows[k], rows[k + kDistance], LaneSequence<T>{});
-      }
-    }
-    transpose<T, kDistance / 2>(rows);
-  }
-}
-
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer on few samples: blocks of weight rows times groups of samples, sums in registers.
+// A layer on few samples: blocks of weight rows times groups of samples, sums in registers. And the
+// gradient of a ReLU in tiles of as many rows and columns as a vector has lanes.
 #pragma once
 
 #include "../../cpu/vector.h"
@@ -71,6 +72,70 @@ inline void layer_range(const LayerArguments& arguments, int64_t begin, int64_t 
   }
 }
 
-constexpr MlpKernels kMlpKernels = {layer_range};
+// The gradient where the output is not zero or below. A NaN of the output lets it pass.
+template <typename T>
+RECSYS_INLINE Vector<T> where_positive(Vector<T> gradient, Vector<T> output) {
+  return output <= Vector<T>{} ? Vector<T>{} : gradient;
+}
+
+template <typename Stored>
+void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_t end) {
+  using T = Compute<Stored>;
+  constexpr int kTile = kLanes<T>;
+  const int64_t columns = arguments.num_columns;
+  const int64_t rows = arguments.num_rows;
+  const Stored* const gradient = static_cast<const Stored*>(arguments.gradient);
+  const Stored* const output = static_cast<const Stored*>(arguments.output);
+  Stored* const delta = static_cast<Stored*>(arguments.delta);
+  Stored* const transposed = static_cast<Stored*>(arguments.transposed);
+  T* const sums = static_cast<T*>(arguments.sums) + begin / kReluBackwardRows * columns;
+  const int64_t whole_rows = begin + (end - begin) / kTile * kTile;
+  const int64_t whole_columns = columns / kTile * kTile;
+  for (int64_t column = 0; column < whole_columns; column += kTile) {
+    Vector<T> sum = {};
+    for (int64_t row = begin; row < whole_rows; row += kTile) {
+      Vector<T> tile[kTile];
+      RECSYS_UNROLL for (int i = 0; i < kTile; ++i) {
+        const int64_t at = (row + i) * columns + column;
+        tile[i] = where_positive<T>(load(gradient + at), load(output + at));
+        store(delta + at, tile[i]);
+        sum += tile[i];
+      }
+      transpose<T>(tile);
+      RECSYS_UNROLL for (int i = 0; i < kTile; ++i) {
+        store(transposed + (column + i) * rows + row, tile[i]);
+      }
+    }
+    store(sums + column, sum);
+  }
+  const auto one = [&](int64_t row, int64_t column) {
+    const int64_t at = row * columns + column;
+    const T value = widen(output[at]) <= 0 ? T{0} : widen(gradient[at]);
+    narrow(value, delta[at]);
+    narrow(value, transposed[column * rows + row]);
+    return value;
+  };
+  for (int64_t column = 0; column < columns; ++column) {
+    const bool is_whole = column < whole_columns;
+    T sum = is_whole ? sums[column] : T{0};
+    for (int64_t row = is_whole ? whole_rows : begin; row < end; ++row) sum += one(row, column);
+    sums[column] = sum;
+  }
+}
+
+inline void relu_backward_rows(const ReluBackwardArguments& arguments, int64_t begin, int64_t end) {
+  switch (arguments.dtype) {
+    case Dtype::kFloat32:
+      return relu_backward<float>(arguments, begin, end);
+    case Dtype::kBFloat16:
+      return relu_backward<BFloat16>(arguments, begin, end);
+    case Dtype::kFloat16:
+      return relu_backward<Half>(arguments, begin, end);
+    case Dtype::kFloat64:
+      return relu_backward<double>(arguments, begin, end);
+  }
+}
+
+constexpr MlpKernels kMlpKernels = {layer_range, relu_backward_rows};
 
 }  // namespace recsys::cpu::RECSYS_ISA

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "../../cpu/kernel_table.h"
 #include "../../cpu/parallel.h"
 
@@ -20,6 +22,18 @@ void run_layer(const LayerArguments& arguments) {
   const MlpKernels& chosen = kernels().mlp;
   parallel_for(arguments.num_rows, grain(arguments),
                [&](int64_t begin, int64_t end) { chosen.layer(arguments, begin, end); });
+}
+
+void run_relu_backward(const ReluBackwardArguments& arguments) {
+  const MlpKernels& chosen = kernels().mlp;
+  const int64_t blocks = (arguments.num_rows + kReluBackwardRows - 1) / kReluBackwardRows;
+  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kReluBackwardRows;
+      const int64_t last = std::min(first + kReluBackwardRows, arguments.num_rows);
+      chosen.relu_backward(arguments, first, last);
+    }
+  });
 }
 
 }  // namespace recsys::cpu

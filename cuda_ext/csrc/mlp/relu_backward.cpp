@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch op of a ReLU's backward as a linear layer needs it, on the CPU.
+#ifndef RECSYS_EMULATOR
+#include <algorithm>
+#include <tuple>
+
+#include "../registration.h"
+#include "../tensor_arguments.h"
+#include "kernels.h"
+
+namespace recsys {
+namespace {
+
+constexpr const char* kOp = "relu_backward";
+
+template <typename T>
+void add_blocks(const T* blocks, int64_t num_blocks, int64_t columns, T* sums) {
+  std::fill(sums, sums + columns, T{0});
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    for (int64_t k = 0; k < columns; ++k) sums[k] += blocks[block * columns + k];
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const Tensor& output) {
+  check_contiguous(gradient, kOp, "gradient");
+  check_contiguous(output, kOp, "output");
+  STD_TORCH_CHECK(gradient.dim() == 2 && output.dim() == 2 && gradient.size(0) == output.size(0) &&
+                      gradient.size(1) == output.size(1),
+                  kOp, ": gradient and output must be [B, N], of the same size");
+  STD_TORCH_CHECK(gradient.scalar_type() == output.scalar_type(), kOp,
+                  ": gradient and output must have the same type");
+  ReluBackwardArguments arguments{};
+  arguments.dtype = dtype_of(gradient, kOp, "gradient");
+  arguments.num_rows = gradient.size(0);
+  arguments.num_columns = gradient.size(1);
+  arguments.gradient = gradient.data_ptr();
+  arguments.output = output.data_ptr();
+  Tensor delta = torch::stable::new_empty(gradient, {arguments.num_rows, arguments.num_columns});
+  Tensor transposed =
+      torch::stable::new_empty(gradient, {arguments.num_columns, arguments.num_rows});
+  const bool is_double = arguments.dtype == Dtype::kFloat64;
+  const ScalarType sum_type = is_double ? ScalarType::Double : ScalarType::Float;
+  const int64_t blocks = (arguments.num_rows + kReluBackwardRows - 1) / kReluBackwardRows;
+  Tensor block_sums = torch::stable::new_empty(gradient, {blocks, arguments.num_columns}, sum_type);
+  Tensor sums = torch::stable::new_empty(gradient, {arguments.num_columns}, sum_type);
+  arguments.delta = delta.data_ptr();
+  arguments.transposed = transposed.data_ptr();
+  arguments.sums = block_sums.data_ptr();
+  cpu::run_relu_backward(arguments);
+  if (is_double) {
+    add_blocks(static_cast<const double*>(block_sums.data_ptr()), blocks, arguments.num_columns,
+               static_cast<double*>(sums.data_ptr()));
+  } else {
+    add_blocks(static_cast<const float*>(block_sums.data_ptr()), blocks, arguments.num_columns,
+               static_cast<float*>(sums.data_ptr()));
+  }
+  return {delta, transposed, sums};
+}
+
+}  // namespace
+}  // namespace recsys
+
+RECSYS_SCHEMAS(library) {
+  library.def("relu_backward(Tensor gradient, Tensor output) -> (Tensor, Tensor, Tensor)");
+}
+
+RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
+  library.impl("relu_backward", TORCH_BOX(&recsys::relu_backward));
+}
+#endif  // RECSYS_EMULATOR

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers and matrix products, by the faster library in torch.
+
+torch multiplies float32 matrices on a CPU with MKL, which leaves the 512-bit vectors of processors
+of other makers than Intel idle; oneDNN, in the same binary, uses them: twice the operations per
+second on an AMD EPYC (Zen 5). On other processors, for other types and devices and in traced graphs
+these are torch's own functions.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cuda_ext import library
+from cuda_ext.ops.registration import fake_kernel, kernels
+
+FEWEST_OPERATIONS = 1 << 20
+"""Multiplications below which calling oneDNN takes longer than it saves."""
+
+_FEWEST_SUMMED = 64
+"""Length of sums below which writing and adding them takes longer than faster products save."""
+
+
+@functools.cache
+def has_wider_products() -> bool:
+    """Returns whether oneDNN uses wider vectors than MKL on this processor."""
+    return (
+        "cpu" in library.COMPILED_FOR
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        and kernels.cpu_instruction_set() == "avx512"
+        and not kernels.cpu_is_intel()
+    )
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Multiplies two matrices of the same type, without gradients.
+
+    Args:
+        a: [M, K], of any strides.
+        b: [K, N], of any strides.
+        out: [M, N] to write to.
+
+    Returns:
+        [M, N]; `out` if given.
+    """
+    if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
+        return torch.mm(a, b, out=out) if out is not None else a @ b
+    result = _onednn_linear(a, b.t(), None, relu=False)
+    return result if out is None else out.copy_(result)
+
+
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiplies the transpose of a matrix with another, without gradients.
+
+    Args:
+        a: [K, M].
+        b: [K, N].
+
+    Returns:
+        [M, N], contiguous or a transposed view.
+    """
+    rows, columns = a.shape
+    # What is transposed is copied on the way: the narrower one, or the result where that is small.
+    if columns > b.shape[1] and rows > columns:
+        return product(b.t(), a).t()
+    return product(a.t(), b)
+
+
+def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Adds the product of a transposed matrix and another to a matrix.
+
+    Args:
+        total: [M, N], changed in place.
+        a: [K, M].
+        b: [K, N].
+    """
+    if a.shape[0] < _FEWEST_SUMMED or not has_wider_products():
+        total.addmm_(a.t(), b)
+    else:
+        total += transposed_product(a, b)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """Maps the rows of a matrix like `torch.nn.functional.linear`.
+
+    Args:
+        x: [B, inputs]; any number of dimensions where torch's function runs.
+        weight: [outputs, inputs].
+        bias: [outputs], or None.
+        relu: apply a ReLU to the result.
+
+    Returns:
+        [B, outputs].
+    """
+    if not _takes_onednn(x, weight.shape[0]) or weight.dtype != x.dtype:
+        x = F.linear(x, weight, bias)
+        return torch.relu(x) if relu else x
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        output: Tensor = _Linear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
+        return output
+    return _onednn_linear(x, weight, bias, relu=relu)
+
+
+def _takes_onednn(x: Tensor, columns: int) -> bool:
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    return (
+        not tracing
+        and not torch.compiler.is_compiling()
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.ndim == 2
+        and x.numel() * columns >= FEWEST_OPERATIONS
+        and has_wider_products()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool) -> Tensor:
+    # Not oneDNN's own ReLU, which turns a NaN into zero.
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return torch.relu_(output) if relu else output
+
+
+@fake_kernel("relu_backward")
+def _(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = gradient.shape
+    exact = torch.promote_types(gradient.dtype, torch.float32)
+    return (
+        gradient.new_empty(rows, columns),
+        gradient.new_empty(columns, rows),
+        gradient.new_empty(columns, dtype=exact),
+    )
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        output = _onednn_linear(x, weight, bias, relu=relu)
+        _, trains_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(x if trains_weight else None, weight, output if relu else None)
+        return output
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight, output = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        if output is None:
+            delta = gradient
+            to_weight = transposed_product(delta, x) if wants_weight else None
+            to_bias = delta.sum(0) if wants_bias else None
+        else:
+            delta, transposed, sums = kernels.relu_backward(gradient.contiguous(), output)
+            to_weight = product(transposed, x) if wants_weight else None
+            to_bias = sums if wants_bias else None
+        return product(delta, weight) if wants_x else None, to_weight, to_bias, None

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products and linear layers by oneDNN against torch's own, and the backward of a ReLU."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cuda_ext import library, ops, reference
+from cuda_ext.ops import products
+
+pytestmark = pytest.mark.skipif(
+    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
+)
+
+SIZES = [(1100, 31, 33), (1025, 64, 17), (2048, 13, 64), (64, 512, 256), (130, 257, 129)]
+"""Samples, inputs and outputs; each product has enough operations for oneDNN."""
+
+
+@pytest.fixture
+def with_onednn(monkeypatch):
+    """Takes oneDNN on any processor, and counts its calls."""
+    calls = []
+    call = products._onednn_linear
+
+    def counted(*arguments, **options):
+        calls.append(arguments)
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(products, "has_wider_products", lambda: True)
+    monkeypatch.setattr(products, "_onednn_linear", counted)
+    return calls
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(inputs, outputs):
+    weight = (randn(outputs, inputs, seed=1) / inputs**0.5).requires_grad_()
+    return weight, randn(outputs, seed=2).requires_grad_()
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_linear_on_cpu_equals_torchs_own(size, with_bias, relu, with_onednn):
+    samples, inputs, outputs = size
+    weight, bias = layer(inputs, outputs)
+    x = randn(samples, inputs).requires_grad_()
+    tensors = [x, weight, bias] if with_bias else [x, weight]
+    result = ops.linear(*tensors, relu=relu)
+    exact = F.linear(*(t.double() for t in tensors))
+    exact = torch.relu(exact) if relu else exact
+    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+    gradient = randn(*result.shape, seed=3)
+    gradients = torch.autograd.grad(result, tensors, gradient)
+    expected = torch.autograd.grad(exact, tensors, gradient.double())
+    assert len(with_onednn) >= 3
+    for actual, wanted in zip(gradients, expected, strict=True):
+        assert actual.dtype == torch.float32
+        # A rounded zero of a ReLU may be on its other side.
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-3)
+    with torch.no_grad():
+        torch.testing.assert_close(ops.linear(*tensors, relu=relu), result, rtol=0, atol=0)
+
+
+def test_only_gradients_that_are_asked_for_are_computed(with_onednn):
+    weight, bias = layer(64, 128)
+    x = randn(300, 64)
+    ops.linear(x, weight, bias, relu=True).sum().backward()
+    assert len(with_onednn) == 2  # forward, and the weights' gradient
+    frozen = weight.detach()
+    x.requires_grad_()
+    ops.linear(x, frozen, None).sum().backward()
+    assert len(with_onednn) == 4
+    assert x.grad is not None
+
+
+def test_products_take_any_strides(with_onednn):
+    a, b = randn(700, 90), randn(90, 70, seed=1)
+    for left, right in ((a, b), (a, b.t().contiguous().t()), (a.t().contiguous().t(), b)):
+        torch.testing.assert_close(ops.product(left, right), a @ b, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(ops.product(a[::2], b), (a @ b)[::2], rtol=1e-5, atol=1e-4)
+    for n in (30, 200):
+        other = randn(700, n, seed=2)
+        torch.testing.assert_close(
+            ops.transposed_product(a, other), a.t() @ other, rtol=1e-5, atol=1e-3
+        )
+    assert len(with_onednn) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_and_few_operations_stay_with_torch(dtype, with_onednn):
+    weight, bias = (t.to(dtype) for t in layer(128, 128))
+    x = randn(200, 128).to(dtype)
+    assert torch.equal(ops.linear(x, weight, bias), F.linear(x, weight, bias))
+    few = randn(3, 128)
+    weight, bias = layer(128, 128)
+    assert torch.equal(ops.linear(few, weight, bias), F.linear(few, weight, bias))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ops.linear(randn(200, 128), weight, bias).dtype == torch.bfloat16
+    assert with_onednn == []
+
+
+def test_gradients_in_double_precision(with_onednn, monkeypatch):
+    """The gradient's formulas, with torch's products in the place of oneDNN's."""
+    monkeypatch.setattr(products, "_takes_onednn", lambda x, columns: True)
+    monkeypatch.setattr(
+        products,
+        "_onednn_linear",
+        lambda x, w, b, relu: torch.relu(F.linear(x, w, b)) if relu else F.linear(x, w, b),
+    )
+    weight, bias = (t.detach().double().requires_grad_() for t in layer(5, 7))
+    x = randn(11, 5).double().requires_grad_()
+    for relu in (False, True):
+        run = lambda *tensors: ops.linear(*tensors, relu=relu)  # noqa: B023, E731
+        assert torch.autograd.gradcheck(run, (x, weight, bias))
+
+
+def test_nan_and_infinity_are_not_lost_in_the_relu(with_onednn):
+    weight, bias = layer(64, 96)
+    x = randn(300, 64)
+    x[3, 5], x[4, 5] = float("nan"), float("inf")
+    result = ops.linear(x, weight, bias, relu=True)
+    assert len(with_onednn) == 1
+    assert result[3].isnan().all()
+    assert (result[4] == float("inf")).any()
+    assert result[5:].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [(0, 5), (1, 1), (5, 3), (130, 17), (256, 64), (300, 33)], ids=str)
+def test_relu_backward_on_cpu_equals_its_definition(size, dtype):
+    gradient = randn(*size).to(dtype)
+    output = torch.relu(randn(*size, seed=1)).to(dtype)
+    delta, transposed, sums = torch.ops.cuda_ext.relu_backward(gradient, output)
+    expected = reference.relu_backward(gradient, output)
+    assert torch.equal(delta, expected[0])
+    assert torch.equal(transposed, expected[1])
+    torch.testing.assert_close(sums, expected[2], rtol=1e-5, atol=1e-4)
+
+
+def test_relu_backward_on_cpu_does_not_depend_on_threads():
+    gradient, output = randn(1000, 40), torch.relu(randn(1000, 40, seed=1))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = torch.ops.cuda_ext.relu_backward(gradient, output)
+        torch.set_num_threads(3)
+        three = torch.ops.cuda_ext.relu_backward(gradient, output)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+
+
+def test_relu_backward_refuses_what_does_not_fit_together():
+    gradient = randn(4, 3)
+    for output in (randn(4, 2), randn(3, 4).t(), randn(4, 3).double()):
+        with pytest.raises(RuntimeError, match="relu_backward: "):
+            torch.ops.cuda_ext.relu_backward(gradient, output)
