@@ -320,6 +320,61 @@ def update_rows(
         write(table, new)
 
 
+def attention(
+    queries: Tensor | None,
+    fused: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor,
+    positions: Tensor | None,
+    causal: bool,
+    num_heads: int,
+    draws: Tensor | None,
+    dropped_levels: int,
+) -> Tensor:
+    """Multi-head attention from each query to the tokens of its own sequence.
+
+    Args:
+        queries: [Q, H E]; None if `fused` has them.
+        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values.
+        query_offsets: [S + 1] int64 first query of each sequence, then their number.
+        key_offsets: [S + 1] int64 the same of the keys.
+        positions: [Q] int64 position of each query in its sequence; None if every token is a
+            query.
+        causal: attend to no later position than the query's own.
+        num_heads: H.
+        draws: uint8 random bytes: of one sequence after the other, in it head by head, key by key,
+            query by query. A weight whose byte is below `dropped_levels` is dropped.
+        dropped_levels: dropout probability in 1/256.
+
+    Returns:
+        [Q, H E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
+    """
+    parts = fused.chunk(3 if queries is None else 2, dim=1)
+    packed = parts if queries is None else (queries, *parts)
+    outputs, next_draw = [], 0
+    asked, known = query_offsets.tolist(), key_offsets.tolist()
+    for number in range(len(asked) - 1):
+        rows, of_keys = slice(*asked[number : number + 2]), slice(*known[number : number + 2])
+        q, k, v = (
+            matrix[r].view(-1, num_heads, matrix.shape[1] // num_heads).transpose(0, 1)
+            for matrix, r in zip(packed, (rows, of_keys, of_keys), strict=True)
+        )
+        scores = q @ k.transpose(1, 2) / q.shape[2] ** 0.5
+        if causal:
+            count = rows.stop - rows.start
+            last = torch.arange(count) if positions is None else positions[rows]
+            hidden = torch.arange(scores.shape[2]) > last.unsqueeze(1)
+            scores = scores.masked_fill(hidden, -torch.inf)
+        weights = scores.softmax(2)
+        if draws is not None:
+            drawn = draws[next_draw : next_draw + weights.numel()]
+            by_key = (drawn >= dropped_levels).view(num_heads, *weights.shape[:0:-1])
+            weights = weights * by_key.transpose(1, 2) * (256 / (256 - dropped_levels))
+            next_draw += weights.numel()
+        outputs.append((weights @ v).transpose(0, 1).flatten(1))
+    return torch.cat(outputs) if outputs else fused.new_empty(0, parts[0].shape[1])
+
+
 def mlp_forward(
     x: Tensor, weights: Tensor, biases: Tensor, sizes: Sequence[int], *, final_relu: bool
 ) -> Tensor:

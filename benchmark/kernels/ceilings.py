@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmark.kernels.stopwatch import CPU, seconds_per_call
+from cuda_ext import ops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,13 +60,13 @@ def read_rate(num_bytes: int, device: torch.device, repeats: int = 5) -> float:
 def matmul_rate(
     size: int, dtype: torch.dtype, device: torch.device = CPU, repeats: int = 3
 ) -> float:
-    """Measures the FLOP/s of a product of [size, size] matrices."""
+    """Measures the FLOP/s of a product of [size, size] matrices.
+
+    On a CPU by the faster library in torch.
+    """
     a = torch.ones(size, size, dtype=dtype, device=device)
     b = torch.ones_like(a)
-    result = torch.empty_like(a)
-    times = [
-        seconds_per_call(lambda: torch.mm(a, b, out=result), device) for _ in range(repeats + 1)
-    ]
+    times = [seconds_per_call(lambda: ops.product(a, b), device) for _ in range(repeats + 1)]
     return 2 * size**3 / statistics.median(times[1:])
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.cpu.cached_attention import BlockedAttention
-from bert4rec.nn.dropout import dropout, dropped_levels
+from bert4rec.nn.dropout import draw_bytes, dropout, dropped_levels
 from bert4rec.nn.layout import SequenceLayout
+from cuda_ext import ops
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -45,12 +45,18 @@ def attend(
     Returns:
         [Q, H E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
     """
-    if _takes_blocks(fused):
-        blocked: Tensor = BlockedAttention.apply(  # type: ignore[no-untyped-call]
-            *(queries, fused, query_layout, key_layout, query_positions, causal, num_heads),
-            dropped_levels(dropout_probability),
+    if _takes_native(fused):
+        offsets = query_layout.offsets, key_layout.offsets
+        levels, draws = dropped_levels(dropout_probability), None
+        if levels:
+            draws = draw_bytes(ops.count_draws(*offsets, num_heads))
+        return ops.attention(
+            *(queries, fused, *offsets, num_heads),
+            positions=query_positions,
+            causal=causal,
+            draws=draws,
+            dropped_levels=levels,
         )
-        return blocked
     if queries is None:
         q, k, v = fused.view(fused.shape[0], 3, num_heads, -1).unbind(1)
     else:
@@ -80,16 +86,11 @@ def attend(
     return query_layout.packed(mixed.transpose(1, 2)).flatten(1)
 
 
-def _takes_blocks(fused: Tensor) -> bool:
-    """Chooses attention in blocks for gradients on a CPU.
-
-    Without gradients PyTorch's own kernel is as fast.
-    """
-    if torch.compiler.is_compiling():
-        return False  # its blocks are chosen on the host, by the lengths of a batch
-    differentiates = torch.is_grad_enabled() and fused.requires_grad
-    on_cpu = fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
-    return differentiates and on_cpu
+def _takes_native(fused: Tensor) -> bool:
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    if tracing or torch.compiler.is_compiling():
+        return False  # a traced graph must fit any device
+    return fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
 
 
 def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:

@@ -11,6 +11,13 @@ from torch import Tensor, nn
 _LEVELS = 256
 
 
+def draw_bytes(count: int) -> Tensor:
+    """Draws [count] uint8 uniformly on a CPU."""
+    words = torch.empty(-(-count // 8), dtype=torch.int64)
+    words.random_(-(2**63), None)
+    return words.view(torch.uint8)[:count]
+
+
 def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
     """Draws 1 for a kept element and 0 for a dropped one.
 
@@ -18,9 +25,7 @@ def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
         like: floating-point tensor on a CPU; gives shape and dtype of the result.
         dropped_levels: probability of a 0, in 1/256.
     """
-    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64)
-    words.random_(-(2**63), None)
-    drawn = words.view(torch.uint8)[: like.numel()].view(like.shape)
+    drawn = draw_bytes(like.numel()).view(like.shape)
     return (drawn >= dropped_levels).to(like.dtype)
 
 

@@ -9,6 +9,7 @@ its fake kernel and its gradient together.
 from cuda_ext import library
 from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
+from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag, lookup_scale
 from cuda_ext.ops.dlrm import JointTable, dlrm_forward
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
@@ -36,7 +37,9 @@ __all__ = [
     "RowOptimizer",
     "RowStep",
     "add_transposed_product",
+    "attention",
     "bag_of_lookup",
+    "count_draws",
     "dlrm_forward",
     "dot_interaction",
     "embedding_bag",

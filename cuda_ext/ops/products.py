@@ -7,7 +7,6 @@ second on an AMD EPYC (Zen 5). On other processors, for other types and devices 
 these are torch's own functions.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -24,16 +23,18 @@ _FEWEST_SUMMED = 64
 """Length of sums below which writing and adding them takes longer than faster products save."""
 
 
-@functools.cache
+_HAS_WIDER = (
+    "cpu" in library.COMPILED_FOR
+    and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    and kernels.cpu_instruction_set() == "avx512"
+    and not kernels.cpu_is_intel()
+)
+
+
 def has_wider_products() -> bool:
     """Returns whether oneDNN uses wider vectors than MKL on this processor."""
-    return (
-        "cpu" in library.COMPILED_FOR
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-        and kernels.cpu_instruction_set() == "avx512"
-        and not kernels.cpu_is_intel()
-    )
+    return _HAS_WIDER
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:

@@ -22,7 +22,7 @@ kernels: Any = torch.ops.cuda_ext
 
 FakeKernel = TypeVar("FakeKernel", bound=Callable[..., Any])
 SetupContext = Callable[[Any, Sequence[Any], Any], None]
-Gradient = Callable[[Any, Any, Tensor], tuple[Any, ...]]
+Gradient = Callable[..., tuple[Any, ...]]
 
 _fake_kernels: dict[str, Callable[..., Any]] = {}
 _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
@@ -46,7 +46,7 @@ def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:
 def gradient(op: str, setup_context: SetupContext) -> Callable[[Gradient], Gradient]:
     """Marks an op's backward function.
 
-    It gets the compiled ops, the context and a gradient.
+    It gets the compiled ops, the context and the gradient of each output.
 
     Args:
         op: its name.

@@ -14,6 +14,7 @@ MODULES = [
     "test_mlp.py",
     "test_dlrm_forward.py",
     "test_products.py",
+    "test_attention.py",
 ]
 NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]

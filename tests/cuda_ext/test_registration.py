@@ -36,7 +36,22 @@ def update_arguments(rule):
     )
 
 
+def attention_arguments(queries):
+    fused = randn(9, 16 if queries else 24, seed=2).requires_grad_()
+    return (
+        *(randn(4, 8).requires_grad_() if queries else None, fused),
+        *(torch.tensor([0, 1, 4] if queries else [0, 3, 9]), torch.tensor([0, 3, 9])),
+        *(torch.tensor([2, 0, 5, 3]) if queries else None, True, 2, None, 0),
+    )
+
+
 CASES = {
+    "attention": lambda: attention_arguments(queries=False),
+    "attention_of_queries": lambda: attention_arguments(queries=True),
+    "attention_backward": lambda: (
+        *(randn(4, 8), randn(2, 4, 2, seed=3).abs()),
+        *(t.detach() if isinstance(t, torch.Tensor) else t for t in attention_arguments(True)),
+    ),
     "dot_interaction": lambda: (randn(4, 3, 8).requires_grad_(), None, False, False),
     "dot_interaction_with_bottom": lambda: (
         randn(4, 3, 8).requires_grad_(),
@@ -111,7 +126,7 @@ def dir_of_ops():
         "gather_dot_interaction_backward", "joint_rows", "joint_rows_reporting",
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
-        "dlrm_forward", "relu_backward",
+        "dlrm_forward", "relu_backward", "attention", "attention_backward",
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 // The CPU kernels of one instruction set, behind function pointers, and the choice among them.
 #pragma once
 
+#include "../attention/cpu/table.h"
 #include "../interaction/cpu/table.h"
 #include "../lookup/cpu/table.h"
 #include "../mlp/cpu/table.h"
@@ -11,6 +12,7 @@ namespace recsys::cpu {
 
 struct KernelTable {
   const char* name;
+  AttentionKernels attention;
   InteractionKernels interaction;
   LookupKernels lookup;
   MlpKernels mlp;

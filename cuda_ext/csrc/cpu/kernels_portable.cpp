@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define RECSYS_ISA portable
 #define RECSYS_VECTOR_BYTES 16
+#include "../attention/cpu/kernels.h"
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
@@ -11,6 +12,7 @@ namespace recsys::cpu {
 
 const KernelTable portable_kernels = {
     "portable",
+    portable::kAttentionKernels,
     portable::kInteractionKernels,
     portable::kLookupKernels,
     portable::kMlpKernels,

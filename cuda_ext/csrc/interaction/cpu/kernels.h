@@ -6,10 +6,10 @@
 // result and any D will do. Backward is (L + L^T) X, with L the triangle of the gradient.
 #pragma once
 
+#include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
 #include "rows.h"
 #include "table.h"
-#include "tiles.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

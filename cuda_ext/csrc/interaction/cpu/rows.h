@@ -3,9 +3,9 @@
 #pragma once
 
 #include "../../cpu/prefetch_queue.h"
+#include "../../cpu/tiles.h"
 #include "../../cpu/vector.h"
 #include "../kernels.h"
-#include "tiles.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small matrix products with their sums in registers, and transposes in registers.
+// Small matrix products with their sums in registers.
 #pragma once
 
-#include "../../cpu/prefetch_queue.h"
-#include "../../cpu/vector.h"
+#include "prefetch_queue.h"
+#include "vector.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 

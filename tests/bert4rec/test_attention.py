@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in blocks against attention on padded sequences; test_network has the naive one."""
+"""The native attention against attention on padded sequences; test_network has the naive one."""
 
 import pytest
 import torch
 
 from bert4rec.nn import attention
 from bert4rec.nn.attention import attend
-from bert4rec.nn.cpu import cached_attention
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext.error_bounds import Bounded
 
@@ -106,23 +105,21 @@ def join(columns):
     )
 
 
-@pytest.mark.parametrize("weights", [1, 200, 1 << 17])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("shape", LENGTHS)
-def test_blocks_are_exact_to_the_bounds_of_their_sums(
-    shape, asks, causal, heads, weights, monkeypatch
+def test_native_attention_is_exact_to_the_bounds_of_its_sums(
+    shape, asks, causal, heads, monkeypatch
 ):
     lengths = LENGTHS[shape]
     options = {"asks": asks, "causal": causal, "heads": heads}
-    monkeypatch.setattr(cached_attention, "_WEIGHTS", weights)
-    blocked = outcome(lengths, **options, dtype=torch.float32)
+    native = outcome(lengths, **options, dtype=torch.float32)
     doubled = outcome(lengths, **options, dtype=torch.float64)
-    monkeypatch.setattr(attention, "_takes_blocks", lambda _: False)
+    monkeypatch.setattr(attention, "_takes_native", lambda _: False)
     padded = outcome(lengths, **options, dtype=torch.float64)
     for result, double, exact, bound in zip(
-        blocked, doubled, padded, bounds(lengths, **options), strict=True
+        native, doubled, padded, bounds(lengths, **options), strict=True
     ):
         torch.testing.assert_close(double, exact, rtol=1e-9, atol=1e-12)
         assert bound.excess(result) <= 1

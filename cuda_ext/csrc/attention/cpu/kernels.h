@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of one sequence and head, forward and backward, over blocks of queries.
+//
+// Weights stand transposed, a row for each key, so that the softmax of a query runs down a lane and
+// no sum crosses lanes.
+#pragma once
+
+#include "../../cpu/tiles.h"
+#include "../../cpu/vector.h"
+#include "table.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+// Queries of a block: with 200 keys, its weights and their gradients are 100 KiB of float32.
+constexpr int kQueryBlock = 64;
+
+template <typename T>
+constexpr int kQueryColumns = kQueryBlock + (kQueryBlock % kLanes<T> != 0) * kLanes<T>;
+
+// Exponentials of numbers of at most zero; those below the smallest normal number are zero.
+//
+// Source of the method: Cody and Waite 1980, "Software Manual for the Elementary Functions", with
+// the Taylor series of exp on [-ln2/2, ln2/2] to the seventh power.
+inline Vector<float> exponential(Vector<float> x) {
+  constexpr float kShifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kLowest = -87.3f;
+  const Vector<float> clamped = x < kLowest ? broadcast(kLowest) : x;
+  const Vector<float> shifted = clamped * 1.44269504088896341f + kShifter;
+  const Vector<float> power = shifted - kShifter;
+  Vector<float> rest = clamped - power * 0.693359375f;
+  rest -= power * -2.12194440e-4f;
+  Vector<float> sum = rest * (1.0f / 5040) + 1.0f / 720;
+  sum = sum * rest + 1.0f / 120;
+  sum = sum * rest + 1.0f / 24;
+  sum = sum * rest + 1.0f / 6;
+  sum = sum * rest + 0.5f;
+  sum = sum * rest + 1.0f;
+  sum = sum * rest + 1.0f;
+  using Bits = Vector<int32_t>;
+  const Bits scale = ((Bits)shifted - (Bits)broadcast(kShifter) + 127) << 23;
+  return x < kLowest ? Vector<float>{} : sum * (Vector<float>)scale;
+}
+
+inline Vector<double> exponential(Vector<double> x) {
+  for (int lane = 0; lane < kLanes<double>; ++lane) x[lane] = __builtin_exp(x[lane]);
+  return x;
+}
+
+template <typename T>
+constexpr int64_t whole_vectors(int64_t count) {
+  return (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+// Scratch memory of a task.
+template <typename T>
+struct AttentionScratch {
+  AttentionScratch(int64_t num_keys, int64_t dim, T* memory)
+      : keys(whole_vectors<T>(num_keys)), columns(whole_vectors<T>(dim)), next_(memory) {}
+
+  T* take(int64_t rows, int64_t width) {
+    T* const taken = next_;
+    next_ += rows * width;
+    return taken;
+  }
+
+  static int64_t elements(int64_t num_keys, int64_t dim) {
+    const int64_t keys = whole_vectors<T>(num_keys);
+    const int64_t columns = whole_vectors<T>(dim);
+    return 8 * keys * columns + 4 * keys * kQueryColumns<T> + 6 * kQueryColumns<T> * columns;
+  }
+
+  int64_t keys;     // padded
+  int64_t columns;  // padded
+
+ private:
+  T* next_;
+};
+
+// Copies rows of a head, times a factor, to rows of whole vectors, zeros in the padding and in the
+// rows up to `padded_rows`.
+template <typename T>
+void copy_rows(const PackedRows& rows, int64_t first, int64_t count, int64_t head, int64_t dim,
+               T factor, T* to, int64_t width, int64_t padded_rows) {
+  const T* from = static_cast<const T*>(rows.first) + first * rows.stride + head * dim;
+  for (int64_t r = 0; r < padded_rows; ++r, from += rows.stride, to += width) {
+    int64_t d = 0;
+    if (r < count) {
+      for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
+      for (; d < dim; ++d) to[d] = from[d] * factor;
+    }
+    for (; d < width; ++d) to[d] = 0;
+  }
+}
+
+// Copies rows of whole vectors to rows of a head, times a factor.
+template <typename T>
+void write_rows(const T* from, int64_t width, const PackedRows& rows, int64_t first, int64_t count,
+                int64_t head, int64_t dim, T factor) {
+  T* to = static_cast<T*>(rows.first) + first * rows.stride + head * dim;
+  for (int64_t r = 0; r < count; ++r, to += rows.stride, from += width) {
+    int64_t d = 0;
+    for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
+    for (; d < dim; ++d) to[d] = from[d] * factor;
+  }
+}
+
+// Transposes [rows, columns] of whole squares.
+template <typename T>
+void transpose_matrix(const T* from, int64_t rows, int64_t columns, int64_t stride, T* to,
+                      int64_t to_stride) {
+  for (int64_t r = 0; r < rows; r += kLanes<T>) {
+    for (int64_t c = 0; c < columns; c += kLanes<T>) {
+      Vector<T> square[kLanes<T>];
+      RECSYS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+        square[i] = load(from + (r + i) * stride + c);
+      }
+      transpose<T>(square);
+      RECSYS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+        store(to + (c + i) * to_stride + r, square[i]);
+      }
+    }
+  }
+}
+
+// result[r][c] = sum over k of left[k][r] * right[k][c].
+template <typename T>
+void multiply_all(const T* left, int64_t left_stride, const T* right, int64_t right_stride,
+                  int64_t depth, T* result, int64_t result_stride, int64_t rows, int64_t columns,
+                  PrefetchQueue& queue) {
+  const StridedRows<const T> of_right{right, static_cast<int>(right_stride)};
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const Product<T, StridedRows<const T>> product{
+        {left + row, static_cast<int>(left_stride)},
+        of_right,
+        static_cast<int>(depth),
+        {result + row * result_stride, static_cast<int>(result_stride)},
+        queue};
+    const int64_t height = rows - row < kTileRows ? rows - row : kTileRows;
+    multiply(product, static_cast<int>(height), static_cast<int>(columns));
+  }
+}
+
+// A block of queries of a sequence and head.
+template <typename T>
+struct QueryBlock {
+  QueryBlock(const AttentionArguments& arguments, int64_t sequence, int64_t head, int64_t begin)
+      : arguments(arguments), head(head) {
+    first_key = arguments.key_offsets[sequence];
+    num_keys = arguments.key_offsets[sequence + 1] - first_key;
+    first = arguments.query_offsets[sequence] + begin;
+    const int64_t end = arguments.query_offsets[sequence + 1];
+    all_queries = end - arguments.query_offsets[sequence];
+    count = end - first < kQueryBlock ? end - first : kQueryBlock;
+    columns = whole_vectors<T>(count);
+    keys_seen = num_keys;
+    keys_by_all = num_keys;
+    if (arguments.causal) {
+      keys_seen = 0;
+      for (int64_t q = 0; q < kQueryColumns<T>; ++q) last_key[q] = 0;
+      for (int64_t q = 0; q < count; ++q) {
+        const int64_t last = arguments.positions ? arguments.positions[first + q] : begin + q;
+        if (last + 1 > keys_seen) keys_seen = last + 1;
+        if (last + 1 < keys_by_all) keys_by_all = last + 1;
+        last_key[q] = static_cast<T>(last);
+      }
+    }
+    if (arguments.draws != nullptr) {
+      draws = arguments.draws + arguments.draw_offsets[sequence] + head * all_queries * num_keys +
+              begin;
+    }
+  }
+
+  // 1 / (1 - p) where a weight is kept, 0 where it is dropped.
+  RECSYS_INLINE Vector<T> kept(int64_t key, int64_t column) const {
+    typename VectorOfBytes<uint8_t, kLanes<T>>::type bytes;
+    memcpy(&bytes, draws + key * all_queries + column, sizeof(bytes));
+    const T levels = static_cast<T>(arguments.dropped_levels);
+    const Vector<T> drawn = __builtin_convertvector(bytes, Vector<T>);
+    return drawn >= levels ? broadcast(T{256} / (T{256} - levels)) : Vector<T>{};
+  }
+
+  // Takes the scores of keys that a query does not see out of its softmax.
+  RECSYS_INLINE Vector<T> hide(Vector<T> scores, int64_t key, int64_t column) const {
+    if (key < keys_by_all) return scores;
+    return load(last_key + column) >= static_cast<T>(key) ? scores : broadcast(kHidden);
+  }
+
+  static constexpr T kHidden = -__builtin_huge_val();
+
+  const AttentionArguments& arguments;
+  int64_t head;
+  int64_t first_key;
+  int64_t num_keys;
+  int64_t first;                 // query
+  int64_t all_queries;           // of the sequence
+  int64_t count;                 // of the block
+  int64_t columns;               // of its weights: count in whole vectors
+  int64_t keys_seen;             // by any query
+  int64_t keys_by_all;           // seen by every query
+  T last_key[kQueryColumns<T>];  // that a query sees
+  const uint8_t* draws = nullptr;
+};
+
+template <typename T>
+void attention_forward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
+                       void* memory) {
+  const int64_t dim = arguments.head_dim;
+  const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
+  const int64_t num_keys = arguments.key_offsets[sequence + 1] - arguments.key_offsets[sequence];
+  const int64_t num_queries =
+      arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
+  if (num_queries == 0 || num_keys == 0) return;
+  AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
+  const int64_t width = scratch.columns;
+  T* const keys = scratch.take(scratch.keys, width);
+  T* const values = scratch.take(scratch.keys, width);
+  T* const keys_transposed = scratch.take(width, scratch.keys);
+  T* const weights = scratch.take(scratch.keys, kQueryColumns<T>);
+  T* const queries = scratch.take(kQueryColumns<T>, width);
+  T* const queries_transposed = scratch.take(width, kQueryColumns<T>);
+  T* const mixed = scratch.take(kQueryColumns<T>, width);
+  PrefetchQueue queue;
+  const int64_t first_key = arguments.key_offsets[sequence];
+  copy_rows(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width, scratch.keys);
+  copy_rows(arguments.values, first_key, num_keys, head, dim, T{1}, values, width, scratch.keys);
+  transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
+  for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
+    const QueryBlock<T> block(arguments, sequence, head, begin);
+    copy_rows(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
+              block.columns);
+    transpose_matrix(queries, block.columns, width, width, queries_transposed, kQueryColumns<T>);
+    multiply_all<T>(keys_transposed, scratch.keys, queries_transposed, kQueryColumns<T>, dim,
+                    weights, kQueryColumns<T>, block.keys_seen, block.columns, queue);
+    for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
+      Vector<T> top = broadcast(QueryBlock<T>::kHidden);
+      for (int64_t key = 0; key < block.keys_seen; ++key) {
+        T* const at = weights + key * kQueryColumns<T> + column;
+        const Vector<T> score = block.hide(load(at), key, column);
+        store(at, score);
+        top = score <= top ? top : score;  // a NaN replaces what is there
+      }
+      Vector<T> sum = {};
+      for (int64_t key = 0; key < block.keys_seen; ++key) {
+        T* const at = weights + key * kQueryColumns<T> + column;
+        const Vector<T> power = exponential(load(at) - top);
+        sum += power;
+        store(at, block.draws == nullptr ? power : power * block.kept(key, column));
+      }
+      for (int lane = 0; lane < kLanes<T> && column + lane < block.count; ++lane) {
+        const int64_t at = (block.first + column + lane) * arguments.num_heads + head;
+        static_cast<T*>(arguments.maxima)[at] = top[lane];
+        static_cast<T*>(arguments.factors)[at] = T{1} / sum[lane];
+      }
+    }
+    multiply_all<T>(weights, kQueryColumns<T>, values, width, block.keys_seen, mixed, width,
+                    block.count, width, queue);
+    for (int64_t q = 0; q < block.count; ++q) {
+      const T factor =
+          static_cast<const T*>(arguments.factors)[(block.first + q) * arguments.num_heads + head];
+      write_rows(mixed + q * width, width, arguments.output, block.first + q, 1, head, dim, factor);
+    }
+  }
+}
+
+template <typename T>
+void attention_backward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
+                        void* memory) {
+  const int64_t dim = arguments.head_dim;
+  const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
+  const int64_t first_key = arguments.key_offsets[sequence];
+  const int64_t num_keys = arguments.key_offsets[sequence + 1] - first_key;
+  const int64_t num_queries =
+      arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
+  if (num_keys == 0) return;
+  AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
+  const int64_t width = scratch.columns;
+  T* const keys = scratch.take(scratch.keys, width);
+  T* const values = scratch.take(scratch.keys, width);
+  T* const keys_transposed = scratch.take(width, scratch.keys);
+  T* const values_transposed = scratch.take(width, scratch.keys);
+  T* const to_keys = scratch.take(scratch.keys, width);
+  T* const to_values = scratch.take(scratch.keys, width);
+  T* const of_block = scratch.take(scratch.keys, width);
+  T* const weights = scratch.take(scratch.keys, kQueryColumns<T>);
+  T* const to_weights = scratch.take(scratch.keys, kQueryColumns<T>);
+  T* const weights_by_query = scratch.take(kQueryColumns<T>, scratch.keys);
+  T* const to_scores_by_query = scratch.take(kQueryColumns<T>, scratch.keys);
+  T* const queries = scratch.take(kQueryColumns<T>, width);
+  T* const delta = scratch.take(kQueryColumns<T>, width);
+  T* const transposed = scratch.take(width, kQueryColumns<T>);
+  T* const to_queries = scratch.take(kQueryColumns<T>, width);
+  PrefetchQueue queue;
+  const auto add_block = [&](T* total, int64_t rows) {
+    for (int64_t i = 0; i < rows * width; i += kLanes<T>) {
+      store(total + i, load(total + i) + load(of_block + i));
+    }
+  };
+  copy_rows(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width, scratch.keys);
+  copy_rows(arguments.values, first_key, num_keys, head, dim, T{1}, values, width, scratch.keys);
+  transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
+  transpose_matrix(values, scratch.keys, width, width, values_transposed, scratch.keys);
+  for (int64_t i = 0; i < num_keys * width; i += kLanes<T>) {
+    store(to_keys + i, Vector<T>{});
+    store(to_values + i, Vector<T>{});
+  }
+  for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
+    const QueryBlock<T> block(arguments, sequence, head, begin);
+    copy_rows(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
+              block.columns);
+    copy_rows(arguments.output, block.first, block.count, head, dim, T{1}, delta, width,
+              block.columns);
+    transpose_matrix(queries, block.columns, width, width, transposed, kQueryColumns<T>);
+    multiply_all<T>(keys_transposed, scratch.keys, transposed, kQueryColumns<T>, dim, weights,
+                    kQueryColumns<T>, block.keys_seen, block.columns, queue);
+    transpose_matrix(delta, block.columns, width, width, transposed, kQueryColumns<T>);
+    multiply_all<T>(values_transposed, scratch.keys, transposed, kQueryColumns<T>, dim, to_weights,
+                    kQueryColumns<T>, block.keys_seen, block.columns, queue);
+    for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
+      Vector<T> top = {};
+      Vector<T> factor = {};
+      for (int lane = 0; lane < kLanes<T> && column + lane < block.count; ++lane) {
+        const int64_t at = (block.first + column + lane) * arguments.num_heads + head;
+        top[lane] = static_cast<const T*>(arguments.maxima)[at];
+        factor[lane] = static_cast<const T*>(arguments.factors)[at];
+      }
+      Vector<T> sum = {};
+      for (int64_t key = 0; key < block.keys_seen; ++key) {
+        const int64_t at = key * kQueryColumns<T> + column;
+        const Vector<T> score = block.hide(load(weights + at), key, column);
+        const Vector<T> weight = exponential(score - top) * factor;
+        Vector<T> to_weight = load(to_weights + at);
+        if (block.draws != nullptr) to_weight *= block.kept(key, column);
+        sum += weight * to_weight;
+        store(weights + at, weight);
+        store(to_weights + at, to_weight);
+      }
+      for (int64_t key = 0; key < block.keys_seen; ++key) {
+        const int64_t at = key * kQueryColumns<T> + column;
+        const Vector<T> weight = load(weights + at);
+        store(to_weights + at, weight * (load(to_weights + at) - sum));
+        if (block.draws != nullptr) store(weights + at, weight * block.kept(key, column));
+      }
+    }
+    multiply_all<T>(to_weights, kQueryColumns<T>, keys, width, block.keys_seen, to_queries, width,
+                    block.count, width, queue);
+    write_rows(to_queries, width, arguments.to_queries, block.first, block.count, head, dim, scale);
+    const int64_t keys_of_squares = whole_vectors<T>(block.keys_seen);
+    transpose_matrix(weights, keys_of_squares, block.columns, kQueryColumns<T>, weights_by_query,
+                     scratch.keys);
+    transpose_matrix(to_weights, keys_of_squares, block.columns, kQueryColumns<T>,
+                     to_scores_by_query, scratch.keys);
+    // The queries have the scale already.
+    multiply_all<T>(to_scores_by_query, scratch.keys, queries, width, block.count, of_block, width,
+                    block.keys_seen, width, queue);
+    add_block(to_keys, block.keys_seen);
+    multiply_all<T>(weights_by_query, scratch.keys, delta, width, block.count, of_block, width,
+                    block.keys_seen, width, queue);
+    add_block(to_values, block.keys_seen);
+  }
+  write_rows(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, T{1});
+  write_rows(to_values, width, arguments.to_values, first_key, num_keys, head, dim, T{1});
+}
+
+inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int64_t, int64_t keys) {
+  if (arguments.dtype == Dtype::kFloat64) {
+    return AttentionScratch<double>::elements(keys, arguments.head_dim) * sizeof(double);
+  }
+  return AttentionScratch<float>::elements(keys, arguments.head_dim) * sizeof(float);
+}
+
+inline void attention_forward_of(const AttentionArguments& arguments, int64_t sequence,
+                                 int64_t head, void* scratch) {
+  if (arguments.dtype == Dtype::kFloat64) {
+    return attention_forward<double>(arguments, sequence, head, scratch);
+  }
+  attention_forward<float>(arguments, sequence, head, scratch);
+}
+
+inline void attention_backward_of(const AttentionArguments& arguments, int64_t sequence,
+                                  int64_t head, void* scratch) {
+  if (arguments.dtype == Dtype::kFloat64) {
+    return attention_backward<double>(arguments, sequence, head, scratch);
+  }
+  attention_backward<float>(arguments, sequence, head, scratch);
+}
+
+constexpr AttentionKernels kAttentionKernels = {attention_scratch_bytes, attention_forward_of,
+                                                attention_backward_of};
+
+}  // namespace recsys::cpu::RECSYS_ISA

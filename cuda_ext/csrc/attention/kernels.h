@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of attention over packed sequences, for the CPU: their arguments.
+//
+// An op hands them plain pointers and sizes and has checked them. A sequence and head is a task of
+// its own; all of it is in the caches, and no matrix of weights is kept: backward computes them
+// again from two numbers a query.
+#pragma once
+
+#include <cstdint>
+
+#include "../dtypes.h"
+
+namespace recsys {
+
+// Rows of a packed matrix: row r of a head starts at first + r * stride + head * E.
+struct PackedRows {
+  void* first;
+  int64_t stride;
+};
+
+struct AttentionArguments {
+  Dtype dtype;  // float32 or float64, of all matrices
+  int64_t num_sequences;
+  int64_t num_heads;             // H
+  int64_t head_dim;              // E
+  const int64_t* query_offsets;  // [S + 1]
+  const int64_t* key_offsets;    // [S + 1]
+  const int64_t* positions;      // [Q] of each query in its sequence; null: they are its tokens
+  bool causal;                   // no query sees a key after its own position
+  PackedRows queries;            // [Q, H E]
+  PackedRows keys;               // [N, H E]
+  PackedRows values;             // [N, H E]
+  PackedRows output;             // [Q, H E]; in backward the gradient of it
+  void* maxima;                  // [Q, H] largest score of each query
+  void* factors;                 // [Q, H] 1 / sum of the exponentials
+  // Random bytes, one for each weight; one below dropped_levels drops it. Those of a sequence begin
+  // at draw_offsets, head by head, key by key. Null without dropout.
+  const uint8_t* draws;
+  const int64_t* draw_offsets;  // [S]
+  int64_t dropped_levels;       // of 256
+  PackedRows to_queries;        // of backward, as above
+  PackedRows to_keys;
+  PackedRows to_values;
+};
+
+}  // namespace recsys
+
+namespace recsys::cpu {
+
+void run_attention(const AttentionArguments& arguments);
+void run_attention_backward(const AttentionArguments& arguments);
+
+}  // namespace recsys::cpu

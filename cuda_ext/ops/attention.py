@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention over packed sequences, for training on a CPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_ext import reference
+from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+
+_PADDING = 64
+"""Bytes after the last draw, which the kernel may read."""
+
+
+def count_draws(query_offsets: Tensor, key_offsets: Tensor, num_heads: int) -> int:
+    """Returns the number of random bytes that `attention` takes for dropout.
+
+    Args:
+        query_offsets: [S + 1] int64 first query of each sequence, then their number.
+        key_offsets: [S + 1] int64 the same of the keys.
+        num_heads: H.
+    """
+    pairs = (query_offsets.diff() * key_offsets.diff()).sum()
+    return num_heads * int(pairs) + _PADDING
+
+
+def attention(
+    queries: Tensor | None,
+    fused: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor,
+    num_heads: int,
+    *,
+    positions: Tensor | None = None,
+    causal: bool = False,
+    draws: Tensor | None = None,
+    dropped_levels: int = 0,
+) -> Tensor:
+    """Attends from each query to the tokens of its own sequence; see `reference.attention`.
+
+    Args:
+        queries: [Q, H E]; None if `fused` has them.
+        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values; float32 or
+            float64.
+        query_offsets: [S + 1] int64 first query of each sequence, then their number.
+        key_offsets: [S + 1] int64 the same of the keys.
+        num_heads: H.
+        positions: [Q] int64 position of each query in its sequence; None if every token is a
+            query.
+        causal: attend to no later position than the query's own.
+        draws: [`count_draws`] uint8 random bytes for dropout; a weight whose byte is below
+            `dropped_levels` is dropped. None drops none.
+        dropped_levels: dropout probability in 1/256, below 256.
+
+    Returns:
+        [Q, H E].
+
+    Raises:
+        RuntimeError: offsets or positions lead out of a sequence, or sizes do not fit together.
+    """
+    arguments = (queries, fused, query_offsets, key_offsets, positions, causal, num_heads)
+    if fused.device.type != "cpu" or not is_compiled_for(fused):
+        return reference.attention(*arguments, draws, dropped_levels)
+    output: Tensor = kernels.attention(*arguments, draws, dropped_levels)[0]
+    return output
+
+
+@fake_kernel("attention")
+def _(
+    queries: Tensor | None,
+    fused: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor,
+    positions: Tensor | None,
+    causal: bool,
+    num_heads: int,
+    draws: Tensor | None,
+    dropped_levels: int,
+) -> tuple[Tensor, Tensor]:
+    like = fused if queries is None else queries
+    columns = fused.shape[1] // (3 if queries is None else 2)
+    return like.new_empty(like.shape[0], columns), like.new_empty(2, like.shape[0], num_heads)
+
+
+@fake_kernel("attention_backward")
+def _(
+    gradient: Tensor,
+    softmax: Tensor,
+    queries: Tensor | None,
+    fused: Tensor,
+    query_offsets: Tensor,
+    key_offsets: Tensor,
+    positions: Tensor | None,
+    causal: bool,
+    num_heads: int,
+    draws: Tensor | None,
+    dropped_levels: int,
+) -> tuple[Tensor, Tensor]:
+    count = 0 if queries is None else queries.shape[0]
+    return gradient.new_empty(count, gradient.shape[1]), torch.empty_like(fused)
+
+
+def _keep_inputs(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    queries, fused, query_offsets, key_offsets, positions, ctx.causal, ctx.num_heads, *rest = inputs
+    draws, ctx.dropped_levels = rest
+    ctx.save_for_backward(output[1], queries, fused, query_offsets, key_offsets, positions, draws)
+
+
+@gradient("attention", _keep_inputs)
+def _(ops: Any, ctx: Any, gradient: Tensor, _to_softmax: Tensor) -> tuple[Any, ...]:
+    softmax, queries, fused, query_offsets, key_offsets, positions, draws = ctx.saved_tensors
+    to_queries, to_fused = ops.attention_backward(
+        *(gradient.contiguous(), softmax, queries, fused, query_offsets, key_offsets, positions),
+        *(ctx.causal, ctx.num_heads, draws, ctx.dropped_levels),
+    )
+    return (None if queries is None else to_queries, to_fused, *[None] * 7)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over packed sequences against its definition."""
+
+import math
+
+import pytest
+import torch
+
+from cuda_ext import library, ops, reference
+
+pytestmark = pytest.mark.skipif(
+    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
+)
+
+LENGTHS = {
+    "short": ([5, 1, 7, 3], None),
+    "several blocks of queries": ([130, 64, 65, 200], None),
+    "few queries": ([5, 9, 70, 3], [2, 0, 66, 3]),
+    "an empty sequence": ([4, 0, 3], None),
+}
+HEADS = [(1, 12), (3, 4), (2, 32), (1, 33)]
+"""Heads and columns of each, whole vectors or not."""
+
+
+def offsets_of(lengths):
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def arguments_of(shape, heads, dim, dtype, *, causal=False, dropped_levels=0):
+    """Returns the arguments of `ops.attention`; the queries of a sequence are its last tokens."""
+    generator = torch.Generator().manual_seed(dim)
+    draw = lambda *size: torch.randn(*size, generator=generator, dtype=torch.float64)  # noqa: E731
+    lengths, asked = LENGTHS[shape]
+    of_keys = offsets_of(lengths)
+    of_queries = of_keys if asked is None else offsets_of(asked)
+    columns = heads * dim * (3 if asked is None else 2)
+    fused = draw(sum(lengths), columns).to(dtype).requires_grad_()
+    queries = positions = draws = None
+    if asked is not None:
+        queries = draw(sum(asked), heads * dim).to(dtype).requires_grad_()
+        ranges = [torch.arange(n)[n - count :] for count, n in zip(asked, lengths, strict=True)]
+        positions = torch.cat(ranges)
+    if dropped_levels:
+        count = ops.count_draws(of_queries, of_keys, heads)
+        draws = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+    return (
+        (queries, fused, of_queries, of_keys, heads),
+        {
+            "positions": positions,
+            "causal": causal,
+            "draws": draws,
+            "dropped_levels": dropped_levels,
+        },
+    )
+
+
+def defined(queries, fused, of_queries, of_keys, heads, **options):
+    return reference.attention(
+        *(queries, fused, of_queries, of_keys, options["positions"], options["causal"]),
+        *(heads, options["draws"], options["dropped_levels"]),
+    )
+
+
+def outcome(function, arguments, options):
+    """Returns the output and the gradients of its weighted sum."""
+    output = function(*arguments, **options)
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    leaves = [t for t in arguments[:2] if t is not None]
+    return [output.detach(), *torch.autograd.grad((output * weights).sum(), leaves)]
+
+
+@pytest.mark.parametrize("dropped_levels", [0, 100])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "dim"), HEADS)
+@pytest.mark.parametrize("shape", LENGTHS)
+def test_kernel_on_cpu_equals_the_definition(shape, heads, dim, causal, dropped_levels):
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
+        arguments, options = arguments_of(
+            shape, heads, dim, dtype, causal=causal, dropped_levels=dropped_levels
+        )
+        results = outcome(ops.attention, arguments, options)
+        expected = outcome(defined, arguments, options)
+        for result, wanted in zip(results, expected, strict=True):
+            assert result.dtype == dtype
+            torch.testing.assert_close(result, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", ["short", "few queries"])
+def test_gradients_are_those_of_differences(shape):
+    arguments, options = arguments_of(shape, 1, 3, torch.float64, causal=True, dropped_levels=80)
+    leaves = [t for t in arguments[:2] if t is not None]
+
+    def function(*tensors):
+        queries = tensors[0] if len(tensors) == 2 else None
+        return ops.attention(queries, tensors[-1], *arguments[2:], **options)
+
+    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
+
+
+def test_threads_change_nothing_on_cpu():
+    arguments, options = arguments_of(
+        "several blocks of queries", 2, 32, torch.float32, causal=True, dropped_levels=30
+    )
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = outcome(ops.attention, arguments, options)
+        torch.set_num_threads(3)
+        three = outcome(ops.attention, arguments, options)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 30.0, 1e4])
+def test_scores_of_any_size_on_cpu(scale):
+    """The exponential is exact to a few units in the last place, down to where it is zero."""
+    (queries, fused, *rest), options = arguments_of("short", 1, 8, torch.float32)
+    fused = fused.detach()
+    fused[:, :8] *= scale
+    result = ops.attention(queries, fused, *rest, **options)
+    expected = defined(queries, fused.double(), *rest, **options)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-4 * max(1, scale), atol=1e-5)
+
+
+def test_nan_and_infinity_reach_the_output_on_cpu():
+    for value in (math.nan, math.inf):
+        (queries, fused, *rest), options = arguments_of("short", 1, 8, torch.float32)
+        fused = fused.detach()
+        fused[6, 8] = value  # a key of the third sequence, which begins at 6
+        result = ops.attention(queries, fused, *rest, **options)
+        expected = defined(queries, fused, *rest, **options)
+        assert expected[6:13].isnan().any()
+        torch.testing.assert_close(result, expected, equal_nan=True)
+
+
+def test_what_leads_out_of_a_sequence_is_refused():
+    (_, fused, of_queries, of_keys, heads), _ = arguments_of("short", 1, 12, torch.float32)
+    call = lambda *a, **o: ops.attention(None, fused, *a, heads, **o)  # noqa: E731
+    with pytest.raises(RuntimeError, match="key_offsets must go from 0 to 16"):
+        call(of_queries, of_keys + 1)
+    with pytest.raises(RuntimeError, match="query_offsets must not fall"):
+        call(torch.tensor([0, 9, 6, 13, 16]), of_keys)
+    with pytest.raises(RuntimeError, match="the same number of sequences"):
+        call(of_queries, torch.tensor([0, 16]))
+    positions = torch.zeros(16, dtype=torch.int64)
+    positions[4] = 5
+    with pytest.raises(RuntimeError, match="query 4 has position 5 in a sequence of 5 keys"):
+        call(of_queries, of_keys, positions=positions, causal=True)
+    with pytest.raises(RuntimeError, match="draws must have"):
+        call(of_queries, of_keys, draws=torch.zeros(10, dtype=torch.uint8), dropped_levels=3)
+    with pytest.raises(RuntimeError, match="float32 or float64"):
+        ops.attention(None, fused.detach().half(), of_queries, of_keys, heads)
