@@ -3,10 +3,12 @@
 
     python -m benchmark.bert4rec.recbole                # speed, one and two threads
     python -m benchmark.bert4rec.recbole --quality      # rankings, three seeds
+    python -m benchmark.bert4rec.recbole --to_the_end   # rankings after each one's early stop
 
 Samples, sizes and batch are the same. Candidates take turns, each in a process of its own. Ours
 trains a whole epoch, because batches of short sequences are cheaper. RecBole pads every batch to
-the same size, so a few batches are enough. `make recbole` makes the environment of RecBole.
+the same size, so a few batches are enough. `--to_the_end` takes hours; a run that is interrupted
+continues with the same `--folder`. `make recbole` makes the environment of RecBole.
 """
 
 import argparse
@@ -40,10 +42,11 @@ KEEP_FREED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
 }
 OURS = "ours, preset recbole"
+FASTEST = "RecBole 1.2.1, anomaly mode off, freed memory kept"  # equal to the others in quality
 RECBOLE: dict[str, tuple[str, dict[str, str]]] = {
     "RecBole 1.2.1 as shipped": ("as_shipped", {}),
     "RecBole 1.2.1, anomaly mode off": ("off", {}),
-    "RecBole 1.2.1, anomaly mode off, freed memory kept": ("off", KEEP_FREED_MEMORY),
+    FASTEST: ("off", KEEP_FREED_MEMORY),
 }
 
 
@@ -56,7 +59,7 @@ def write_interactions(dataset: Path, folder: Path) -> Path:
     users = np.repeat(np.arange(1, sequences.num_users + 1), sequences.lengths)
     positions = np.arange(len(users)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
     target = folder / "ml-100k"
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
     table = np.stack([users, sequences.items.astype(np.int64), positions], axis=1)
     np.savetxt(
         target / "ml-100k.inter",
@@ -75,7 +78,7 @@ def run_recbole(
     """Runs RecBole in a process; returns the metrics that it prints.
 
     Raises:
-        RuntimeError: it failed; the message ends with its error output.
+        RuntimeError: it failed, for the reason on standard error.
     """
     mode, environment = RECBOLE[candidate]
     command = [
@@ -86,10 +89,10 @@ def run_recbole(
     ]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(data), "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={**variables, **environment}
+        command, check=False, stdout=subprocess.PIPE, text=True, env={**variables, **environment}
     )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed, see above")
     metrics: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if metrics["train_samples"] != SETTING["samples"]:
         raise RuntimeError(f"RecBole trains on {metrics['train_samples']} samples, not the same")
@@ -158,12 +161,33 @@ def quality_records(
             candidate,
             metric,
             [quality[metric] for quality in qualities],
-            unit="",
-            direction="higher",
+            unit="min" if metric.startswith("minutes") else "",
+            direction="lower" if metric.startswith("minutes") else "higher",
             config=SETTING | config | {"mean": float(np.mean([f[metric] for f in qualities]))},
         )
         for metric in qualities[0]
     ]
+
+
+def our_rankings(run: LoggedRun) -> dict[str, float]:
+    """Returns a run's test metrics, with and without seen items."""
+    return {
+        name: run.final[f"test_{source}_{key}"]
+        for name, source, key in (
+            ("test HR@10, seen items ranked", "full_with_seen", "hr@10"),
+            ("test NDCG@10, seen items ranked", "full_with_seen", "ndcg@10"),
+            ("test HR@10", "full", "hr@10"),
+            ("test NDCG@10", "full", "ndcg@10"),
+        )
+    }
+
+
+def recbole_rankings(epoch: dict[str, float]) -> dict[str, float]:
+    """Returns the metrics of RecBole's test after an epoch."""
+    return {
+        "test HR@10, seen items ranked": epoch["test_hit@10"],
+        "test NDCG@10, seen items ranked": epoch["test_ndcg@10"],
+    }
 
 
 def measure_quality(
@@ -186,36 +210,77 @@ def measure_quality(
                 *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
                 f"--export_root={folder / f'{preset}_{seed}'}",
             )
-            qualities.append(
-                {
-                    name: run.final[f"test_{source}_{key}"]
-                    for name, source, key in (
-                        ("test HR@10, seen items ranked", "full_with_seen", "hr@10"),
-                        ("test NDCG@10, seen items ranked", "full_with_seen", "ndcg@10"),
-                        ("test HR@10", "full", "hr@10"),
-                        ("test NDCG@10", "full", "ndcg@10"),
-                    )
-                }
-            )
+            qualities.append(our_rankings(run))
             print(preset, seed, run.losses.get(STEPS_PER_EPOCH), qualities[-1], flush=True)
         config = {"preset": preset, "epochs": options.epochs, "seeds": list(options.seeds)}
         records += quality_records(f"ours, preset {preset}", qualities, config)
     if not options.recbole_epochs:
         return records
-    name = "RecBole 1.2.1, anomaly mode off, freed memory kept"  # the fastest; equal in quality
     flags = (f"--epochs={options.recbole_epochs}", "--evaluate")
-    curves = [run_recbole(inter, threads, name, *flags, seed=s)["curve"] for s in options.seeds]
+    curves = [run_recbole(inter, threads, FASTEST, *flags, seed=s)["curve"] for s in options.seeds]
     best = [max(curve, key=lambda point: point["valid_ndcg@10"]) for curve in curves]
     print(*curves, sep="\n")
-    chosen = [
-        {
-            "test HR@10, seen items ranked": point["test_hit@10"],
-            "test NDCG@10, seen items ranked": point["test_ndcg@10"],
-        }
-        for point in best
-    ]
+    chosen = [recbole_rankings(point) for point in best]
     config = {"epochs": options.recbole_epochs, "seeds": list(options.seeds)}
-    return records + quality_records(name, chosen, config)
+    return records + quality_records(FASTEST, chosen, config)
+
+
+def our_ending(run: LoggedRun, choose_by: str = "full_ndcg@10") -> dict[str, float]:
+    """Returns our test metrics and minutes of training."""
+    best = max(run.evaluations, key=lambda metrics: metrics[choose_by])
+    return our_rankings(run) | {
+        "minutes to the best validation": best["elapsed_s"] / 60,
+        "minutes to the early stop": run.evaluations[-1]["elapsed_s"] / 60,
+    }
+
+
+def recbole_ending(curve: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns RecBole's test metrics and minutes of training.
+
+    The minutes leave its validations out, ours include them.
+    """
+    best = max(curve, key=lambda metrics: metrics["valid_ndcg@10"])
+    return recbole_rankings(best) | {
+        "minutes to the best validation": best["training_s"] / 60,
+        "minutes to the early stop": curve[-1]["training_s"] / 60,
+    }
+
+
+def measure_to_the_end(
+    dataset: Path, inter: Path, folder: Path, options: argparse.Namespace
+) -> list[Record]:
+    """Trains until validation ends it; measures rankings and minutes.
+
+    A sample per seed. RecBole stops by its own rule, after the eleventh epoch without a better
+    NDCG@10; ours after as many validations. RecBole ranks the items of the history too, ours both
+    ways.
+    """
+    records = []
+    threads = max(options.threads)
+    for preset in options.presets:
+        endings = []
+        for seed in options.seeds:
+            run = run_ours(
+                dataset,
+                folder,
+                threads,
+                *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
+                *(f"--export_root={folder / f'{preset}_{seed}'}", "--resume"),
+                *("--print_freq=100", "--patience=11"),
+            )
+            endings.append(our_ending(run))
+            print(preset, seed, endings[-1], flush=True)
+        config = {"preset": preset, "epochs": options.epochs, "seeds": list(options.seeds)}
+        records += quality_records(f"ours, preset {preset}, to the end", endings, config)
+    endings = []
+    for seed in options.seeds:
+        flags = ("--epochs=300", "--evaluate", f"--checkpoint={folder / f'recbole_{seed}.pt'}")
+        endings.append(
+            recbole_ending(run_recbole(inter, threads, FASTEST, *flags, seed=seed)["curve"])
+        )
+        print("RecBole", seed, endings[-1], flush=True)
+    config = {"seeds": list(options.seeds)}
+    return records + quality_records(f"{FASTEST}, to the end", endings, config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -227,19 +292,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--our_steps", type=int, default=STEPS_PER_EPOCH)
     parser.add_argument("--recbole_batches", type=int, default=12)
     parser.add_argument("--quality", action="store_true", help="rankings instead of speed")
+    parser.add_argument("--to_the_end", action="store_true", help="rankings after an early stop")
     parser.add_argument("--presets", nargs="+", default=["recbole", "fast"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--epochs", type=int, default=40, help="of our presets, with --quality")
+    parser.add_argument("--epochs", type=int, default=40, help="most of our presets")
     parser.add_argument("--recbole_epochs", type=int, default=1, help="0 leaves RecBole out")
+    parser.add_argument("--folder", type=Path, help="to keep the runs in; by default none are kept")
     parser.add_argument("--results", type=Path, default=RESULTS / f"{BENCHMARK}.jsonl")
     options = parser.parse_args(arguments)
     if not RECBOLE_PYTHON.is_file():
         parser.error("no environment with RecBole: `make recbole` makes it")
+    measure = measure_quality if options.quality else measure_speed
+    measure = measure_to_the_end if options.to_the_end else measure
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        folder = options.folder or Path(temporary)
         dataset = prepare_movielens(options.data, folder / "dataset")
-        inter = write_interactions(dataset, folder / "recbole")
-        measure = measure_quality if options.quality else measure_speed
+        inter = write_interactions(dataset, folder / "interactions")
         write_records(options.results, measure(dataset, inter, folder, options))
     return 0
 
