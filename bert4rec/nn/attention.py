@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bert4rec.nn.dropout import draw_bytes, dropout, dropped_levels
-from bert4rec.nn.layout import SequenceLayout
+from bert4rec.nn.layout import PaddedLayout, SequenceLayout
 from cuda_ext import ops
 
 try:
@@ -45,7 +45,7 @@ def attend(
     Returns:
         [Q, H E]. Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
     """
-    if _takes_native(fused):
+    if _takes_native(fused, key_layout):
         offsets = query_layout.offsets, key_layout.offsets
         levels, draws = dropped_levels(dropout_probability), None
         if levels:
@@ -86,11 +86,11 @@ def attend(
     return query_layout.packed(mixed.transpose(1, 2)).flatten(1)
 
 
-def _takes_native(fused: Tensor) -> bool:
+def _takes_native(fused: Tensor, key_layout: SequenceLayout) -> bool:
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     if tracing or torch.compiler.is_compiling():
         return False  # a traced graph must fit any device
-    return fused.device.type == "cpu" and fused.dtype in (torch.float32, torch.float64)
+    return fused.device.type == "cpu" and not isinstance(key_layout, PaddedLayout)
 
 
 def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:

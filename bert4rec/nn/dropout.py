@@ -8,6 +8,8 @@ of a training step. One byte per decision is enough: the probability is kept to 
 import torch
 from torch import Tensor, nn
 
+from cuda_ext import ops
+
 _LEVELS = 256
 
 
@@ -18,36 +20,9 @@ def draw_bytes(count: int) -> Tensor:
     return words.view(torch.uint8)[:count]
 
 
-def draw_kept(like: Tensor, dropped_levels: int) -> Tensor:
-    """Draws 1 for a kept element and 0 for a dropped one.
-
-    Args:
-        like: floating-point tensor on a CPU; gives shape and dtype of the result.
-        dropped_levels: probability of a 0, in 1/256.
-    """
-    drawn = draw_bytes(like.numel()).view(like.shape)
-    return (drawn >= dropped_levels).to(like.dtype)
-
-
 def dropped_levels(probability: float) -> int:
     """Rounds a probability to an integer in units of 1/256."""
     return round(probability * _LEVELS)
-
-
-class _ByteDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, values: Tensor, dropped_levels: int
-    ) -> Tensor:
-        factor = draw_kept(values, dropped_levels)
-        factor.mul_(_LEVELS / (_LEVELS - dropped_levels))
-        ctx.save_for_backward(factor)
-        return values * factor
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        (factor,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return gradient * factor, None
 
 
 def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
@@ -63,8 +38,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
         return values
     if values.device.type != "cpu" or torch.compiler.is_compiling():
         return nn.functional.dropout(values, probability)
-    output: Tensor = _ByteDropout.apply(values, dropped_levels(probability))  # type: ignore[no-untyped-call]
-    return output
+    return ops.byte_dropout(values, draw_bytes(values.numel()), dropped_levels(probability))
 
 
 class Dropout(nn.Module):

@@ -12,6 +12,7 @@ from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag, lookup_scale
 from cuda_ext.ops.dlrm import JointTable, dlrm_forward
+from cuda_ext.ops.dropout import byte_dropout
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.lookup import (
     embedding_gather,
@@ -39,6 +40,7 @@ __all__ = [
     "add_transposed_product",
     "attention",
     "bag_of_lookup",
+    "byte_dropout",
     "count_draws",
     "dlrm_forward",
     "dot_interaction",

@@ -38,12 +38,14 @@ def attention(
     draws: Tensor | None = None,
     dropped_levels: int = 0,
 ) -> Tensor:
-    """Attends from each query to the tokens of its own sequence; see `reference.attention`.
+    """Attends from each query to the tokens of its own sequence.
+
+    See `reference.attention`.
 
     Args:
         queries: [Q, H E]; None if `fused` has them.
-        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values; float32 or
-            float64.
+        fused: [N, 2 H E] keys and values, or [N, 3 H E] queries, keys and values; floating
+            point. Sums are float32, or float64 with that.
         query_offsets: [S + 1] int64 first query of each sequence, then their number.
         key_offsets: [S + 1] int64 the same of the keys.
         num_heads: H.
@@ -81,7 +83,9 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     like = fused if queries is None else queries
     columns = fused.shape[1] // (3 if queries is None else 2)
-    return like.new_empty(like.shape[0], columns), like.new_empty(2, like.shape[0], num_heads)
+    exact = torch.promote_types(like.dtype, torch.float32)
+    softmax = like.new_empty(2, like.shape[0], num_heads, dtype=exact)
+    return like.new_empty(like.shape[0], columns), softmax
 
 
 @fake_kernel("attention_backward")

@@ -71,6 +71,8 @@ def register(namespace: str) -> None:
         if hasattr(ops, op):  # the emulated CUDA kernels lack those for the CPU alone
             torch_library.register_fake(f"{namespace}::{op}", function)
     for op, (setup_context, backward) in _gradients.items():
+        if not hasattr(ops, op):
+            continue
         torch_library.register_autograd(
             f"{namespace}::{op}",
             partial(backward, ops),

@@ -116,7 +116,7 @@ def test_native_attention_is_exact_to_the_bounds_of_its_sums(
     options = {"asks": asks, "causal": causal, "heads": heads}
     native = outcome(lengths, **options, dtype=torch.float32)
     doubled = outcome(lengths, **options, dtype=torch.float64)
-    monkeypatch.setattr(attention, "_takes_native", lambda _: False)
+    monkeypatch.setattr(attention, "_takes_native", lambda *_: False)
     padded = outcome(lengths, **options, dtype=torch.float64)
     for result, double, exact, bound in zip(
         native, doubled, padded, bounds(lengths, **options), strict=True

@@ -21,6 +21,8 @@ LENGTHS = {
 HEADS = [(1, 12), (3, 4), (2, 32), (1, 33)]
 """Heads and columns of each, whole vectors or not."""
 
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.02, torch.float16: 2e-3}
+
 
 def offsets_of(lengths):
     return torch.tensor([0, *lengths]).cumsum(0)
@@ -74,15 +76,18 @@ def outcome(function, arguments, options):
 @pytest.mark.parametrize(("heads", "dim"), HEADS)
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_kernel_on_cpu_equals_the_definition(shape, heads, dim, causal, dropped_levels):
-    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
+    for dtype, tolerance in TOLERANCES.items():
         arguments, options = arguments_of(
             shape, heads, dim, dtype, causal=causal, dropped_levels=dropped_levels
         )
         results = outcome(ops.attention, arguments, options)
-        expected = outcome(defined, arguments, options)
+        exact = tuple(
+            t.detach().double().requires_grad_() if t is not None else t for t in arguments[:2]
+        )
+        expected = outcome(defined, (*exact, *arguments[2:]), options)
         for result, wanted in zip(results, expected, strict=True):
             assert result.dtype == dtype
-            torch.testing.assert_close(result, wanted, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(result.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", ["short", "few queries"])
@@ -149,5 +154,5 @@ def test_what_leads_out_of_a_sequence_is_refused():
         call(of_queries, of_keys, positions=positions, causal=True)
     with pytest.raises(RuntimeError, match="draws must have"):
         call(of_queries, of_keys, draws=torch.zeros(10, dtype=torch.uint8), dropped_levels=3)
-    with pytest.raises(RuntimeError, match="float32 or float64"):
-        ops.attention(None, fused.detach().half(), of_queries, of_keys, heads)
+    with pytest.raises(RuntimeError, match="fused must be float32, float16, bfloat16 or float64"):
+        ops.attention(None, fused.detach().long(), of_queries, of_keys, heads)

@@ -15,6 +15,7 @@ MODULES = [
     "test_dlrm_forward.py",
     "test_products.py",
     "test_attention.py",
+    "test_dropout.py",
 ]
 NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]

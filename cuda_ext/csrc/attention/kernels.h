@@ -19,7 +19,7 @@ struct PackedRows {
 };
 
 struct AttentionArguments {
-  Dtype dtype;  // float32 or float64, of all matrices
+  Dtype dtype;  // of the matrices; what is computed is float32, or float64 with those
   int64_t num_sequences;
   int64_t num_heads;             // H
   int64_t head_dim;              // E
@@ -31,7 +31,7 @@ struct AttentionArguments {
   PackedRows keys;               // [N, H E]
   PackedRows values;             // [N, H E]
   PackedRows output;             // [Q, H E]; in backward the gradient of it
-  void* maxima;                  // [Q, H] largest score of each query
+  void* maxima;                  // [Q, H] float32 or float64: largest score of each query
   void* factors;                 // [Q, H] 1 / sum of the exponentials
   // Random bytes, one for each weight; one below dropped_levels drops it. Those of a sequence begin
   // at draw_offsets, head by head, key by key. Null without dropout.

@@ -44,8 +44,7 @@ struct Inputs {
                     op, ": fused must be [N, ", parts, " H E]");
     dim = fused.size(1) / parts;
     arguments.dtype = dtype_of(fused, op, "fused");
-    STD_TORCH_CHECK(arguments.dtype == Dtype::kFloat32 || arguments.dtype == Dtype::kFloat64, op,
-                    ": fused must be float32 or float64");
+    computed = arguments.dtype == Dtype::kFloat64 ? ScalarType::Double : ScalarType::Float;
     num_queries = queries.has_value() ? queries->size(0) : fused.size(0);
     if (queries.has_value()) {
       optional_data<void>(queries, fused, fused.scalar_type(), num_queries * dim, op, "queries");
@@ -80,6 +79,7 @@ struct Inputs {
   AttentionArguments arguments{};
   int64_t dim;
   int64_t num_queries;
+  ScalarType computed;  // type of sums
   std::vector<int64_t> draw_offsets{0};
 
  private:
@@ -113,9 +113,10 @@ std::tuple<Tensor, Tensor> attention(std::optional<Tensor> queries, const Tensor
   Inputs inputs(queries, fused, query_offsets, key_offsets, positions, causal, num_heads, draws,
                 dropped_levels, "attention");
   Tensor output = torch::stable::new_empty(fused, {inputs.num_queries, inputs.dim});
-  Tensor softmax = torch::stable::new_empty(fused, {2, inputs.num_queries, num_heads});
+  Tensor softmax =
+      torch::stable::new_empty(fused, {2, inputs.num_queries, num_heads}, inputs.computed);
   inputs.arguments.output = columns_of(output, 0);
-  const int64_t bytes = bytes_of(inputs.arguments.dtype);
+  const int64_t bytes = inputs.computed == ScalarType::Double ? 8 : 4;
   inputs.arguments.maxima = softmax.data_ptr();
   inputs.arguments.factors =
       static_cast<char*>(softmax.data_ptr()) + inputs.num_queries * num_heads * bytes;
@@ -135,12 +136,12 @@ std::tuple<Tensor, Tensor> attention_backward(const Tensor& gradient, const Tens
                 dropped_levels, op);
   const int64_t count = inputs.num_queries;
   optional_data<void>(gradient, fused, fused.scalar_type(), count * inputs.dim, op, "gradient");
-  optional_data<void>(softmax, fused, fused.scalar_type(), 2 * count * num_heads, op, "softmax");
+  optional_data<void>(softmax, fused, inputs.computed, 2 * count * num_heads, op, "softmax");
   Tensor to_fused = torch::stable::new_empty(fused, {fused.size(0), fused.size(1)});
   Tensor to_queries =
       torch::stable::new_empty(fused, {queries.has_value() ? count : 0, inputs.dim});
   AttentionArguments& arguments = inputs.arguments;
-  const int64_t bytes = bytes_of(arguments.dtype);
+  const int64_t bytes = inputs.computed == ScalarType::Double ? 8 : 4;
   arguments.output = columns_of(gradient, 0);
   arguments.maxima = softmax.data_ptr();
   arguments.factors = static_cast<char*>(softmax.data_ptr()) + count * num_heads * bytes;

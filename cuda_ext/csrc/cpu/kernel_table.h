@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../attention/cpu/table.h"
+#include "../dropout/cpu/table.h"
 #include "../interaction/cpu/table.h"
 #include "../lookup/cpu/table.h"
 #include "../mlp/cpu/table.h"
@@ -13,6 +14,7 @@ namespace recsys::cpu {
 struct KernelTable {
   const char* name;
   AttentionKernels attention;
+  DropoutKernels dropout;
   InteractionKernels interaction;
   LookupKernels lookup;
   MlpKernels mlp;

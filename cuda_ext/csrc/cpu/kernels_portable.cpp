@@ -2,6 +2,7 @@
 #define RECSYS_ISA portable
 #define RECSYS_VECTOR_BYTES 16
 #include "../attention/cpu/kernels.h"
+#include "../dropout/cpu/kernels.h"
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
@@ -13,6 +14,7 @@ namespace recsys::cpu {
 const KernelTable portable_kernels = {
     "portable",
     portable::kAttentionKernels,
+    portable::kDropoutKernels,
     portable::kInteractionKernels,
     portable::kLookupKernels,
     portable::kMlpKernels,

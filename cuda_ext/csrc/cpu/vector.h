@@ -329,6 +329,14 @@ RECSYS_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   }
 }
 
+// Of each lane `factor` where its byte is at least `levels`, else 0. Reads kLanes bytes.
+template <typename T>
+inline Vector<T> kept_factors(const uint8_t* draws, T levels, T factor) {
+  typename VectorOfBytes<uint8_t, kLanes<T>>::type bytes;
+  memcpy(&bytes, draws, sizeof(bytes));
+  return __builtin_convertvector(bytes, Vector<T>) >= levels ? broadcast(factor) : Vector<T>{};
+}
+
 inline Vector<float> square_root(Vector<float> values) {
 #if defined(__AVX512F__)
   return (Vector<float>)_mm512_maskz_sqrt_ps(kAllLanes, (__m512)values);

@@ -78,29 +78,29 @@ struct AttentionScratch {
 
 // Copies rows of a head, times a factor, to rows of whole vectors, zeros in the padding and in the
 // rows up to `padded_rows`.
-template <typename T>
+template <typename Stored, typename T = Compute<Stored>>
 void copy_rows(const PackedRows& rows, int64_t first, int64_t count, int64_t head, int64_t dim,
                T factor, T* to, int64_t width, int64_t padded_rows) {
-  const T* from = static_cast<const T*>(rows.first) + first * rows.stride + head * dim;
+  const Stored* from = static_cast<const Stored*>(rows.first) + first * rows.stride + head * dim;
   for (int64_t r = 0; r < padded_rows; ++r, from += rows.stride, to += width) {
     int64_t d = 0;
     if (r < count) {
       for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
-      for (; d < dim; ++d) to[d] = from[d] * factor;
+      for (; d < dim; ++d) to[d] = widen(from[d]) * factor;
     }
     for (; d < width; ++d) to[d] = 0;
   }
 }
 
 // Copies rows of whole vectors to rows of a head, times a factor.
-template <typename T>
+template <typename Stored, typename T = Compute<Stored>>
 void write_rows(const T* from, int64_t width, const PackedRows& rows, int64_t first, int64_t count,
                 int64_t head, int64_t dim, T factor) {
-  T* to = static_cast<T*>(rows.first) + first * rows.stride + head * dim;
+  Stored* to = static_cast<Stored*>(rows.first) + first * rows.stride + head * dim;
   for (int64_t r = 0; r < count; ++r, to += rows.stride, from += width) {
     int64_t d = 0;
     for (; d + kLanes<T> <= dim; d += kLanes<T>) store(to + d, load(from + d) * factor);
-    for (; d < dim; ++d) to[d] = from[d] * factor;
+    for (; d < dim; ++d) narrow(from[d] * factor, to[d]);
   }
 }
 
@@ -172,11 +172,8 @@ struct QueryBlock {
 
   // 1 / (1 - p) where a weight is kept, 0 where it is dropped.
   RECSYS_INLINE Vector<T> kept(int64_t key, int64_t column) const {
-    typename VectorOfBytes<uint8_t, kLanes<T>>::type bytes;
-    memcpy(&bytes, draws + key * all_queries + column, sizeof(bytes));
     const T levels = static_cast<T>(arguments.dropped_levels);
-    const Vector<T> drawn = __builtin_convertvector(bytes, Vector<T>);
-    return drawn >= levels ? broadcast(T{256} / (T{256} - levels)) : Vector<T>{};
+    return kept_factors<T>(draws + key * all_queries + column, levels, T{256} / (T{256} - levels));
   }
 
   // Takes the scores of keys that a query does not see out of its softmax.
@@ -201,9 +198,10 @@ struct QueryBlock {
   const uint8_t* draws = nullptr;
 };
 
-template <typename T>
+template <typename Stored>
 void attention_forward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
                        void* memory) {
+  using T = Compute<Stored>;
   const int64_t dim = arguments.head_dim;
   const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
   const int64_t num_keys = arguments.key_offsets[sequence + 1] - arguments.key_offsets[sequence];
@@ -221,13 +219,15 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
   T* const mixed = scratch.take(kQueryColumns<T>, width);
   PrefetchQueue queue;
   const int64_t first_key = arguments.key_offsets[sequence];
-  copy_rows(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width, scratch.keys);
-  copy_rows(arguments.values, first_key, num_keys, head, dim, T{1}, values, width, scratch.keys);
+  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
+                    scratch.keys);
+  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, T{1}, values, width,
+                    scratch.keys);
   transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
   for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
     const QueryBlock<T> block(arguments, sequence, head, begin);
-    copy_rows(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
-              block.columns);
+    copy_rows<Stored>(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
+                      block.columns);
     transpose_matrix(queries, block.columns, width, width, queries_transposed, kQueryColumns<T>);
     multiply_all<T>(keys_transposed, scratch.keys, queries_transposed, kQueryColumns<T>, dim,
                     weights, kQueryColumns<T>, block.keys_seen, block.columns, queue);
@@ -257,14 +257,16 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
     for (int64_t q = 0; q < block.count; ++q) {
       const T factor =
           static_cast<const T*>(arguments.factors)[(block.first + q) * arguments.num_heads + head];
-      write_rows(mixed + q * width, width, arguments.output, block.first + q, 1, head, dim, factor);
+      write_rows<Stored>(mixed + q * width, width, arguments.output, block.first + q, 1, head, dim,
+                         factor);
     }
   }
 }
 
-template <typename T>
+template <typename Stored>
 void attention_backward(const AttentionArguments& arguments, int64_t sequence, int64_t head,
                         void* memory) {
+  using T = Compute<Stored>;
   const int64_t dim = arguments.head_dim;
   const T scale = T{1} / static_cast<T>(__builtin_sqrt(static_cast<double>(dim)));
   const int64_t first_key = arguments.key_offsets[sequence];
@@ -295,8 +297,10 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
       store(total + i, load(total + i) + load(of_block + i));
     }
   };
-  copy_rows(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width, scratch.keys);
-  copy_rows(arguments.values, first_key, num_keys, head, dim, T{1}, values, width, scratch.keys);
+  copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
+                    scratch.keys);
+  copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, T{1}, values, width,
+                    scratch.keys);
   transpose_matrix(keys, scratch.keys, width, width, keys_transposed, scratch.keys);
   transpose_matrix(values, scratch.keys, width, width, values_transposed, scratch.keys);
   for (int64_t i = 0; i < num_keys * width; i += kLanes<T>) {
@@ -305,10 +309,10 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
   }
   for (int64_t begin = 0; begin < num_queries; begin += kQueryBlock) {
     const QueryBlock<T> block(arguments, sequence, head, begin);
-    copy_rows(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
-              block.columns);
-    copy_rows(arguments.output, block.first, block.count, head, dim, T{1}, delta, width,
-              block.columns);
+    copy_rows<Stored>(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
+                      block.columns);
+    copy_rows<Stored>(arguments.output, block.first, block.count, head, dim, T{1}, delta, width,
+                      block.columns);
     transpose_matrix(queries, block.columns, width, width, transposed, kQueryColumns<T>);
     multiply_all<T>(keys_transposed, scratch.keys, transposed, kQueryColumns<T>, dim, weights,
                     kQueryColumns<T>, block.keys_seen, block.columns, queue);
@@ -343,7 +347,8 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
     }
     multiply_all<T>(to_weights, kQueryColumns<T>, keys, width, block.keys_seen, to_queries, width,
                     block.count, width, queue);
-    write_rows(to_queries, width, arguments.to_queries, block.first, block.count, head, dim, scale);
+    write_rows<Stored>(to_queries, width, arguments.to_queries, block.first, block.count, head, dim,
+                       scale);
     const int64_t keys_of_squares = whole_vectors<T>(block.keys_seen);
     transpose_matrix(weights, keys_of_squares, block.columns, kQueryColumns<T>, weights_by_query,
                      scratch.keys);
@@ -357,8 +362,8 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
                     block.keys_seen, width, queue);
     add_block(to_values, block.keys_seen);
   }
-  write_rows(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, T{1});
-  write_rows(to_values, width, arguments.to_values, first_key, num_keys, head, dim, T{1});
+  write_rows<Stored>(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, T{1});
+  write_rows<Stored>(to_values, width, arguments.to_values, first_key, num_keys, head, dim, T{1});
 }
 
 inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int64_t, int64_t keys) {
@@ -370,18 +375,30 @@ inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int6
 
 inline void attention_forward_of(const AttentionArguments& arguments, int64_t sequence,
                                  int64_t head, void* scratch) {
-  if (arguments.dtype == Dtype::kFloat64) {
-    return attention_forward<double>(arguments, sequence, head, scratch);
+  switch (arguments.dtype) {
+    case Dtype::kFloat32:
+      return attention_forward<float>(arguments, sequence, head, scratch);
+    case Dtype::kBFloat16:
+      return attention_forward<BFloat16>(arguments, sequence, head, scratch);
+    case Dtype::kFloat16:
+      return attention_forward<Half>(arguments, sequence, head, scratch);
+    case Dtype::kFloat64:
+      return attention_forward<double>(arguments, sequence, head, scratch);
   }
-  attention_forward<float>(arguments, sequence, head, scratch);
 }
 
 inline void attention_backward_of(const AttentionArguments& arguments, int64_t sequence,
                                   int64_t head, void* scratch) {
-  if (arguments.dtype == Dtype::kFloat64) {
-    return attention_backward<double>(arguments, sequence, head, scratch);
+  switch (arguments.dtype) {
+    case Dtype::kFloat32:
+      return attention_backward<float>(arguments, sequence, head, scratch);
+    case Dtype::kBFloat16:
+      return attention_backward<BFloat16>(arguments, sequence, head, scratch);
+    case Dtype::kFloat16:
+      return attention_backward<Half>(arguments, sequence, head, scratch);
+    case Dtype::kFloat64:
+      return attention_backward<double>(arguments, sequence, head, scratch);
   }
-  attention_backward<float>(arguments, sequence, head, scratch);
 }
 
 constexpr AttentionKernels kAttentionKernels = {attention_scratch_bytes, attention_forward_of,
