@@ -423,6 +423,19 @@ def mlp_forward(
     return x
 
 
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """Product of the transpose of a matrix with another.
+
+    Args:
+        a: [K, M] float32 or float64.
+        b: [K, N] of the same type.
+
+    Returns:
+        [M, N].
+    """
+    return a.t() @ b
+
+
 def relu_backward(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of a ReLU's input, its transpose and its sums.
 

@@ -22,6 +22,11 @@ FEWEST_OPERATIONS = 1 << 20
 _FEWEST_SUMMED = 64
 """Length of sums below which writing and adding them takes longer than faster products save."""
 
+_MANY_ROWS = 512
+"""Rows of a transposed product from which our kernel is faster, which transposes nothing."""
+
+_VECTOR = 8
+"""Columns that fill the narrowest vector of that kernel."""
 
 _HAS_WIDER = (
     "cpu" in library.COMPILED_FOR
@@ -58,13 +63,16 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     """Multiplies the transpose of a matrix with another, without gradients.
 
     Args:
-        a: [K, M].
-        b: [K, N].
+        a: [K, M], rows contiguous.
+        b: [K, N], rows contiguous.
 
     Returns:
         [M, N], contiguous or a transposed view.
     """
     rows, columns = a.shape
+    if rows >= _MANY_ROWS and b.shape[1] % _VECTOR == 0 and _takes_onednn(a, b.shape[1]):
+        summed: Tensor = kernels.transposed_product(a, b)
+        return summed
     # What is transposed is copied on the way: the narrower one, or the result where that is small.
     if columns > b.shape[1] and rows > columns:
         return product(b.t(), a).t()
@@ -125,6 +133,11 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool
     # Not oneDNN's own ReLU, which turns a NaN into zero.
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return torch.relu_(output) if relu else output
+
+
+@fake_kernel("transposed_product")
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(a.shape[1], b.shape[1])
 
 
 @fake_kernel("relu_backward")

@@ -55,7 +55,7 @@ def test_linear_on_cpu_equals_torchs_own(size, with_bias, relu, with_onednn):
     gradient = randn(*result.shape, seed=3)
     gradients = torch.autograd.grad(result, tensors, gradient)
     expected = torch.autograd.grad(exact, tensors, gradient.double())
-    assert len(with_onednn) >= 3
+    assert len(with_onednn) >= 2  # and our own sum, for many samples
     for actual, wanted in zip(gradients, expected, strict=True):
         assert actual.dtype == torch.float32
         # A rounded zero of a ReLU may be on its other side.
@@ -81,12 +81,12 @@ def test_products_take_any_strides(with_onednn):
     for left, right in ((a, b), (a, b.t().contiguous().t()), (a.t().contiguous().t(), b)):
         torch.testing.assert_close(ops.product(left, right), a @ b, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(ops.product(a[::2], b), (a @ b)[::2], rtol=1e-5, atol=1e-4)
-    for n in (30, 200):
-        other = randn(700, n, seed=2)
+    for rows, n in ((700, 30), (700, 200), (300, 200), (300, 30)):
+        a, other = randn(rows, 90), randn(rows, n, seed=2)
         torch.testing.assert_close(
             ops.transposed_product(a, other), a.t() @ other, rtol=1e-5, atol=1e-3
         )
-    assert len(with_onednn) == 6
+    assert len(with_onednn) == 6  # of the last four, that of 700 rows and 200 columns is our own
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -128,6 +128,36 @@ def test_nan_and_infinity_are_not_lost_in_the_relu(with_onednn):
     assert result[5:].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "size", [(0, 3, 8), (1, 1, 16), (5, 7, 24), (130, 17, 40), (5000, 33, 64)], ids=str
+)
+def test_transposed_product_on_cpu_equals_its_definition(size, dtype):
+    rows, columns, others = size
+    wide = randn(rows, 2 * columns).to(dtype)
+    a, b = wide[:, :columns], randn(rows, others, seed=1).to(dtype)  # rows of any distance
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(
+        torch.ops.cuda_ext.transposed_product(a, b).double(),
+        reference.transposed_product(a.double(), b.double()),
+        rtol=tolerance,
+        atol=100 * tolerance,
+    )
+
+
+def test_transposed_product_refuses_what_does_not_fit():
+    call = torch.ops.cuda_ext.transposed_product
+    for a, b in (
+        (randn(4, 3), randn(5, 8)),
+        (randn(4, 3), randn(4, 8).double()),
+        (randn(3, 4).t(), randn(4, 8)),
+        (randn(4, 3), randn(4, 7)),
+        (randn(4, 3).half(), randn(4, 8).half()),
+    ):
+        with pytest.raises(RuntimeError, match="transposed_product: "):
+            call(a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [(0, 5), (1, 1), (5, 3), (130, 17), (256, 64), (300, 33)], ids=str)
 def test_relu_backward_on_cpu_equals_its_definition(size, dtype):
@@ -140,14 +170,19 @@ def test_relu_backward_on_cpu_equals_its_definition(size, dtype):
     torch.testing.assert_close(sums, expected[2], rtol=1e-5, atol=1e-4)
 
 
-def test_relu_backward_on_cpu_does_not_depend_on_threads():
-    gradient, output = randn(1000, 40), torch.relu(randn(1000, 40, seed=1))
+def test_cpu_kernels_do_not_depend_on_threads():
+    gradient, output = randn(9000, 40), torch.relu(randn(9000, 40, seed=1))
+
+    def run():
+        delta, *rest = torch.ops.cuda_ext.relu_backward(gradient, output)
+        return [delta, *rest, torch.ops.cuda_ext.transposed_product(delta, output)]
+
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = torch.ops.cuda_ext.relu_backward(gradient, output)
+        one = run()
         torch.set_num_threads(3)
-        three = torch.ops.cuda_ext.relu_backward(gradient, output)
+        three = run()
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))

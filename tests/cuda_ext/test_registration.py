@@ -111,6 +111,7 @@ CASES = {
     "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
     "relu_backward": lambda: (randn(4, 5), randn(4, 5, seed=1)),
     "sort_rows": lambda: (ROWS, 30),
+    "transposed_product": lambda: (randn(5, 3), randn(5, 8, seed=1)),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
     "sgd_rows_unsorted": lambda: (
@@ -132,7 +133,7 @@ def dir_of_ops():
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
         "dlrm_forward", "relu_backward", "attention", "attention_backward",
-        "byte_dropout",
+        "byte_dropout", "transposed_product",
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@
 #include "../interaction/cpu/table.h"
 #include "../lookup/cpu/table.h"
 #include "../mlp/cpu/table.h"
+#include "../products/cpu/table.h"
 #include "../update/cpu/table.h"
 
 namespace recsys::cpu {
@@ -18,6 +19,7 @@ struct KernelTable {
   InteractionKernels interaction;
   LookupKernels lookup;
   MlpKernels mlp;
+  ProductKernels products;
   UpdateKernels update;
 };
 

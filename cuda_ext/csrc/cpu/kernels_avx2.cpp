@@ -12,6 +12,7 @@
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
+#include "../products/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -24,6 +25,7 @@ const KernelTable avx2_kernels = {
     avx2::kInteractionKernels,
     avx2::kLookupKernels,
     avx2::kMlpKernels,
+    avx2::kProductKernels,
     avx2::kUpdateKernels,
 };
 

@@ -12,6 +12,7 @@
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
+#include "../products/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -24,6 +25,7 @@ const KernelTable avx512_kernels = {
     avx512::kInteractionKernels,
     avx512::kLookupKernels,
     avx512::kMlpKernels,
+    avx512::kProductKernels,
     avx512::kUpdateKernels,
 };
 

@@ -6,6 +6,7 @@
 #include "../interaction/cpu/kernels.h"
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
+#include "../products/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -18,6 +19,7 @@ const KernelTable portable_kernels = {
     portable::kInteractionKernels,
     portable::kLookupKernels,
     portable::kMlpKernels,
+    portable::kProductKernels,
     portable::kUpdateKernels,
 };
 

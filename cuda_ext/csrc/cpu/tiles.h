@@ -37,6 +37,7 @@ struct Product {
   int depth;
   StridedRows<T> result;
   PrefetchQueue& queue;  // of what is to be prefetched meanwhile
+  bool adds = false;     // to what the result holds
 };
 
 // Sums of this many products are made before they are added up: a sum of 256 squares in one go errs
@@ -70,7 +71,7 @@ void multiply_tile(const Product<T, Right>& product, int column) {
       RECSYS_UNROLL for (int c = 0; c < kColumns; ++c) {
         T* const result = product.result[r] + column + c * kWidth;
         Sums before = {};
-        if (begin > 0) memcpy(&before, result, kBytes);
+        if (begin > 0 || product.adds) memcpy(&before, result, kBytes);
         sums[r][c] += before;
         memcpy(result, &sums[r][c], kBytes);
       }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product with a transposed matrix: a few rows after the other, into tiles in registers.
+#pragma once
+
+#include "../../cpu/tiles.h"
+#include "../../cpu/vector.h"
+#include "table.h"
+
+namespace recsys::cpu::RECSYS_ISA {
+
+// Nothing is packed or transposed: a tile takes the factors of its rows from one cache line of `a`,
+// and rows of both matrices stay in the first cache for all tiles.
+template <typename T>
+void transposed_product(const TransposedProductArguments& arguments, int64_t begin, int64_t end) {
+  const T* const a = static_cast<const T*>(arguments.a);
+  const T* const b = static_cast<const T*>(arguments.b);
+  T* const block =
+      static_cast<T*>(arguments.blocks) + begin / kProductRows * arguments.rows * arguments.columns;
+  PrefetchQueue queue;
+  for (int64_t k = begin; k < end; k += kSumBlock) {
+    const int depth = static_cast<int>(end - k < kSumBlock ? end - k : kSumBlock);
+    const StridedRows<const T> right{b + k * arguments.b_stride,
+                                     static_cast<int>(arguments.b_stride)};
+    for (int64_t row = 0; row < arguments.rows; row += kTileRows) {
+      const int64_t left = arguments.rows - row;
+      const Product<T, StridedRows<const T>> product{
+          {a + k * arguments.a_stride + row, static_cast<int>(arguments.a_stride)},
+          right,
+          depth,
+          {block + row * arguments.columns, static_cast<int>(arguments.columns)},
+          queue,
+          k > begin};
+      multiply(product, static_cast<int>(left < kTileRows ? left : kTileRows),
+               static_cast<int>(arguments.columns));
+    }
+  }
+}
+
+inline void transposed_product_rows(const TransposedProductArguments& arguments, int64_t begin,
+                                    int64_t end) {
+  if (arguments.dtype == Dtype::kFloat64) {
+    return transposed_product<double>(arguments, begin, end);
+  }
+  transposed_product<float>(arguments, begin, end);
+}
+
+constexpr ProductKernels kProductKernels = {transposed_product_rows};
+
+}  // namespace recsys::cpu::RECSYS_ISA
