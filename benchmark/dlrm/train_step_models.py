@@ -17,6 +17,7 @@ from dlrm.config import ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables
+from dlrm.nn.mlp import Mlp
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.optimizers.precision import Precision
 
@@ -80,10 +81,17 @@ class _OurDlrm:
         return logits
 
 
+def _plain_layers(mlp: Mlp) -> nn.Sequential:
+    """Returns PyTorch's own layers with the parameters of an MLP."""
+    layers = [module for linear in mlp.linears for module in (linear, nn.ReLU())]
+    return nn.Sequential(*(layers if mlp.final_relu else layers[:-1]))
+
+
 class _PlainDlrm:
     """One table per feature with sparse gradients, dot products by bmm, torch.optim.SGD."""
 
     def __init__(self, model: Dlrm, in_bfloat16: bool) -> None:
+        model.run_instead(_plain_layers(model.bottom_mlp), _plain_layers(model.top_mlp))
         self._model, self._in_bfloat16 = model, in_bfloat16
         self._optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 

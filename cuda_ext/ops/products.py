@@ -28,6 +28,9 @@ _MANY_ROWS = 512
 _VECTOR = 8
 """Columns that fill the narrowest vector of that kernel."""
 
+_LARGEST_BLOCK, _SMALLEST_BLOCK = 1024, 256
+"""Rows of the blocks, powers of two, of matrices with other numbers of rows than round ones."""
+
 _HAS_WIDER = (
     "cpu" in library.COMPILED_FOR
     and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -40,6 +43,16 @@ _HAS_WIDER = (
 def has_wider_products() -> bool:
     """Returns whether oneDNN uses wider vectors than MKL on this processor."""
     return _HAS_WIDER
+
+
+def is_round(rows: int) -> bool:
+    """Returns whether oneDNN multiplies matrices of so many rows in one call.
+
+    oneDNN generates code for each size and keeps it, a MiB and a millisecond: batches of any number
+    of tokens would fill the memory. Four sizes for each power of two are round: 1, 3, 5 and 7
+    times one. Others go in blocks, the rest to MKL.
+    """
+    return rows < 8 * (rows & -rows)
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -55,8 +68,7 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """
     if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
         return torch.mm(a, b, out=out) if out is not None else a @ b
-    result = _onednn_linear(a, b.t(), None, relu=False)
-    return result if out is None else out.copy_(result)
+    return _linear_in_blocks(a, b.t(), None, out)
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
@@ -69,14 +81,8 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         [M, N], contiguous or a transposed view.
     """
-    rows, columns = a.shape
-    if rows >= _MANY_ROWS and b.shape[1] % _VECTOR == 0 and _takes_onednn(a, b.shape[1]):
-        summed: Tensor = kernels.transposed_product(a, b)
-        return summed
-    # What is transposed is copied on the way: the narrower one, or the result where that is small.
-    if columns > b.shape[1] and rows > columns:
-        return product(b.t(), a).t()
-    return product(a.t(), b)
+    result = _faster_transposed_product(a, b)
+    return a.t() @ b if result is None else result
 
 
 def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -84,13 +90,29 @@ def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
     Args:
         total: [M, N], changed in place.
-        a: [K, M].
-        b: [K, N].
+        a: [K, M], rows contiguous.
+        b: [K, N], rows contiguous.
     """
-    if a.shape[0] < _FEWEST_SUMMED or not has_wider_products():
+    result = _faster_transposed_product(a, b) if a.shape[0] >= _FEWEST_SUMMED else None
+    if result is None:
         total.addmm_(a.t(), b)
     else:
-        total += transposed_product(a, b)
+        total += result
+
+
+def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
+    rows, columns = a.shape
+    if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
+        return None
+    if rows >= _MANY_ROWS and b.shape[1] % _VECTOR == 0:
+        summed: Tensor = kernels.transposed_product(a, b)
+        return summed
+    if not is_round(rows):
+        return None
+    # What is transposed is copied on the way: the narrower one, or the result where that is small.
+    if columns > b.shape[1] and rows > columns:
+        return _onednn_linear(b.t(), a.t(), None).t()
+    return _onednn_linear(a.t(), b.t(), None)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
@@ -112,7 +134,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         output: Tensor = _Linear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
         return output
-    return _onednn_linear(x, weight, bias, relu=relu)
+    output = _linear_in_blocks(x, weight, bias)
+    return torch.relu_(output) if relu else output
 
 
 def _takes_onednn(x: Tensor, columns: int) -> bool:
@@ -129,10 +152,30 @@ def _takes_onednn(x: Tensor, columns: int) -> bool:
     )
 
 
-def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool) -> Tensor:
-    # Not oneDNN's own ReLU, which turns a NaN into zero.
+def _linear_in_blocks(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    rows = x.shape[0]
+    if is_round(rows):
+        output = _onednn_linear(x, weight, bias)
+        return output if out is None else out.copy_(output)
+    if out is None:
+        out = x.new_empty(rows, weight.shape[0])
+    first = 0
+    while rows - first >= _SMALLEST_BLOCK:
+        size = min(_LARGEST_BLOCK, 1 << ((rows - first).bit_length() - 1))
+        out[first : first + size] = _onednn_linear(x[first : first + size], weight, bias)
+        first += size
+    if bias is None:
+        torch.mm(x[first:], weight.t(), out=out[first:])
+    else:
+        torch.addmm(bias, x[first:], weight.t(), out=out[first:])
+    return out
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return torch.relu_(output) if relu else output
+    return output
 
 
 @fake_kernel("transposed_product")
@@ -152,9 +195,11 @@ def _(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Linear(torch.autograd.Function):
+    # oneDNN's own ReLU is not used: it turns a NaN into zero.
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        output = _onednn_linear(x, weight, bias, relu=relu)
+        output = _linear_in_blocks(x, weight, bias)
+        output = torch.relu_(output) if relu else output
         _, trains_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if trains_weight else None, weight, output if relu else None)
         return output
@@ -171,6 +216,10 @@ class _Linear(torch.autograd.Function):
             to_bias = delta.sum(0) if wants_bias else None
         else:
             delta, transposed, sums = kernels.relu_backward(gradient.contiguous(), output)
-            to_weight = product(transposed, x) if wants_weight else None
+            to_weight = None
+            if wants_weight and is_round(len(x)):
+                to_weight = product(transposed, x)
+            elif wants_weight:
+                to_weight = transposed_product(delta, x)
             to_bias = sums if wants_bias else None
         return product(delta, weight) if wants_x else None, to_weight, to_bias, None

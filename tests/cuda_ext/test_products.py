@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
     "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
 )
 
-SIZES = [(1100, 31, 33), (1025, 64, 17), (2048, 13, 64), (64, 512, 256), (130, 257, 129)]
+SIZES = [(1100, 31, 33), (1025, 64, 17), (2048, 13, 64), (64, 512, 256), (320, 257, 129)]
 """Samples, inputs and outputs; each product has enough operations for oneDNN."""
 
 
@@ -66,7 +66,7 @@ def test_linear_on_cpu_equals_torchs_own(size, with_bias, relu, with_onednn):
 
 def test_only_gradients_that_are_asked_for_are_computed(with_onednn):
     weight, bias = layer(64, 128)
-    x = randn(300, 64)
+    x = randn(320, 64)
     ops.linear(x, weight, bias, relu=True).sum().backward()
     assert len(with_onednn) == 2  # forward, and the weights' gradient
     frozen = weight.detach()
@@ -77,16 +77,46 @@ def test_only_gradients_that_are_asked_for_are_computed(with_onednn):
 
 
 def test_products_take_any_strides(with_onednn):
-    a, b = randn(700, 90), randn(90, 70, seed=1)
+    a, b = randn(1280, 90), randn(90, 70, seed=1)
     for left, right in ((a, b), (a, b.t().contiguous().t()), (a.t().contiguous().t(), b)):
         torch.testing.assert_close(ops.product(left, right), a @ b, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(ops.product(a[::2], b), (a @ b)[::2], rtol=1e-5, atol=1e-4)
-    for rows, n in ((700, 30), (700, 200), (300, 200), (300, 30)):
-        a, other = randn(rows, 90), randn(rows, n, seed=2)
+    out = torch.empty(1280, 140)[:, ::2]
+    assert ops.product(a, b, out=out) is out
+    torch.testing.assert_close(out, a @ b, rtol=1e-5, atol=1e-4)
+    assert len(with_onednn) == 5
+
+
+def test_transposed_products_are_added_up(with_onednn):
+    sizes = [(700, 90, 30), (640, 90, 30), (640, 90, 200), (320, 90, 200), (320, 90, 60)]
+    for rows, columns, others in [*sizes, (300, 90, 200), (63, 300, 200)]:
+        a, b = randn(rows, columns), randn(rows, others, seed=2)
+        expected = a.t() @ b
+        torch.testing.assert_close(ops.transposed_product(a, b), expected, rtol=1e-5, atol=1e-3)
+        total = torch.ones(columns, others)
+        ops.add_transposed_product(total, a, b)
+        torch.testing.assert_close(total, 1 + expected, rtol=1e-5, atol=1e-3)
+    # Of 700 rows and 30 columns MKL's, of 640 and 200 our own, of 300 and 63 MKL's.
+    assert len(with_onednn) == 6
+
+
+@pytest.mark.parametrize("rows", [1, 3, 320, 448, 1024, 5120])
+def test_round_numbers_of_rows_are_one_call(rows):
+    assert ops.is_round(rows)
+
+
+def test_few_sizes_reach_onednn(with_onednn):
+    """Each size that it meets takes memory for ever."""
+    weight, bias = layer(64, 96)
+    for rows in range(200, 3000, 77):
+        x = randn(rows, 64).requires_grad_()
+        result = ops.linear(x, weight, bias, relu=True)
         torch.testing.assert_close(
-            ops.transposed_product(a, other), a.t() @ other, rtol=1e-5, atol=1e-3
+            result, torch.relu(F.linear(x, weight, bias)), rtol=1e-5, atol=1e-5
         )
-    assert len(with_onednn) == 6  # of the last four, that of 700 rows and 200 columns is our own
+        result.sum().backward()
+    assert len(with_onednn) > 50
+    assert len({x.shape for x, *_ in with_onednn}) < 10
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -105,11 +135,7 @@ def test_other_types_and_few_operations_stay_with_torch(dtype, with_onednn):
 def test_gradients_in_double_precision(with_onednn, monkeypatch):
     """The gradient's formulas, with torch's products in the place of oneDNN's."""
     monkeypatch.setattr(products, "_takes_onednn", lambda x, columns: True)
-    monkeypatch.setattr(
-        products,
-        "_onednn_linear",
-        lambda x, w, b, relu: torch.relu(F.linear(x, w, b)) if relu else F.linear(x, w, b),
-    )
+    monkeypatch.setattr(products, "_onednn_linear", F.linear)
     weight, bias = (t.detach().double().requires_grad_() for t in layer(5, 7))
     x = randn(11, 5).double().requires_grad_()
     for relu in (False, True):
@@ -119,7 +145,7 @@ def test_gradients_in_double_precision(with_onednn, monkeypatch):
 
 def test_nan_and_infinity_are_not_lost_in_the_relu(with_onednn):
     weight, bias = layer(64, 96)
-    x = randn(300, 64)
+    x = randn(320, 64)
     x[3, 5], x[4, 5] = float("nan"), float("inf")
     result = ops.linear(x, weight, bias, relu=True)
     assert len(with_onednn) == 1

@@ -28,7 +28,10 @@ def rows_per_block(targets: int, items: int, max_logits: int, device: torch.devi
         device: a GPU takes the largest block, a CPU one that fits its cache.
     """
     logits = _CACHED_LOGITS if device.type == "cpu" else max_logits
-    rows = min(targets, max(min(logits, max_logits) // items, _FEWEST_ROWS))
+    rows = min(logits, max_logits) // items
+    if device.type == "cpu":
+        rows = 1 << max(rows, 1).bit_length() - 1  # a number of rows that products are fast for
+    rows = min(targets, max(rows, _FEWEST_ROWS))
     return rows if rows * items <= max_logits else 0
 
 
