@@ -24,7 +24,6 @@ from cuda_ext.ops.mlp import PackedMlp, mlp_forward, pack_mlp
 from cuda_ext.ops.products import (
     add_transposed_product,
     has_wider_products,
-    is_round,
     linear,
     product,
     transposed_product,
@@ -49,7 +48,6 @@ __all__ = [
     "embedding_gather",
     "gather_dot_interaction",
     "has_wider_products",
-    "is_round",
     "joint_rows",
     "linear",
     "lookup_scale",

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from cuda_ext import library
 from cuda_ext.ops.registration import fake_kernel, kernels
 
-FEWEST_OPERATIONS = 1 << 20
+_FEWEST_OPERATIONS = 1 << 20
 """Multiplications below which calling oneDNN takes longer than it saves."""
 
 _FEWEST_SUMMED = 64
@@ -55,28 +55,31 @@ def is_round(rows: int) -> bool:
     return rows < 8 * (rows & -rows)
 
 
-def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+def product(
+    a: Tensor, b: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """Multiplies two matrices of the same type, without gradients.
 
     Args:
         a: [M, K], of any strides.
         b: [K, N], of any strides.
+        bias: [N] to add to each row.
         out: [M, N] to write to.
 
     Returns:
         [M, N]; `out` if given.
     """
     if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
-        return torch.mm(a, b, out=out) if out is not None else a @ b
-    return _linear_in_blocks(a, b.t(), None, out)
+        return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
+    return _linear_in_blocks(a, b.t(), bias, out)
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     """Multiplies the transpose of a matrix with another, without gradients.
 
     Args:
-        a: [K, M], rows contiguous.
-        b: [K, N], rows contiguous.
+        a: [K, M]; faster with contiguous rows, as is b.
+        b: [K, N].
 
     Returns:
         [M, N], contiguous or a transposed view.
@@ -90,8 +93,8 @@ def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
     Args:
         total: [M, N], changed in place.
-        a: [K, M], rows contiguous.
-        b: [K, N], rows contiguous.
+        a: [K, M]; faster with contiguous rows, as is b.
+        b: [K, N].
     """
     result = _faster_transposed_product(a, b) if a.shape[0] >= _FEWEST_SUMMED else None
     if result is None:
@@ -104,7 +107,8 @@ def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
     rows, columns = a.shape
     if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
         return None
-    if rows >= _MANY_ROWS and b.shape[1] % _VECTOR == 0:
+    has_vectors = a.stride(1) == 1 and b.stride(1) == 1 and b.shape[1] % _VECTOR == 0
+    if rows >= _MANY_ROWS and has_vectors:
         summed: Tensor = kernels.transposed_product(a, b)
         return summed
     if not is_round(rows):
@@ -146,7 +150,7 @@ def _takes_onednn(x: Tensor, columns: int) -> bool:
         and x.dtype == torch.float32
         and x.device.type == "cpu"
         and x.ndim == 2
-        and x.numel() * columns >= FEWEST_OPERATIONS
+        and x.numel() * columns >= _FEWEST_OPERATIONS
         and has_wider_products()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -76,6 +76,19 @@ def test_only_gradients_that_are_asked_for_are_computed(with_onednn):
     assert x.grad is not None
 
 
+@pytest.mark.parametrize("rows", [640, 2048])
+def test_gradients_without_strides_are_summed(rows, with_onednn):
+    """The gradient of a sum is one number seen as a matrix."""
+    weight, bias = layer(64, 96)
+    x = randn(rows, 64).requires_grad_()
+    ops.linear(x, weight, bias).sum().backward()
+    expected = x.detach().sum(0).expand(96, 64)
+    torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(bias.grad, torch.full((96,), float(rows)))
+    torch.testing.assert_close(x.grad, weight.detach().sum(0).expand(rows, 64))
+    assert with_onednn
+
+
 def test_products_take_any_strides(with_onednn):
     a, b = randn(1280, 90), randn(90, 70, seed=1)
     for left, right in ((a, b), (a, b.t().contiguous().t()), (a.t().contiguous().t(), b)):
@@ -84,7 +97,12 @@ def test_products_take_any_strides(with_onednn):
     out = torch.empty(1280, 140)[:, ::2]
     assert ops.product(a, b, out=out) is out
     torch.testing.assert_close(out, a @ b, rtol=1e-5, atol=1e-4)
-    assert len(with_onednn) == 5
+    bias = randn(70, seed=2)
+    torch.testing.assert_close(ops.product(a, b, bias=bias), a @ b + bias, rtol=1e-5, atol=1e-4)
+    assert len(with_onednn) == 6
+    few = ops.product(a[:1], b, bias=bias)
+    torch.testing.assert_close(few, a[:1] @ b + bias, rtol=1e-5, atol=1e-4)
+    assert len(with_onednn) == 6
 
 
 def test_transposed_products_are_added_up(with_onednn):
@@ -102,7 +120,7 @@ def test_transposed_products_are_added_up(with_onednn):
 
 @pytest.mark.parametrize("rows", [1, 3, 320, 448, 1024, 5120])
 def test_round_numbers_of_rows_are_one_call(rows):
-    assert ops.is_round(rows)
+    assert products.is_round(rows)
 
 
 def test_few_sizes_reach_onednn(with_onednn):

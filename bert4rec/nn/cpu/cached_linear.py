@@ -144,10 +144,7 @@ class _BlockedFeedForward(torch.autograd.Function):
             middle = ops.linear(rows, expand, expand_bias)
             active = activate(middle, activation)
             between.append(middle)
-            if ops.has_wider_products():
-                out.copy_(ops.linear(active, contract, contract_bias))
-            else:
-                torch.addmm(contract_bias, active, contract.t(), out=out)
+            ops.product(active, contract.t(), bias=contract_bias, out=out)
         ctx.save_for_backward(tokens, expand, contract, *between)
         ctx.activation = activation  # type: ignore[attr-defined]
         return output
