@@ -109,6 +109,20 @@ def run_ours(dataset: Path, folder: Path, threads: int, *arguments: str) -> Logg
     )
 
 
+def train_preset(
+    dataset: Path, folder: Path, preset: str, seed: int, options: argparse.Namespace, *flags: str
+) -> LoggedRun:
+    """Trains one of our presets and tests it; `folder` gets its checkpoints."""
+    return run_ours(
+        dataset,
+        folder,
+        max(options.threads),
+        *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
+        f"--export_root={folder / f'{preset}_{seed}'}",
+        *flags,
+    )
+
+
 def our_rate(run: LoggedRun) -> float:
     """Returns our training samples per second."""
     return run.final["average_train_throughput"]
@@ -203,13 +217,7 @@ def measure_quality(
     for preset in options.presets:
         qualities = []
         for seed in options.seeds:
-            run = run_ours(
-                dataset,
-                folder,
-                threads,
-                *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
-                f"--export_root={folder / f'{preset}_{seed}'}",
-            )
+            run = train_preset(dataset, folder, preset, seed, options)
             qualities.append(our_rankings(run))
             print(preset, seed, run.losses.get(STEPS_PER_EPOCH), qualities[-1], flush=True)
         config = {"preset": preset, "epochs": options.epochs, "seeds": list(options.seeds)}
@@ -225,9 +233,9 @@ def measure_quality(
     return records + quality_records(FASTEST, chosen, config)
 
 
-def our_ending(run: LoggedRun, choose_by: str = "full_ndcg@10") -> dict[str, float]:
+def our_ending(run: LoggedRun) -> dict[str, float]:
     """Returns our test metrics and minutes of training."""
-    best = max(run.evaluations, key=lambda metrics: metrics[choose_by])
+    best = max(run.evaluations, key=lambda metrics: metrics["full_ndcg@10"])
     return our_rankings(run) | {
         "minutes to the best validation": best["elapsed_s"] / 60,
         "minutes to the early stop": run.evaluations[-1]["elapsed_s"] / 60,
@@ -260,14 +268,8 @@ def measure_to_the_end(
     for preset in options.presets:
         endings = []
         for seed in options.seeds:
-            run = run_ours(
-                dataset,
-                folder,
-                threads,
-                *(f"--config={preset}", f"--seed={seed}", f"--num_epochs={options.epochs}"),
-                *(f"--export_root={folder / f'{preset}_{seed}'}", "--resume"),
-                *("--print_freq=100", "--patience=11"),
-            )
+            flags = ("--resume", "--print_freq=100", "--patience=11")
+            run = train_preset(dataset, folder, preset, seed, options, *flags)
             endings.append(our_ending(run))
             print(preset, seed, endings[-1], flush=True)
         config = {"preset": preset, "epochs": options.epochs, "seeds": list(options.seeds)}
