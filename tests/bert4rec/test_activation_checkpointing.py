@@ -45,7 +45,7 @@ def test_losses_and_updates_are_the_same_bits(scheme, dtype):
 DEEP = (
     *("--dataset_name=random", "--random_user_count=64", "--random_item_count=500"),
     *("--random_size=9600", "--windows=recent", "--dupe_factor=1", "--train_batch_size=64"),
-    *("--num_layers=16", "--emb_dim=32", "--max_len=100", "--max_steps=1"),
+    *("--num_layers=24", "--emb_dim=32", "--max_len=100", "--max_steps=1"),
     *("--bootstrap_samples=0", "--base_device=cpu", "--num_threads=1"),
 )
 
@@ -61,4 +61,4 @@ def peak_mib(*flags):
 def test_a_deep_model_needs_less_memory(tmp_path):
     log = f"--log_path={tmp_path / 'log.json'}"
     kept, again = peak_mib(log), peak_mib(log, "--activation_checkpointing")
-    assert kept - again > 60, f"{again:.0f} MiB instead of {kept:.0f}"
+    assert kept - again > 100, f"{again:.0f} MiB instead of {kept:.0f}"
