@@ -15,6 +15,17 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count > 0) torch::stable::parallel_for(0, count, grain, body);
 }
 
+// Calls body(begin, end) on blocks of `size` of [0, count), the last one shorter, on several
+// threads. What is summed by blocks does not depend on the number of threads.
+template <typename Body>
+void for_each_block(int64_t count, int64_t size, const Body& body) {
+  parallel_for((count + size - 1) / size, 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      body(block * size, std::min((block + 1) * size, count));
+    }
+  });
+}
+
 // Returns the number of lookups, of rows of `dim` columns, that are worth a thread of their own.
 inline int64_t lookups_per_task(int64_t dim) {
   constexpr int64_t kBytesPerTask = 64 << 10;

@@ -99,4 +99,22 @@ void multiply(const Product<T, Right>& product, int num_rows, int num_columns) {
   }
 }
 
+// A product of any number of rows: result[r][c] = sum over k < depth of left[k][r] * right[k][c],
+// or that added to what the result holds.
+template <typename T>
+void multiply_all(StridedRows<const T> left, StridedRows<const T> right, int depth,
+                  StridedRows<T> result, int64_t num_rows, int num_columns, PrefetchQueue& queue,
+                  bool adds = false) {
+  for (int64_t row = 0; row < num_rows; row += kTileRows) {
+    const int64_t rest = num_rows - row;
+    multiply(Product<T, StridedRows<const T>>{{left.first + row, left.stride},
+                                              right,
+                                              depth,
+                                              {result[static_cast<int>(row)], result.stride},
+                                              queue,
+                                              adds},
+             static_cast<int>(rest < kTileRows ? rest : kTileRows), num_columns);
+  }
+}
+
 }  // namespace recsys::cpu::RECSYS_ISA

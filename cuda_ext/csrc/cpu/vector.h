@@ -16,6 +16,8 @@
 #include <cstring>
 #include <utility>  // index_sequence: a type, no code
 
+#include "../dtypes.h"
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -61,6 +63,21 @@ struct ComputeType<double> {
 };
 template <typename Stored>
 using Compute = typename ComputeType<Stored>::type;
+
+// Calls body(Stored{}) with the storage type of a dtype.
+template <typename Body>
+RECSYS_INLINE void with_stored(Dtype dtype, const Body& body) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return body(float{});
+    case Dtype::kBFloat16:
+      return body(BFloat16{});
+    case Dtype::kFloat16:
+      return body(Half{});
+    case Dtype::kFloat64:
+      return body(double{});
+  }
+}
 
 // Elements of a storage type that fill one vector once they are converted.
 template <typename Stored>

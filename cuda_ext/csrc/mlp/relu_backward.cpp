@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of a ReLU's backward as a linear layer needs it, on the CPU.
 #ifndef RECSYS_EMULATOR
-#include <algorithm>
 #include <tuple>
 
+#include "../block_sums.h"
 #include "../registration.h"
 #include "../tensor_arguments.h"
 #include "kernels.h"
@@ -12,14 +12,6 @@ namespace recsys {
 namespace {
 
 constexpr const char* kOp = "relu_backward";
-
-template <typename T>
-void add_blocks(const T* blocks, int64_t num_blocks, int64_t columns, T* sums) {
-  std::fill(sums, sums + columns, T{0});
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    for (int64_t k = 0; k < columns; ++k) sums[k] += blocks[block * columns + k];
-  }
-}
 
 std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const Tensor& output) {
   check_contiguous(gradient, kOp, "gradient");
@@ -47,13 +39,7 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
   arguments.transposed = transposed.data_ptr();
   arguments.sums = block_sums.data_ptr();
   cpu::run_relu_backward(arguments);
-  if (is_double) {
-    add_blocks(static_cast<const double*>(block_sums.data_ptr()), blocks, arguments.num_columns,
-               static_cast<double*>(sums.data_ptr()));
-  } else {
-    add_blocks(static_cast<const float*>(block_sums.data_ptr()), blocks, arguments.num_columns,
-               static_cast<float*>(sums.data_ptr()));
-  }
+  add_blocks(block_sums, sums);
   return {delta, transposed, sums};
 }
 

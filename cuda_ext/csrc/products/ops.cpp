@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch op of a product with a transposed matrix of many rows, on the CPU.
 #ifndef RECSYS_EMULATOR
+#include "../block_sums.h"
 #include "../registration.h"
 #include "../tensor_arguments.h"
 #include "kernels.h"
@@ -12,20 +13,6 @@ constexpr const char* kOp = "transposed_product";
 
 // Columns that a kernel reads as whole vectors, the narrowest of 32 bytes.
 constexpr int64_t kVectorBytes = 32;
-
-template <typename T>
-void add_blocks(const TransposedProductArguments& arguments, int64_t num_blocks, T* total) {
-  const T* const blocks = static_cast<const T*>(arguments.blocks);
-  for (int64_t r = 0; r < arguments.rows; ++r) {
-    for (int64_t c = 0; c < arguments.columns; ++c) {
-      T sum = 0;
-      for (int64_t block = 0; block < num_blocks; ++block) {
-        sum += blocks[(block * arguments.rows + r) * arguments.columns + c];
-      }
-      total[r * arguments.columns + c] = sum;
-    }
-  }
-}
 
 Tensor transposed_product(const Tensor& a, const Tensor& b) {
   STD_TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(0), kOp,
@@ -51,11 +38,7 @@ Tensor transposed_product(const Tensor& a, const Tensor& b) {
   Tensor total = torch::stable::new_empty(a, {arguments.rows, arguments.columns});
   arguments.blocks = blocks.data_ptr();
   cpu::run_transposed_product(arguments);
-  if (arguments.dtype == Dtype::kFloat64) {
-    add_blocks(arguments, num_blocks, static_cast<double*>(total.data_ptr()));
-  } else {
-    add_blocks(arguments, num_blocks, static_cast<float*>(total.data_ptr()));
-  }
+  add_blocks(blocks, total);
   return total;
 }
 

@@ -11,11 +11,9 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
-// Queries of a block: with 200 keys, its weights and their gradients are 100 KiB of float32.
+// Queries of a block, whole vectors: with 200 keys, its weights and their gradients are 100 KiB of
+// float32.
 constexpr int kQueryBlock = 64;
-
-template <typename T>
-constexpr int kQueryColumns = kQueryBlock + (kQueryBlock % kLanes<T> != 0) * kLanes<T>;
 
 // Exponentials of numbers of at most zero; those below the smallest normal number are zero.
 //
@@ -51,11 +49,13 @@ constexpr int64_t whole_vectors(int64_t count) {
   return (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-// Scratch memory of a task.
+// Scratch memory of a task, as much as backward takes.
 template <typename T>
 struct AttentionScratch {
   AttentionScratch(int64_t num_keys, int64_t dim, T* memory)
-      : keys(whole_vectors<T>(num_keys)), columns(whole_vectors<T>(dim)), next_(memory) {}
+      : keys(static_cast<int>(whole_vectors<T>(num_keys))),
+        columns(static_cast<int>(whole_vectors<T>(dim))),
+        next_(memory) {}
 
   T* take(int64_t rows, int64_t width) {
     T* const taken = next_;
@@ -66,11 +66,11 @@ struct AttentionScratch {
   static int64_t elements(int64_t num_keys, int64_t dim) {
     const int64_t keys = whole_vectors<T>(num_keys);
     const int64_t columns = whole_vectors<T>(dim);
-    return 8 * keys * columns + 4 * keys * kQueryColumns<T> + 6 * kQueryColumns<T> * columns;
+    return 6 * keys * columns + 4 * keys * kQueryBlock + 4 * kQueryBlock * columns;
   }
 
-  int64_t keys;     // padded
-  int64_t columns;  // padded
+  int keys;     // padded
+  int columns;  // padded
 
  private:
   T* next_;
@@ -122,31 +122,12 @@ void transpose_matrix(const T* from, int64_t rows, int64_t columns, int64_t stri
   }
 }
 
-// result[r][c] = sum over k of left[k][r] * right[k][c].
-template <typename T>
-void multiply_all(const T* left, int64_t left_stride, const T* right, int64_t right_stride,
-                  int64_t depth, T* result, int64_t result_stride, int64_t rows, int64_t columns,
-                  PrefetchQueue& queue) {
-  const StridedRows<const T> of_right{right, static_cast<int>(right_stride)};
-  for (int64_t row = 0; row < rows; row += kTileRows) {
-    const Product<T, StridedRows<const T>> product{
-        {left + row, static_cast<int>(left_stride)},
-        of_right,
-        static_cast<int>(depth),
-        {result + row * result_stride, static_cast<int>(result_stride)},
-        queue};
-    const int64_t height = rows - row < kTileRows ? rows - row : kTileRows;
-    multiply(product, static_cast<int>(height), static_cast<int>(columns));
-  }
-}
-
 // A block of queries of a sequence and head.
 template <typename T>
 struct QueryBlock {
   QueryBlock(const AttentionArguments& arguments, int64_t sequence, int64_t head, int64_t begin)
-      : arguments(arguments), head(head) {
-    first_key = arguments.key_offsets[sequence];
-    num_keys = arguments.key_offsets[sequence + 1] - first_key;
+      : arguments(arguments) {
+    const int64_t num_keys = arguments.key_offsets[sequence + 1] - arguments.key_offsets[sequence];
     first = arguments.query_offsets[sequence] + begin;
     const int64_t end = arguments.query_offsets[sequence + 1];
     all_queries = end - arguments.query_offsets[sequence];
@@ -156,7 +137,7 @@ struct QueryBlock {
     keys_by_all = num_keys;
     if (arguments.causal) {
       keys_seen = 0;
-      for (int64_t q = 0; q < kQueryColumns<T>; ++q) last_key[q] = 0;
+      for (int64_t q = 0; q < kQueryBlock; ++q) last_key[q] = 0;
       for (int64_t q = 0; q < count; ++q) {
         const int64_t last = arguments.positions ? arguments.positions[first + q] : begin + q;
         if (last + 1 > keys_seen) keys_seen = last + 1;
@@ -185,16 +166,13 @@ struct QueryBlock {
   static constexpr T kHidden = -__builtin_huge_val();
 
   const AttentionArguments& arguments;
-  int64_t head;
-  int64_t first_key;
-  int64_t num_keys;
-  int64_t first;                 // query
-  int64_t all_queries;           // of the sequence
-  int64_t count;                 // of the block
-  int64_t columns;               // of its weights: count in whole vectors
-  int64_t keys_seen;             // by any query
-  int64_t keys_by_all;           // seen by every query
-  T last_key[kQueryColumns<T>];  // that a query sees
+  int64_t first;            // query
+  int64_t all_queries;      // of the sequence
+  int64_t count;            // of the block
+  int64_t columns;          // of its weights: count in whole vectors
+  int64_t keys_seen;        // by any query
+  int64_t keys_by_all;      // seen by every query
+  T last_key[kQueryBlock];  // that a query sees
   const uint8_t* draws = nullptr;
 };
 
@@ -209,14 +187,14 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
       arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
   if (num_queries == 0 || num_keys == 0) return;
   AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
-  const int64_t width = scratch.columns;
+  const int width = scratch.columns;
   T* const keys = scratch.take(scratch.keys, width);
   T* const values = scratch.take(scratch.keys, width);
   T* const keys_transposed = scratch.take(width, scratch.keys);
-  T* const weights = scratch.take(scratch.keys, kQueryColumns<T>);
-  T* const queries = scratch.take(kQueryColumns<T>, width);
-  T* const queries_transposed = scratch.take(width, kQueryColumns<T>);
-  T* const mixed = scratch.take(kQueryColumns<T>, width);
+  T* const weights = scratch.take(scratch.keys, kQueryBlock);
+  T* const queries = scratch.take(kQueryBlock, width);
+  T* const queries_transposed = scratch.take(width, kQueryBlock);
+  T* const mixed = scratch.take(kQueryBlock, width);
   PrefetchQueue queue;
   const int64_t first_key = arguments.key_offsets[sequence];
   copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
@@ -228,20 +206,20 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
     const QueryBlock<T> block(arguments, sequence, head, begin);
     copy_rows<Stored>(arguments.queries, block.first, block.count, head, dim, scale, queries, width,
                       block.columns);
-    transpose_matrix(queries, block.columns, width, width, queries_transposed, kQueryColumns<T>);
-    multiply_all<T>(keys_transposed, scratch.keys, queries_transposed, kQueryColumns<T>, dim,
-                    weights, kQueryColumns<T>, block.keys_seen, block.columns, queue);
+    transpose_matrix(queries, block.columns, width, width, queries_transposed, kQueryBlock);
+    multiply_all<T>({keys_transposed, scratch.keys}, {queries_transposed, kQueryBlock}, dim,
+                    {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
     for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
       Vector<T> top = broadcast(QueryBlock<T>::kHidden);
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        T* const at = weights + key * kQueryColumns<T> + column;
+        T* const at = weights + key * kQueryBlock + column;
         const Vector<T> score = block.hide(load(at), key, column);
         store(at, score);
         top = score <= top ? top : score;  // a NaN replaces what is there
       }
       Vector<T> sum = {};
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        T* const at = weights + key * kQueryColumns<T> + column;
+        T* const at = weights + key * kQueryBlock + column;
         const Vector<T> power = exponential(load(at) - top);
         sum += power;
         store(at, block.draws == nullptr ? power : power * block.kept(key, column));
@@ -252,7 +230,7 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
         static_cast<T*>(arguments.factors)[at] = T{1} / sum[lane];
       }
     }
-    multiply_all<T>(weights, kQueryColumns<T>, values, width, block.keys_seen, mixed, width,
+    multiply_all<T>({weights, kQueryBlock}, {values, width}, block.keys_seen, {mixed, width},
                     block.count, width, queue);
     for (int64_t q = 0; q < block.count; ++q) {
       const T factor =
@@ -275,28 +253,22 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
       arguments.query_offsets[sequence + 1] - arguments.query_offsets[sequence];
   if (num_keys == 0) return;
   AttentionScratch<T> scratch(num_keys, dim, static_cast<T*>(memory));
-  const int64_t width = scratch.columns;
+  const int width = scratch.columns;
   T* const keys = scratch.take(scratch.keys, width);
   T* const values = scratch.take(scratch.keys, width);
   T* const keys_transposed = scratch.take(width, scratch.keys);
   T* const values_transposed = scratch.take(width, scratch.keys);
   T* const to_keys = scratch.take(scratch.keys, width);
   T* const to_values = scratch.take(scratch.keys, width);
-  T* const of_block = scratch.take(scratch.keys, width);
-  T* const weights = scratch.take(scratch.keys, kQueryColumns<T>);
-  T* const to_weights = scratch.take(scratch.keys, kQueryColumns<T>);
-  T* const weights_by_query = scratch.take(kQueryColumns<T>, scratch.keys);
-  T* const to_scores_by_query = scratch.take(kQueryColumns<T>, scratch.keys);
-  T* const queries = scratch.take(kQueryColumns<T>, width);
-  T* const delta = scratch.take(kQueryColumns<T>, width);
-  T* const transposed = scratch.take(width, kQueryColumns<T>);
-  T* const to_queries = scratch.take(kQueryColumns<T>, width);
+  T* const weights = scratch.take(scratch.keys, kQueryBlock);
+  T* const to_weights = scratch.take(scratch.keys, kQueryBlock);
+  T* const weights_by_query = scratch.take(kQueryBlock, scratch.keys);
+  T* const to_scores_by_query = scratch.take(kQueryBlock, scratch.keys);
+  T* const queries = scratch.take(kQueryBlock, width);
+  T* const delta = scratch.take(kQueryBlock, width);
+  T* const transposed = scratch.take(width, kQueryBlock);
+  T* const to_queries = scratch.take(kQueryBlock, width);
   PrefetchQueue queue;
-  const auto add_block = [&](T* total, int64_t rows) {
-    for (int64_t i = 0; i < rows * width; i += kLanes<T>) {
-      store(total + i, load(total + i) + load(of_block + i));
-    }
-  };
   copy_rows<Stored>(arguments.keys, first_key, num_keys, head, dim, T{1}, keys, width,
                     scratch.keys);
   copy_rows<Stored>(arguments.values, first_key, num_keys, head, dim, T{1}, values, width,
@@ -313,12 +285,12 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
                       block.columns);
     copy_rows<Stored>(arguments.output, block.first, block.count, head, dim, T{1}, delta, width,
                       block.columns);
-    transpose_matrix(queries, block.columns, width, width, transposed, kQueryColumns<T>);
-    multiply_all<T>(keys_transposed, scratch.keys, transposed, kQueryColumns<T>, dim, weights,
-                    kQueryColumns<T>, block.keys_seen, block.columns, queue);
-    transpose_matrix(delta, block.columns, width, width, transposed, kQueryColumns<T>);
-    multiply_all<T>(values_transposed, scratch.keys, transposed, kQueryColumns<T>, dim, to_weights,
-                    kQueryColumns<T>, block.keys_seen, block.columns, queue);
+    transpose_matrix(queries, block.columns, width, width, transposed, kQueryBlock);
+    multiply_all<T>({keys_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
+                    {weights, kQueryBlock}, block.keys_seen, block.columns, queue);
+    transpose_matrix(delta, block.columns, width, width, transposed, kQueryBlock);
+    multiply_all<T>({values_transposed, scratch.keys}, {transposed, kQueryBlock}, dim,
+                    {to_weights, kQueryBlock}, block.keys_seen, block.columns, queue);
     for (int64_t column = 0; column < block.columns; column += kLanes<T>) {
       Vector<T> top = {};
       Vector<T> factor = {};
@@ -329,7 +301,7 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
       }
       Vector<T> sum = {};
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        const int64_t at = key * kQueryColumns<T> + column;
+        const int64_t at = key * kQueryBlock + column;
         const Vector<T> score = block.hide(load(weights + at), key, column);
         const Vector<T> weight = exponential(score - top) * factor;
         Vector<T> to_weight = load(to_weights + at);
@@ -339,66 +311,52 @@ void attention_backward(const AttentionArguments& arguments, int64_t sequence, i
         store(to_weights + at, to_weight);
       }
       for (int64_t key = 0; key < block.keys_seen; ++key) {
-        const int64_t at = key * kQueryColumns<T> + column;
+        const int64_t at = key * kQueryBlock + column;
         const Vector<T> weight = load(weights + at);
         store(to_weights + at, weight * (load(to_weights + at) - sum));
         if (block.draws != nullptr) store(weights + at, weight * block.kept(key, column));
       }
     }
-    multiply_all<T>(to_weights, kQueryColumns<T>, keys, width, block.keys_seen, to_queries, width,
+    multiply_all<T>({to_weights, kQueryBlock}, {keys, width}, block.keys_seen, {to_queries, width},
                     block.count, width, queue);
     write_rows<Stored>(to_queries, width, arguments.to_queries, block.first, block.count, head, dim,
                        scale);
     const int64_t keys_of_squares = whole_vectors<T>(block.keys_seen);
-    transpose_matrix(weights, keys_of_squares, block.columns, kQueryColumns<T>, weights_by_query,
+    transpose_matrix(weights, keys_of_squares, block.columns, kQueryBlock, weights_by_query,
                      scratch.keys);
-    transpose_matrix(to_weights, keys_of_squares, block.columns, kQueryColumns<T>,
-                     to_scores_by_query, scratch.keys);
+    transpose_matrix(to_weights, keys_of_squares, block.columns, kQueryBlock, to_scores_by_query,
+                     scratch.keys);
     // The queries have the scale already.
-    multiply_all<T>(to_scores_by_query, scratch.keys, queries, width, block.count, of_block, width,
-                    block.keys_seen, width, queue);
-    add_block(to_keys, block.keys_seen);
-    multiply_all<T>(weights_by_query, scratch.keys, delta, width, block.count, of_block, width,
-                    block.keys_seen, width, queue);
-    add_block(to_values, block.keys_seen);
+    multiply_all<T>({to_scores_by_query, scratch.keys}, {queries, width}, block.count,
+                    {to_keys, width}, block.keys_seen, width, queue, true);
+    multiply_all<T>({weights_by_query, scratch.keys}, {delta, width}, block.count,
+                    {to_values, width}, block.keys_seen, width, queue, true);
   }
   write_rows<Stored>(to_keys, width, arguments.to_keys, first_key, num_keys, head, dim, T{1});
   write_rows<Stored>(to_values, width, arguments.to_values, first_key, num_keys, head, dim, T{1});
 }
 
-inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int64_t, int64_t keys) {
-  if (arguments.dtype == Dtype::kFloat64) {
-    return AttentionScratch<double>::elements(keys, arguments.head_dim) * sizeof(double);
-  }
-  return AttentionScratch<float>::elements(keys, arguments.head_dim) * sizeof(float);
+inline int64_t attention_scratch_bytes(const AttentionArguments& arguments, int64_t keys) {
+  int64_t bytes = 0;
+  with_stored(arguments.dtype, [&](auto stored) {
+    using T = Compute<decltype(stored)>;
+    bytes = AttentionScratch<T>::elements(keys, arguments.head_dim) * sizeof(T);
+  });
+  return bytes;
 }
 
 inline void attention_forward_of(const AttentionArguments& arguments, int64_t sequence,
                                  int64_t head, void* scratch) {
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return attention_forward<float>(arguments, sequence, head, scratch);
-    case Dtype::kBFloat16:
-      return attention_forward<BFloat16>(arguments, sequence, head, scratch);
-    case Dtype::kFloat16:
-      return attention_forward<Half>(arguments, sequence, head, scratch);
-    case Dtype::kFloat64:
-      return attention_forward<double>(arguments, sequence, head, scratch);
-  }
+  with_stored(arguments.dtype, [&](auto stored) {
+    attention_forward<decltype(stored)>(arguments, sequence, head, scratch);
+  });
 }
 
 inline void attention_backward_of(const AttentionArguments& arguments, int64_t sequence,
                                   int64_t head, void* scratch) {
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return attention_backward<float>(arguments, sequence, head, scratch);
-    case Dtype::kBFloat16:
-      return attention_backward<BFloat16>(arguments, sequence, head, scratch);
-    case Dtype::kFloat16:
-      return attention_backward<Half>(arguments, sequence, head, scratch);
-    case Dtype::kFloat64:
-      return attention_backward<double>(arguments, sequence, head, scratch);
-  }
+  with_stored(arguments.dtype, [&](auto stored) {
+    attention_backward<decltype(stored)>(arguments, sequence, head, scratch);
+  });
 }
 
 constexpr AttentionKernels kAttentionKernels = {attention_scratch_bytes, attention_forward_of,

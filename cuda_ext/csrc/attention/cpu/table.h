@@ -9,8 +9,8 @@
 namespace recsys::cpu {
 
 struct AttentionKernels {
-  // Bytes of scratch memory for sequences of up to so many queries and keys.
-  int64_t (*scratch_bytes)(const AttentionArguments& arguments, int64_t queries, int64_t keys);
+  // Bytes of scratch memory for sequences of up to so many keys.
+  int64_t (*scratch_bytes)(const AttentionArguments& arguments, int64_t keys);
   void (*forward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,
                   void* scratch);
   void (*backward)(const AttentionArguments& arguments, int64_t sequence, int64_t head,

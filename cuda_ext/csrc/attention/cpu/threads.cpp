@@ -13,18 +13,16 @@ using Kernel = void (*)(const AttentionArguments&, int64_t, int64_t, void*);
 
 // Threads take one sequence and head after the other, for lengths differ.
 void for_each_head(const AttentionArguments& arguments, Kernel kernel) {
-  int64_t queries = 0;
   int64_t keys = 0;
   for (int64_t s = 0; s < arguments.num_sequences; ++s) {
-    queries = std::max(queries, arguments.query_offsets[s + 1] - arguments.query_offsets[s]);
     keys = std::max(keys, arguments.key_offsets[s + 1] - arguments.key_offsets[s]);
   }
-  const int64_t bytes = kernels().attention.scratch_bytes(arguments, queries, keys);
+  const int64_t bytes = kernels().attention.scratch_bytes(arguments, keys);
   const int64_t tasks = arguments.num_sequences * arguments.num_heads;
   std::atomic<int64_t> next{0};
   parallel_for(std::min<int64_t>(num_threads(), tasks), 1, [&](int64_t, int64_t) {
     constexpr std::align_val_t kAlignment{64};
-    const auto release = [](char* memory) { ::operator delete(memory, std::align_val_t{64}); };
+    const auto release = [](char* memory) { ::operator delete(memory, kAlignment); };
     const std::unique_ptr<char, decltype(release)> scratch(
         static_cast<char*>(::operator new(bytes, kAlignment)), release);
     for (int64_t task = next++; task < tasks; task = next++) {

@@ -25,16 +25,7 @@ void drop(const DropoutArguments& arguments, int64_t begin, int64_t end) {
 }
 
 inline void drop_range(const DropoutArguments& arguments, int64_t begin, int64_t end) {
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return drop<float>(arguments, begin, end);
-    case Dtype::kBFloat16:
-      return drop<BFloat16>(arguments, begin, end);
-    case Dtype::kFloat16:
-      return drop<Half>(arguments, begin, end);
-    case Dtype::kFloat64:
-      return drop<double>(arguments, begin, end);
-  }
+  with_stored(arguments.dtype, [&](auto stored) { drop<decltype(stored)>(arguments, begin, end); });
 }
 
 constexpr DropoutKernels kDropoutKernels = {drop_range};

@@ -124,16 +124,8 @@ void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_
 }
 
 inline void relu_backward_rows(const ReluBackwardArguments& arguments, int64_t begin, int64_t end) {
-  switch (arguments.dtype) {
-    case Dtype::kFloat32:
-      return relu_backward<float>(arguments, begin, end);
-    case Dtype::kBFloat16:
-      return relu_backward<BFloat16>(arguments, begin, end);
-    case Dtype::kFloat16:
-      return relu_backward<Half>(arguments, begin, end);
-    case Dtype::kFloat64:
-      return relu_backward<double>(arguments, begin, end);
-  }
+  with_stored(arguments.dtype,
+              [&](auto stored) { relu_backward<decltype(stored)>(arguments, begin, end); });
 }
 
 constexpr MlpKernels kMlpKernels = {layer_range, relu_backward_rows};

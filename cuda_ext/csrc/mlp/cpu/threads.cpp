@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "../../cpu/kernel_table.h"
 #include "../../cpu/parallel.h"
 
@@ -26,14 +24,8 @@ void run_layer(const LayerArguments& arguments) {
 
 void run_relu_backward(const ReluBackwardArguments& arguments) {
   const MlpKernels& chosen = kernels().mlp;
-  const int64_t blocks = (arguments.num_rows + kReluBackwardRows - 1) / kReluBackwardRows;
-  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kReluBackwardRows;
-      const int64_t last = std::min(first + kReluBackwardRows, arguments.num_rows);
-      chosen.relu_backward(arguments, first, last);
-    }
-  });
+  for_each_block(arguments.num_rows, kReluBackwardRows,
+                 [&](int64_t begin, int64_t end) { chosen.relu_backward(arguments, begin, end); });
 }
 
 }  // namespace recsys::cpu

@@ -17,22 +17,13 @@ void transposed_product(const TransposedProductArguments& arguments, int64_t beg
   T* const block =
       static_cast<T*>(arguments.blocks) + begin / kProductRows * arguments.rows * arguments.columns;
   PrefetchQueue queue;
+  const int a_stride = static_cast<int>(arguments.a_stride);
+  const int b_stride = static_cast<int>(arguments.b_stride);
+  const int columns = static_cast<int>(arguments.columns);
   for (int64_t k = begin; k < end; k += kSumBlock) {
     const int depth = static_cast<int>(end - k < kSumBlock ? end - k : kSumBlock);
-    const StridedRows<const T> right{b + k * arguments.b_stride,
-                                     static_cast<int>(arguments.b_stride)};
-    for (int64_t row = 0; row < arguments.rows; row += kTileRows) {
-      const int64_t left = arguments.rows - row;
-      const Product<T, StridedRows<const T>> product{
-          {a + k * arguments.a_stride + row, static_cast<int>(arguments.a_stride)},
-          right,
-          depth,
-          {block + row * arguments.columns, static_cast<int>(arguments.columns)},
-          queue,
-          k > begin};
-      multiply(product, static_cast<int>(left < kTileRows ? left : kTileRows),
-               static_cast<int>(arguments.columns));
-    }
+    multiply_all<T>({a + k * a_stride, a_stride}, {b + k * b_stride, b_stride}, depth,
+                    {block, columns}, arguments.rows, columns, queue, k > begin);
   }
 }
 
