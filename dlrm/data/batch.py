@@ -105,10 +105,9 @@ class NarrowBatch:
             num_features, len(self.label), dtype=torch.int64, device=self.label.device
         )
         for features, ids in self.ids:
-            if len(features) == num_features:
-                wide.copy_(ids)
-            else:
-                wide[list(features)] = ids.to(torch.int64)
+            # One by one: a list of numbers would be copied to the device, which waits for it.
+            for feature, of_feature in zip(features, ids, strict=True):
+                wide[feature].copy_(of_feature)
         return Batch(self.numerical, wide.t(), self.label.to(torch.float32))
 
 

@@ -151,8 +151,7 @@ def build_dense_optimizer(
     if rule == "adagrad":
         return _Adagrad(params, weight_decay)
     if rule == "sgd":
-        lr = torch.zeros((), device=params[0].device)
-        sgd = torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, fused=True)
+        sgd = torch.optim.SGD(params, lr=0.0, weight_decay=weight_decay, fused=True)
         return _Fused(sgd, params)
     return build_adamw(params, [Rates(weight_decay)] * len(params))
 
@@ -167,12 +166,11 @@ def build_adamw(params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> Dense
     groups: dict[Rates, list[nn.Parameter]] = {}
     for parameter, of_parameter in zip(params, rates, strict=True):
         groups.setdefault(of_parameter, []).append(parameter)
-    lr = torch.zeros((), device=params[0].device)
     adam = torch.optim.AdamW(
         [{"params": group, **dataclasses.asdict(key)} for key, group in groups.items()],
-        lr=lr,
+        lr=0.0,
         eps=ADAM["eps"],
         fused=True,
-        capturable=lr.is_cuda,  # or torch refuses to capture the step in a CUDA graph
+        capturable=params[0].is_cuda,  # or torch refuses to capture the step in a CUDA graph
     )
     return _Fused(adam, params)

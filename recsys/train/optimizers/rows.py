@@ -133,7 +133,7 @@ class RowwiseOptimizer:
         device = values[0].device if values else torch.device("cpu")
         self.steps = torch.zeros((), device=device)
         self._inverse_scale = (
-            None if loss_scale == 1.0 else torch.tensor(1 / loss_scale, device=device)
+            None if loss_scale == 1.0 else torch.full((), 1 / loss_scale, device=device)
         )
 
     def gradients(self) -> list[RowGradients]:
