@@ -33,7 +33,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
-.PHONY: test-main test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
+.PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
 .PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
@@ -61,7 +61,7 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 # line of output begins with its group's name.
 LANES := main models engines
 GROUPS_main := test-main
-GROUPS_models := lint test-torchrec test-triton
+GROUPS_models := lint test-fake-cuda test-torchrec test-triton
 GROUPS_engines := test-spark test-splitters test-nvtabular test-merlin
 as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
@@ -74,6 +74,9 @@ lane-%:
 
 test-main: setup  ## tests that need no environment but .venv
 	$(BIN)/pytest -q $(SUITE) $(PARALLEL)
+
+test-fake-cuda: setup  ## the code paths of a GPU, followed with fake tensors
+	$(BIN)/python -m tests.fake_cuda -q $(SUITE)
 
 test-torchrec: peers  ## tests beside TorchRec
 	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark
@@ -102,7 +105,7 @@ test-triton: setup  ## tests of triton/ with a server
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \
-		-m "not (gpu or merlin or multiprocess or nvtabular or slow or spark or splitters or torchrec or triton_server)"
+		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or slow or spark or splitters or torchrec or triton_server)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
@@ -277,3 +280,4 @@ smoke-serving: triton-env  ## a tiny model, deployed, served and asked for one r
 
 golden: setup  ## rewrite tests/golden and docs/flags.md; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/python -m tests.fake_cuda -q

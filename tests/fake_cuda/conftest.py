@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests on the fake device share."""
+
+import pytest
+
+from tests.fake_cuda.device import fake_cuda, is_loaded
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test here."""
+    for item in items:
+        if __package__ in item.module.__name__:
+            item.add_marker(pytest.mark.fake_cuda)
+
+
+@pytest.fixture(autouse=True)
+def fake_device():
+    """Runs the test with a CUDA device and fake tensors."""
+    assert is_loaded(), "start these tests with: make test-fake-cuda"
+    with fake_cuda():
+        yield

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's side of the fake device: what torch.cuda answers, and streams."""
+
+import contextlib
+import types
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cuda_ext import library
+
+MEMORY_BYTES = 141 * 10**9
+DEVICE = torch.device("cuda", 0)
+
+
+def is_loaded() -> bool:
+    """Returns whether this process has the fake device."""
+    return torch.version.cuda is None and torch._C._get_accelerator().type == "cuda"
+
+
+class Stream:
+    """A stream that has nothing to do."""
+
+    device = DEVICE
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def wait_stream(self, _: "Stream") -> None:
+        """Returns at once."""
+
+    def wait_event(self, _: object) -> None:
+        """Returns at once."""
+
+    def synchronize(self) -> None:
+        """Returns at once."""
+
+
+for _op in ("_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
+    # PyTorch registers fakes of these with a rate that is a Python number alone.
+    torch.library.register_fake(f"aten::{_op}", lambda *_, **__: None)
+
+
+def _pin_memory(tensor: Tensor, *_: object) -> Tensor:
+    pinned = tensor.clone()
+    pinned.is_in_pinned_memory = True
+    return pinned
+
+
+@contextlib.contextmanager
+def fake_cuda() -> Iterator[FakeTensorMode]:
+    """Makes every tensor a fake one and CUDA available, until the context ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        current = Stream()
+        answers = {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "set_device": lambda _: None,
+            "is_bf16_supported": lambda *_: True,
+            "mem_get_info": lambda *_: (MEMORY_BYTES, MEMORY_BYTES),
+            "get_device_name": lambda *_: "a fake device",
+            "get_device_properties": lambda *_: types.SimpleNamespace(uuid="fake", major=9),
+            "Stream": Stream,
+            "current_stream": lambda *_: current,
+            "stream": lambda _: contextlib.nullcontext(),
+            "synchronize": lambda *_: None,
+            "is_current_stream_capturing": lambda: False,
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, answer)
+        patch.setattr(Tensor, "record_stream", lambda *_: None)
+        patch.setattr(Tensor, "pin_memory", _pin_memory)
+        # Numbers that fake tensors remember would be copied to a real device.
+        patch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
+        patch.setattr(library, "COMPILED_FOR", frozenset({"cpu", "cuda"}))
+        lifted = torch._C._only_lift_cpu_tensors()
+        # torch.tensor(..., device="cuda") makes a CPU tensor and has it moved by an op.
+        torch._C._set_only_lift_cpu_tensors(True)
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False) as mode:
+                yield mode
+        finally:
+            torch._C._set_only_lift_cpu_tensors(lifted)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what a program asks of the fake device: kernels and bytes, stage by stage."""
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree, flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_NO_KERNEL = {
+    *("aten::detach", "aten::alias", "aten::empty", "aten::empty_like", "aten::empty_strided"),
+    *("aten::new_empty", "aten::new_empty_strided", "aten::_unsafe_view", "aten::lift_fresh"),
+    *("aten::_pin_memory", "aten::set_", "aten::is_pinned"),
+}
+"""Ops besides views that launch nothing."""
+
+_KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
+    # 11 bits of a row number would be a pass; CUB takes 8, after a histogram and a sum.
+    "cuda_ext::sort_rows": lambda _: 7,
+    "cuda_ext::update_rows": lambda _: 2,  # chunks, then rows that cross them
+    "aten::binary_cross_entropy_with_logits": lambda _: 7,
+    # Tensors of one type are one launch for the blocks and one for the sums, of several a few each.
+    "aten::_foreach_norm": lambda tensors: 2 if _one_type(tensors) else 2 * len(tensors),
+}
+"""Op -> kernels that it launches, where that is not one."""
+
+
+_COPIES = {"aten::_to_copy", "aten::copy_"}
+
+
+def _one_type(tensors: Sequence[Tensor]) -> bool:
+    return len({t.dtype for t in tensors}) == 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of one op in one stage.
+
+    Attributes:
+        stage: of the step.
+        op: its name, with namespace.
+        kernels: launches.
+        num_bytes: read and written by all of them, without rows of tables.
+        row_bytes: of table rows and their optimizer states, as if every lookup had its own row.
+        flops: of matrix products.
+    """
+
+    stage: str
+    op: str
+    kernels: int
+    num_bytes: int
+    row_bytes: int
+    flops: int
+
+
+class DeviceWaitError(AssertionError):
+    """The host would wait for the device, or the step cannot be captured in a graph."""
+
+
+class Recorder(TorchDispatchMode):
+    """Records the kernels of every op on CUDA tensors, and refuses what makes the host wait.
+
+    Attributes:
+        stage: of the ops that follow; ops of backward belong to the node of autograd instead.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = ""
+        self._counts: dict[tuple[str, str], list[int]] = {}
+
+    @contextlib.contextmanager
+    def in_stage(self, stage: str) -> Iterator[None]:
+        """Counts the ops of the context in a stage."""
+        before, self.stage = self.stage, stage
+        try:
+            yield
+        finally:
+            self.stage = before
+
+    def staged(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        """Returns a function whose ops are counted in a stage."""
+
+        def run(*args: object, **kwargs: object) -> object:
+            with self.in_stage(stage):
+                return function(*args, **kwargs)
+
+        return run
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        """Runs an op and records it."""
+        kwargs = kwargs or {}
+        name = func._schema.name
+        given = _tensors((args, kwargs))
+        try:
+            result = func(*args, **kwargs)
+        except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
+            raise DeviceWaitError(f"{name}: a shape that depends on data, {_caller()}") from error
+        except torch._subclasses.fake_tensor.DataDependentOutputException as error:
+            raise DeviceWaitError(f"{name}: the host reads a result, {_caller()}") from error
+        made = _tensors(result)
+        if any(t.is_cuda for t in (*given, *made)):
+            _check_devices(name, given, made, kwargs)
+            if func.namespace != "prim" and not _is_free(func, name):
+                self._count(func, name, given, made, args)
+        return result
+
+    def _count(
+        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any
+    ) -> None:
+        node = torch._C._current_autograd_node()
+        key = (self.stage if node is None else f"backward of {_readable(node.name())}", name)
+        num_bytes, row_bytes = _moved_bytes(name, func, given, made)
+        count = flop_counter.flop_registry.get(func.overloadpacket)
+        flops = 0 if count is None else count(*args, out_val=made[0])
+        counted = (_KERNELS.get(name, lambda _: 1)(given), num_bytes, row_bytes, flops)
+        totals = self._counts.setdefault(key, [0] * len(counted))
+        for i, number in enumerate(counted):
+            totals[i] += number
+
+    def kernels(self) -> list[Kernels]:
+        """Returns what was recorded, in the order of its first occurrence."""
+        return [Kernels(*key, *totals) for key, totals in self._counts.items()]
+
+
+def _readable(node: str) -> str:
+    name = node.rpartition("::")[2].removeprefix("GeneratedBackwardFor_cuda_ext_")
+    return name.removesuffix("0").removesuffix("Backward").removesuffix("_default")
+
+
+def _check_devices(
+    name: str, given: Sequence[Tensor], made: Sequence[Tensor], options: Mapping[str, Any]
+) -> None:
+    """Refuses an op on the device that takes or makes tensors of the host.
+
+    Legal are a number, which is an argument of the kernel, and a queued copy of pinned memory.
+    """
+    host = [t for t in (*given, *made) if not t.is_cuda]
+    if name in _COPIES:
+        is_queued = options.get("non_blocking", False)
+        host = [t for t in host if not (is_queued and getattr(t, "is_in_pinned_memory", False))]
+    else:
+        host = [t for t in host if t.ndim]
+    if host:
+        shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in host)
+        raise DeviceWaitError(f"{name}: tensors of the host, {shapes}, {_caller()}")
+
+
+def _is_free(func: Any, name: str) -> bool:
+    aliases = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
+    is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
+    return is_view or name in _NO_KERNEL
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _stored_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor, of repeated elements once."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride else 1
+    return elements * tensor.element_size()
+
+
+def _moved_bytes(
+    name: str, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]
+) -> tuple[int, int]:
+    """Bytes that an op reads and writes: of plain tensors, and of looked-up rows of tables."""
+    if name in _LOOKUPS:
+        table, lookups = _LOOKUPS[name](given)
+        by_rows = [t for t in given if t.shape[:1] == table.shape[:1]]  # with its states
+        rows = sum(lookups * t[:1].numel() * t.element_size() for t in by_rows)
+        changed = 2 if "update" in name or "sgd" in name else 1
+        rest = [t for t in given if t.shape[:1] != table.shape[:1]]
+        return sum(map(_stored_bytes, (*rest, *made))), changed * rows
+    written = sum(
+        _stored_bytes(tensor)
+        for argument, value in zip(func._schema.arguments, given, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in _tensors(value)
+    )
+    fresh = [t for t in made if not any(t is other for other in given)]
+    return sum(map(_stored_bytes, (*given, *fresh))) + written, 0
+
+
+_LOOKUPS: dict[str, Callable[[Sequence[Tensor]], tuple[Tensor, int]]] = {
+    "cuda_ext::embedding_gather": lambda given: (given[0], given[1].numel()),
+    "cuda_ext::gather_dot_interaction": lambda given: (given[0], given[1].numel()),
+    "cuda_ext::gather_dot_interaction_backward": lambda given: (given[1], given[2].numel()),
+    "cuda_ext::sgd_rows_unsorted": lambda given: (given[0], given[1].numel()),
+    "cuda_ext::update_rows": lambda given: (given[0], _row_numbers(given)),
+}
+"""Op -> the table among its tensors, and how many rows of it are looked up."""
+
+
+def _row_numbers(given: Sequence[Tensor]) -> int:
+    return next(t.numel() for t in given if t.ndim == 1 and t.dtype == torch.int32)
+
+
+def _caller() -> str:
+    """The innermost line of the project that is being run."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(REPOSITORY):
+            inside = path.relative_to(REPOSITORY)
+            if inside.parts[0] != "tests" and not inside.parts[0].startswith(".venv"):
+                return f"at {inside}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "in backward"

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults put into the step: each must be refused, or be seen in the budget."""
+
+import pytest
+import torch
+
+from dlrm.data.batch import NarrowBatch
+from dlrm.nn.mlp import Mlp
+from recsys.train.optimizers import rows
+from tests.fake_cuda.dlrm_steps import build, record_step
+from tests.fake_cuda.recorder import DeviceWaitError
+from tests.fake_cuda.test_budget import budgets, recorded
+
+CASE = "dlrm sgd float16 32768"
+
+
+def with_change(monkeypatch, change):
+    """Makes every MLP return what `change` makes of its result."""
+    forward = Mlp.forward
+    monkeypatch.setattr(Mlp, "forward", lambda mlp, x: change(forward(mlp, x)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y * y.sum().item(), "the host reads a result"),
+        (lambda y: y[y.mean(1) > 0], "a shape that depends on data"),
+        (lambda y: y + torch.ones(y.shape[1]).to(y.device), "tensors of the host"),
+        (lambda y: y + y[:, [0]], "tensors of the host"),
+        (lambda y: y.cpu().to(y.device), "tensors of the host"),
+    ],
+)
+def test_a_wait_is_refused(change, message, monkeypatch):
+    with_change(monkeypatch, change)
+    with pytest.raises(DeviceWaitError, match=message):
+        record_step(build(), "float16", 1024)
+
+
+def test_a_copy_from_memory_that_is_not_pinned_is_refused(monkeypatch):
+    from_columns = NarrowBatch.from_columns
+    monkeypatch.setattr(
+        NarrowBatch, "from_columns", lambda columns, pin_memory: from_columns(columns, False)
+    )
+    with pytest.raises(DeviceWaitError, match=r"dlrm/data/batch.py"):
+        record_step(build(), "float16", 1024)
+
+
+def test_an_added_kernel_is_seen_in_the_budget(monkeypatch):
+    with_change(monkeypatch, lambda y: y * 1)
+    assert recorded(CASE) != budgets()[CASE]
+
+
+def test_a_cast_of_the_gradients_of_rows_is_seen_in_the_budget(monkeypatch):
+    update_rows = rows.ops.update_rows
+
+    def with_cast(*arguments, **options):
+        *before, gradients, step = arguments
+        update_rows(*before, gradients.to(torch.float32), step, **options)
+
+    monkeypatch.setattr(rows.ops, "update_rows", with_cast)
+    assert recorded(CASE) != budgets()[CASE]
