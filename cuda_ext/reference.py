@@ -243,20 +243,20 @@ def split_planar(values: Tensor) -> tuple[Tensor, Tensor]:
         (high bfloat16, low int16), from which `join_planar` gives back the same bits. `high` is
         the value rounded to nearest, halves away from zero.
     """
-    bits = values.view(torch.int32).to(torch.int64) & _MASK
-    high = ((bits + 0x8000) >> 16) & 0xFFFF
-    low = bits - (high << 16)
-    low = torch.where(low < -0x8000, low + 0x100000000, low)
-    high = torch.where(high >= 0x8000, high - 0x10000, high).to(torch.int16)
-    return high.view(torch.bfloat16), low.to(torch.int16)
+    # In 32 bits, which wrap around as the halves do: a table of 17 GB has no room for 64.
+    bits = values.view(torch.int32) + 0x8000
+    high = (bits >> 16).to(torch.int16)
+    bits &= 0xFFFF
+    bits -= 0x8000
+    return high.view(torch.bfloat16), bits.to(torch.int16)
 
 
 def join_planar(high: Tensor, low: Tensor) -> Tensor:
     """Gives back the float32 that `split_planar` took apart."""
-    bits = (high.view(torch.int16).to(torch.int64) << 16) + low.to(torch.int64)
-    bits = bits & _MASK
-    bits = torch.where(bits >= 0x80000000, bits - 0x100000000, bits)
-    return bits.to(torch.int32).view(torch.float32)
+    bits = high.view(torch.int16).to(torch.int32)
+    bits <<= 16
+    bits += low
+    return bits.view(torch.float32)
 
 
 def update_rows(
