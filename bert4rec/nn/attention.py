@@ -16,6 +16,9 @@ try:
 except ImportError:  # before PyTorch 2.13
     varlen_attn = None  # type: ignore[assignment]
 
+_WIDEST_HEAD = 256
+"""Most columns of a head that flash attention takes."""
+
 
 def attend(
     queries: Tensor | None,
@@ -97,7 +100,9 @@ def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
     if torch.compiler.is_compiling():
         return False  # its offsets would have to count the tokens that compiling adds
     half = queries.dtype in (torch.float16, torch.bfloat16)
-    return varlen_attn is not None and queries.is_cuda and half and not dropout_probability
+    width = queries.shape[-1]  # which flash attention, unlike torch's wrapper, does not pad
+    fits = half and width % 8 == 0 and width <= _WIDEST_HEAD
+    return varlen_attn is not None and queries.is_cuda and fits and not dropout_probability
 
 
 def _mask(
