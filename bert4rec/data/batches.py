@@ -19,6 +19,7 @@ from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
+from recsys.train.memory import to_device
 from recsys.train.processes import ALONE, Processes
 
 _GROUPS_AHEAD = 2
@@ -245,9 +246,9 @@ def pack(
         is_end = position == np.repeat(lengths - 1, lengths)
         source = np.repeat(first, lengths) + position - is_end
         items = np.where(is_end, append, sequences.items[np.maximum(source, 0)])
-    packed = torch.from_numpy(items.astype(np.int64)).to(device, non_blocking=True)
+    packed = to_device(torch.from_numpy(items.astype(np.int64)), device)
     layout = SequenceLayout.of_lengths(
-        torch.from_numpy(lengths).to(device, non_blocking=True),
+        to_device(torch.from_numpy(lengths), device),
         int(lengths.max()) if len(lengths) else 0,
         total,
     )

@@ -17,6 +17,7 @@ from bert4rec.config import MaskLastOf, ObjectiveConfig
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item
+from recsys.train.memory import to_device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,8 +112,10 @@ def mask_tokens(
     """
     device = items.device
     num_targets = int(counts.sum())
-    last = torch.from_numpy(last_only).to(device)
-    per_sequence = torch.from_numpy(counts).to(device)
+    last, per_sequence = (
+        to_device(torch.from_numpy(last_only), device),
+        to_device(torch.from_numpy(counts), device),
+    )
     keys = torch.rand(items.shape, generator=generator, device=device, dtype=torch.float64)
     # The tokens with the smallest keys are targets: -1 makes it the last one for certain.
     ends = layout.offsets[1:] - 1

@@ -17,6 +17,7 @@ from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 from cuda_ext import ops
+from recsys.train.memory import to_device
 
 Histories = Sequence[npt.NDArray[np.int64]]
 
@@ -218,9 +219,9 @@ def scorer_for(model: Bert4Rec, histories: Histories, *, causal: bool) -> ItemSc
     tokens = [np.append(history[max(len(history) - longest, 0) :], ends) for history in histories]
     lengths = np.array([len(items) for items in tokens], np.int64)
     device = model.head.bias.device
-    items = torch.from_numpy(np.concatenate(tokens).astype(np.int64)).to(device)
+    items = to_device(torch.from_numpy(np.concatenate(tokens).astype(np.int64)), device)
     layout = SequenceLayout.of_lengths(
-        torch.from_numpy(lengths).to(device), int(lengths.max()), int(lengths.sum())
+        to_device(torch.from_numpy(lengths), device), int(lengths.max()), int(lengths.sum())
     )
     return ItemScorer.of_histories(model, items, layout, causal=causal)
 
@@ -234,4 +235,4 @@ def history_item_pairs(histories: Histories, device: torch.device) -> tuple[Tens
     lengths = [len(history) for history in histories]
     rows = np.repeat(np.arange(len(histories)), lengths)
     items = np.concatenate([*histories, np.empty(0, np.int64)])
-    return torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)
+    return to_device(torch.from_numpy(rows), device), to_device(torch.from_numpy(items), device)

@@ -4,6 +4,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ class WeightAverage:
         self._parameters = dict(parameters)
         self._decay = decay
         self._average = {name: p.detach().clone() for name, p in parameters.items()}
-        self._steps = torch.zeros((), dtype=torch.int64)
+        self._steps = np.zeros((), np.int64)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -59,4 +60,4 @@ class WeightAverage:
 
     def state(self) -> dict[str, Tensor]:
         """Returns the count of averaged steps; copying into the tensor restores it."""
-        return {"steps": self._steps}
+        return {"steps": torch.from_numpy(self._steps)}

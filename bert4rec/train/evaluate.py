@@ -17,6 +17,7 @@ from bert4rec.rules import mask_item, max_history_length
 from recsys.data.sequences import Sequences
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE, find_nonfinite
+from recsys.train.memory import to_device
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import ALONE, Processes
 
@@ -89,7 +90,7 @@ def rank_split(
         if begin < stride:
             computed |= {"the vector of an item": scorer.items, "the bias of an item": scorer.bias}
         nonfinite = nonfinite or find_nonfinite(computed)
-        true = torch.from_numpy(truth[rows].astype(np.int64)).to(device)
+        true = to_device(torch.from_numpy(truth[rows].astype(np.int64)), device)
         seen = seen_pairs(sequences, split, rows, device)
         with_seen, full = scorer.ranks(true, *seen)
         if top_k:
@@ -99,7 +100,7 @@ def rank_split(
         ranks["full"][rows] = full.cpu().numpy()
         ranks["full_with_seen"][rows] = with_seen.cpu().numpy()
         for name, items in negatives.items():
-            others = torch.from_numpy(items[owners[rows]].astype(np.int64)).to(device)
+            others = to_device(torch.from_numpy(items[owners[rows]].astype(np.int64)), device)
             scores = scorer.scores_of(torch.cat([true.unsqueeze(1), others], dim=1))
             ranks[name][rows] = rank_among(scores).cpu().numpy()
     if processes.any(nonfinite is not None):
@@ -152,7 +153,6 @@ def seen_pairs(
     pairs = np.setdiff1d(
         pairs, np.arange(len(users)) * base + true_items(sequences, split)[rows], True
     )
-    return (
-        torch.from_numpy(pairs // base).to(device),
-        torch.from_numpy(pairs % base).to(device),
+    return to_device(torch.from_numpy(pairs // base), device), to_device(
+        torch.from_numpy(pairs % base), device
     )

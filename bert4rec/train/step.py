@@ -4,6 +4,7 @@
 import contextlib
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -142,7 +143,7 @@ class Bert4RecTrainStep:
         self._clear_gradients()
         batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
         counts = [num_targets(batch) for batch in batches]
-        total = int(self._processes.sum(torch.tensor(sum(counts))))
+        total = int(self._processes.sum_integers(np.array([sum(counts)]))[0])
         loss = torch.zeros_like(self._lr)
         for i, (each, count) in enumerate(zip(batches, counts, strict=True)):
             is_last = i == len(batches) - 1
@@ -266,7 +267,7 @@ class Bert4RecTrainStep:
         world_size = self._processes.world_size
         rows = self.row_optimizer.gradients()
         if world_size > 1 and self.item_rows is not None:
-            rows = self._processes.gather_rows(rows, self.item_rows.dims)
+            rows = self._processes.gather_rows(rows, self.item_rows.dims, self._lr.device)
         # Gradients are the same on all processes by now, so the flag is too, but for shards, which
         # float16 cannot have.
         of_rows = [g.gradients for g in rows if g.gradients.numel()]

@@ -12,6 +12,7 @@ from dlrm.distributed.columns import RankIds
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
 from recsys.ahead import iterate_ahead
+from recsys.train.memory import to_device
 
 
 class ExchangedBatches:
@@ -53,9 +54,9 @@ class ExchangedBatches:
         for batch in iterate_ahead(planned, self._read_ahead):
             yield dataclasses.replace(
                 batch,
-                numerical=batch.numerical.to(self._device, non_blocking=True),
+                numerical=to_device(batch.numerical, self._device),
                 ids=batch.ids.to(self._device),
-                label=batch.label.to(self._device, non_blocking=True),
+                label=to_device(batch.label, self._device),
             )
 
     def _plan(self, batch: Batch[RankIds]) -> Batch[ExchangedLookups]:

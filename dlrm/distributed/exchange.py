@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dlrm.distributed.placement import Placement
+from recsys.train.memory import to_device
 
 IntArray = npt.NDArray[np.int64]
 
@@ -47,9 +48,9 @@ class ExchangedLookups:
         """Queues the copy to a device."""
         return dataclasses.replace(
             self,
-            rows=self.rows.to(device, non_blocking=True),
-            output_rows=self.output_rows.to(device, non_blocking=True),
-            replicated=self.replicated.to(device, non_blocking=True),
+            rows=to_device(self.rows, device),
+            output_rows=to_device(self.output_rows, device),
+            replicated=to_device(self.replicated, device),
         )
 
 

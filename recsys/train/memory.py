@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from recsys.errors import UserError
 from recsys.resources import MemoryLimit, memory_limits
@@ -113,6 +113,21 @@ def _message(needed: ModelMemory, total: int, processes: int, limit: MemoryLimit
         + (f"Largest tables: {largest}. " if largest else "")
         + f"To change: {', '.join(needed.remedies)}"
     )
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copies a host tensor to a device without waiting for it.
+
+    A GPU takes it from pinned memory: a copy of other memory ends only when all work that was
+    queued before has ended.
+
+    Args:
+        tensor: of the host.
+        device: receives the copy; a CPU gets the tensor itself.
+    """
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def keep_freed_memory() -> bool:

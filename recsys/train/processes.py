@@ -73,6 +73,8 @@ class Processes:
 
     def sum_integers(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Sums an array on the host over the processes."""
+        if self.world_size == 1:
+            return values
         total: npt.NDArray[np.int64] = self.sum(torch.from_numpy(values)).numpy()
         return total
 
@@ -107,23 +109,23 @@ class Processes:
         return torch.cat([t[:n] for t, n in zip(padded_tensors, counts, strict=True)])
 
     def gather_rows(
-        self, gradients: Sequence[RowGradients], dims: Sequence[int]
+        self, gradients: Sequence[RowGradients], dims: Sequence[int], device: torch.device
     ) -> list[RowGradients]:
         """Joins the row gradients of all processes, by rank.
 
         Args:
             gradients: gradients of this process, at most one entry per table.
             dims: columns of each table.
+            device: device of the tables, for a process without a gradient: all must use the same
+                kind of collective.
         """
         if self.world_size == 1:
             return list(gradients)
         mine = {entry.table: entry for entry in gradients}
-        like = next(iter(mine.values()), None)
         joined = []
         for table, dim in enumerate(dims):
             entry = mine.get(table)
             if entry is None:
-                device = torch.device("cpu") if like is None else like.gradients.device
                 none = torch.zeros(0, dim, device=device)
                 entry = RowGradients(table, torch.zeros(0, dtype=torch.int64, device=device), none)
             rows = self.gather(entry.rows.to(torch.int64))

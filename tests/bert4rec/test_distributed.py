@@ -95,7 +95,10 @@ def exchange(rank: int, folder: str) -> None:
             "sum": here.sum(torch.tensor([1.0, rank])),
             "any": (here.any(rank == 1), here.any(False)),
             "gathered": here.gather(mine),
-            "rows": [(g.table, g.rows, g.gradients) for g in here.gather_rows(only_first, [3, 2])],
+            "rows": [
+                (g.table, g.rows, g.gradients)
+                for g in here.gather_rows(only_first, [3, 2], torch.device("cpu"))
+            ],
         }
         here.barrier()
     torch.save(found, f"{folder}/{rank}.pt")
