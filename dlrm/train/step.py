@@ -214,7 +214,8 @@ class GraphedTrainStep:
         self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # In the default mode a reader thread that pins memory meanwhile would break the capture.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._loss = self._step.update(self._batch)
 
 
