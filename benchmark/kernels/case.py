@@ -63,9 +63,8 @@ def id_batches(
 ) -> list[Tensor]:
     """Draws `count` batches of ids, [B, F] int64, equal on every call."""
     generator = torch.Generator(device).manual_seed(1)
-    return [
-        draw_ids(table_sizes, batch_size, distribution, generator, device) for _ in range(count)
-    ]
+    sizes = torch.tensor(table_sizes, device=device)
+    return [draw_ids(sizes, batch_size, distribution, generator) for _ in range(count)]
 
 
 def table_major(ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 """Random data: batches on the device, or a dataset on disk."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,28 +26,22 @@ _WRITE_ROWS = 1 << 18
 
 
 def draw_ids(
-    table_sizes: Sequence[int],
-    num_rows: int,
-    distribution: str,
-    generator: torch.Generator,
-    device: torch.device,
-) -> torch.Tensor:
-    """Draws random ids of every feature.
+    table_sizes: Tensor, num_rows: int, distribution: str, generator: torch.Generator
+) -> Tensor:
+    """Draws random ids of every feature, without waiting for the device.
 
     Args:
-        table_sizes: rows of each table; ids of feature i are in [0, table_sizes[i]).
+        table_sizes: [F] integers, rows of each table; ids of feature i are in [0, table_sizes[i]).
         num_rows: number of samples.
         distribution: `uniform` or `zipf` (low ids are frequent, as in a prepared dataset).
-        generator: random generator on `device`.
-        device: device of the ids.
+        generator: random generator on the device of the sizes.
 
     Returns:
         [num_rows, F] int64. Zipf ids are drawn by inverting the continuous distribution function.
     """
-    sizes = torch.tensor(table_sizes, dtype=torch.float64, device=device)
-    uniform = torch.rand(
-        num_rows, len(table_sizes), dtype=torch.float64, generator=generator, device=device
-    )
+    sizes, device = table_sizes.to(torch.float64), table_sizes.device
+    shape = (num_rows, len(sizes))
+    uniform = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
     if distribution == "zipf":
         exponent = 1 - ZIPF_EXPONENT
         top = (sizes + 1) ** exponent
@@ -87,16 +81,17 @@ class SyntheticBatches:
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:
         """Yields an epoch's batches from number `start` on."""
         generator = torch.Generator(self.device)
+        table_sizes = torch.tensor(self.spec.table_sizes, device=self.device)
         for index in range(start, self.num_batches):
             generator.manual_seed(mixed_seed(self.seed, epoch, index))
             rows = min(self.batch_size, self.num_rows - index * self.batch_size)
-            yield self._make(rows, generator)
+            yield self._make(rows, table_sizes, generator)
 
-    def _make(self, rows: int, generator: torch.Generator) -> Batch[Tensor]:
+    def _make(self, rows: int, table_sizes: Tensor, generator: torch.Generator) -> Batch[Tensor]:
         device = self.device
         return Batch(
             torch.rand(rows, len(self.spec.numerical), generator=generator, device=device),
-            draw_ids(self.spec.table_sizes, rows, self.distribution, generator, device),
+            draw_ids(table_sizes, rows, self.distribution, generator),
             (torch.rand(rows, generator=generator, device=device) < CLICK_RATE).float(),
         )
 
@@ -150,7 +145,7 @@ def write_synthetic_dataset(
 def _columns(
     spec: FeatureSpec, rows: int, distribution: str, generator: torch.Generator
 ) -> ClickColumns:
-    ids = draw_ids(spec.table_sizes, rows, distribution, generator, torch.device("cpu")).numpy()
+    ids = draw_ids(torch.tensor(spec.table_sizes), rows, distribution, generator).numpy()
     return ClickColumns(
         torch.rand(rows, generator=generator).numpy() < CLICK_RATE,
         torch.rand(rows, len(spec.numerical), generator=generator).numpy().astype(np.float16),
