@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's side of the fake device: what torch.cuda answers, and streams."""
+"""Python's side of the fake device: what torch.cuda answers, streams and graphs."""
 
 import contextlib
+import threading
 import types
 from collections.abc import Iterator
 
@@ -45,7 +46,48 @@ for _op in ("_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
     torch.library.register_fake(f"aten::{_op}", lambda *_, **__: None)
 
 
+class Capture:
+    """The capture of a graph, and what CUDA refuses meanwhile.
+
+    Calls that may wait, such as the pinning of memory, break a capture of mode `global` from any
+    thread, one of mode `thread_local` from its own.
+    """
+
+    under_way: "Capture | None" = None
+
+    def __init__(self, _: object, capture_error_mode: str = "global", **__: object) -> None:
+        self._mode = capture_error_mode
+        self._thread = threading.get_ident()
+
+    def __enter__(self) -> None:
+        Capture.under_way = self
+
+    def __exit__(self, *_: object) -> None:
+        Capture.under_way = None
+
+    @classmethod
+    def refuse(cls, call: str) -> None:
+        """Refuses a call that breaks the capture under way.
+
+        Raises:
+            RuntimeError: it does.
+        """
+        capture = cls.under_way
+        if capture is None:
+            return
+        if capture._mode == "global" or capture._thread == threading.get_ident():
+            raise RuntimeError(f"{call}: operation not permitted when stream is capturing")
+
+
+class Graph:
+    """A captured graph, replayed by doing nothing."""
+
+    def replay(self) -> None:
+        """Returns at once."""
+
+
 def _pin_memory(tensor: Tensor, *_: object) -> Tensor:
+    Capture.refuse("pin_memory")
     pinned = tensor.clone()
     pinned.is_in_pinned_memory = True
     return pinned
@@ -68,11 +110,15 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             "Stream": Stream,
             "current_stream": lambda *_: current,
             "stream": lambda _: contextlib.nullcontext(),
-            "synchronize": lambda *_: None,
-            "is_current_stream_capturing": lambda: False,
+            "synchronize": lambda *_: Capture.refuse("synchronize"),
+            "is_current_stream_capturing": lambda: Capture.under_way is not None,
+            "graph": Capture,
+            "CUDAGraph": Graph,
         }
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
+        generator = torch.Generator
+        patch.setattr(torch, "Generator", lambda *_: generator("cpu"))
         patch.setattr(Tensor, "record_stream", lambda *_: None)
         patch.setattr(Tensor, "pin_memory", _pin_memory)
         # Numbers that fake tensors remember would be copied to a real device.

@@ -70,11 +70,13 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         stage: of the ops that follow; ops of backward belong to the node of autograd instead.
+        allocated_bytes: of all tensors made on the device, freed ones too.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.stage = ""
+        self.allocated_bytes = 0
         self._counts: dict[tuple[str, str], list[int]] = {}
 
     @contextlib.contextmanager
@@ -115,7 +117,10 @@ class Recorder(TorchDispatchMode):
         made = _tensors(result)
         if any(t.is_cuda for t in (*given, *made)):
             _check_devices(name, given, made, kwargs)
-            if func.namespace != "prim" and not _is_free(func, name):
+            if not _is_view(func):
+                fresh = [t for t in made if t.is_cuda and not _is_among(t, given)]
+                self.allocated_bytes += sum(map(_stored_bytes, fresh))
+            if func.namespace != "prim" and not _is_view(func) and name not in _NO_KERNEL:
                 self._count(func, name, given, made, args)
         return result
 
@@ -160,10 +165,13 @@ def _check_devices(
         raise DeviceWaitError(f"{name}: tensors of the host, {shapes}, {_caller()}")
 
 
-def _is_free(func: Any, name: str) -> bool:
+def _is_view(func: Any) -> bool:
     aliases = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
-    is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
-    return is_view or name in _NO_KERNEL
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def _is_among(tensor: Tensor, others: Sequence[Tensor]) -> bool:
+    return any(tensor is other for other in others)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -195,7 +203,7 @@ def _moved_bytes(
         if argument.alias_info is not None and argument.alias_info.is_write
         for tensor in _tensors(value)
     )
-    fresh = [t for t in made if not any(t is other for other in given)]
+    fresh = [t for t in made if not _is_among(t, given)]
     return sum(map(_stored_bytes, (*given, *fresh))) + written, 0
 
 

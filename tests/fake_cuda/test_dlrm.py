@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLRM's training and inference on CUDA: legal in a graph, types, devices."""
 
+import threading
+
 import pytest
+import torch
 
 from cuda_ext.row_rules import ROW_RULES
-from tests.fake_cuda.dlrm_steps import PRECISIONS, build, record_step
+from dlrm.nn.embedding import read_tables
+from dlrm.train.step import GraphedTrainStep
+from tests.fake_cuda.dlrm_steps import PRECISIONS, build, load_batch, record_step
+from tests.fake_cuda.recorder import Recorder
 
 ROWS = 4096
 
@@ -28,3 +34,65 @@ def test_other_interactions_need_no_wait(interaction):
 )
 def test_other_networks_need_no_wait(settings):
     record_step(build(**settings), "bfloat16", ROWS)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 4096, 65536])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_inference_needs_no_wait(precision, rows):
+    model = build().model.eval()
+    with Recorder() as recorder, torch.no_grad(), PRECISIONS[precision].autocast():
+        batch = load_batch(recorder, rows)
+        logits = model(batch.numerical, batch.ids)
+    assert logits.shape == (rows,)
+    assert logits.is_cuda
+
+
+def test_planar_tables_are_saved_and_drawn_with_little_more_than_their_own_memory():
+    """The largest table has a quarter of the rows."""
+    embeddings = build(embedding_storage="planar").model.embeddings
+    table_bytes = 4 * embeddings.weight.numel()
+    with Recorder() as recorder:
+        joined = read_tables(embeddings)
+    assert sum(table.numel() for table in joined.values()) == embeddings.weight.numel()
+    assert recorder.allocated_bytes <= 1.01 * table_bytes
+    with Recorder() as recorder:
+        embeddings.reset_parameters()
+    assert recorder.allocated_bytes <= 5 * table_bytes  # of all tables, one after the other
+
+
+def captured_step(in_capture, monkeypatch):
+    """Takes steps until one is captured, in which `in_capture` is called."""
+    step = build().train_step(PRECISIONS["float16"])
+    update = step.update
+
+    def with_call(batch):
+        if torch.cuda.is_current_stream_capturing():
+            in_capture()
+        return update(batch)
+
+    monkeypatch.setattr(step, "update", with_call)
+    graphed = GraphedTrainStep(step)
+    with Recorder() as recorder:
+        for _ in range(5):
+            loss = graphed(load_batch(recorder, 64), 0.1)
+    assert loss.shape == ()
+
+
+def test_a_reader_may_pin_memory_while_the_step_is_captured(monkeypatch):
+    pinned = []
+
+    def read_in_a_thread():
+        reader = threading.Thread(target=lambda: pinned.append(torch.zeros(3).pin_memory()))
+        reader.start()
+        reader.join()
+
+    captured_step(read_in_a_thread, monkeypatch)
+    assert len(pinned) == 1
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: torch.cuda.synchronize(), lambda: torch.zeros(3).pin_memory()]
+)
+def test_a_call_that_waits_breaks_the_capture(call, monkeypatch):
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        captured_step(call, monkeypatch)

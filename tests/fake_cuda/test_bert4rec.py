@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT4Rec's training on CUDA: nothing waits for the device."""
+
+import numpy as np
+import pytest
+
+from bert4rec.config import Bert4RecConfig
+from bert4rec.data.batches import training_batches
+from bert4rec.model.network import Bert4Rec
+from bert4rec.train.step import build_step
+from recsys.data.sequences import Sequences
+from tests.fake_cuda.device import DEVICE
+from tests.fake_cuda.dlrm_steps import PRECISIONS
+from tests.fake_cuda.recorder import Recorder
+
+NUM_ITEMS = 5000
+SIZES = {
+    "max_len": 50, "emb_dim": 64, "nhead": 2, "num_layers": 2, "windows": "recent",
+    "dupe_factor": 1, "num_negatives": 256, "train_batch_size": 32,
+}  # fmt: skip
+
+
+def sequences() -> Sequences:
+    generator = np.random.default_rng(0)
+    offsets = np.concatenate([[0], generator.integers(5, 60, 64).cumsum()])
+    items = generator.integers(1, NUM_ITEMS + 1, offsets[-1]).astype(np.int32)
+    return Sequences(items, offsets, NUM_ITEMS)
+
+
+def record_steps(precision: str, **settings: object) -> Recorder:
+    """Records an epoch of two steps."""
+    config = Bert4RecConfig.from_dict(SIZES | settings)
+    with DEVICE:
+        model = Bert4Rec(config.model, NUM_ITEMS)
+    step = build_step(config, sequences(), model, PRECISIONS[precision])
+    source = training_batches(config, sequences(), DEVICE)
+    with Recorder() as recorder:
+        losses = [step(batch, 0.01) for batch in source.batches(0, 0)]
+    assert len(losses) == 2
+    assert all(loss.device == DEVICE for loss in losses)
+    return recorder
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("objective", ["cloze", "causal", "hybrid"])
+def test_nothing_waits_for_the_device_in_a_step(objective, precision):
+    record_steps(precision, objective=objective)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": "sampled"},
+        {"loss": "gbce"},
+        {"loss": "sampled", "head": "tied"},
+        {"attention_dropout": 0.0},
+        {"attention_dropout": 0.0, "emb_dim": 50},
+        {"focal_gamma": 2.0},
+        {"ema_decay": 0.99},
+        {"accumulation_steps": 2, "train_batch_size": 16},
+        {"activation_checkpointing": True},
+        {"popularity_correction": 0.5},
+    ],
+    ids=str,
+)
+def test_other_settings_need_no_wait(settings):
+    record_steps("bfloat16", **settings)
+
+
+def test_packed_sequences_take_flash_attention_if_their_heads_fit():
+    def takes_flash_attention(emb_dim: int) -> bool:
+        settings = {"objective": "causal", "attention_dropout": 0.0, "emb_dim": emb_dim}
+        kernels = record_steps("bfloat16", **settings).kernels()
+        return any("varlen_attn" in kernel.op for kernel in kernels)
+
+    assert takes_flash_attention(64)
+    assert not takes_flash_attention(50)
