@@ -14,12 +14,17 @@ SOURCE = HERE / "device.cpp"
 LIBRARY = HERE.parents[1] / "build" / "fake_cuda.so"
 
 
-def compile_device() -> Path:
-    """Compiles the fake device if its source or PyTorch is newer; returns the library."""
+def folder_of_torch() -> Path:
+    """Returns the folder of PyTorch, without importing it."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
-    torch = Path(spec.origin).parent
+    return Path(spec.origin).parent
+
+
+def compile_device() -> Path:
+    """Compiles the fake device if its source or PyTorch is newer; returns the library."""
+    torch = folder_of_torch()
     newest = max(path.stat().st_mtime for path in (SOURCE, torch / "version.py"))
     if LIBRARY.exists() and LIBRARY.stat().st_mtime > newest:
         return LIBRARY
@@ -34,6 +39,9 @@ def compile_device() -> Path:
 
 
 if __name__ == "__main__":
+    if (folder_of_torch() / "lib" / "libtorch_cuda.so").exists():
+        print("not run: this PyTorch has CUDA itself, which a fake device cannot take the place of")
+        sys.exit(0)
     ctypes.CDLL(str(compile_device()), ctypes.RTLD_GLOBAL)
     import pytest
 
