@@ -193,6 +193,8 @@ def run_ranks(
 ) -> None:
     """Calls function(rank, *arguments) on each rank of a process group of its own.
 
+    Collectives must keep NCCL's rules too, see `tests.nccl_rules`.
+
     Args:
         world_size: ranks.
         function: what each does.
@@ -217,11 +219,12 @@ def _one_rank(
     rank: int, port: int, world_size: int, joined: bool, function: Any, arguments: Any
 ) -> None:
     from recsys.train.processes import join_processes
+    from tests.nccl_rules import nccl_rules
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
     os.environ["LOCAL_RANK"] = str(rank)
-    with join_processes("cpu", 1) if joined else contextlib.nullcontext():
+    with join_processes("cpu", 1) if joined else contextlib.nullcontext(), nccl_rules():
         function(rank, *arguments)
 
 
