@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -46,8 +47,12 @@ class Precision:
         """
         if self.loss_scale == 1.0:
             return None
-        norms = torch.stack(torch._foreach_norm(list(gradients), float("inf")))
-        return ~torch.isfinite(norms).all()
+        # One call for each type: of several types at once PyTorch takes a kernel for every tensor.
+        norms = [
+            torch.stack(torch._foreach_norm([g for g in gradients if g.dtype == dtype], math.inf))
+            for dtype in dict.fromkeys(g.dtype for g in gradients)
+        ]
+        return ~torch.isfinite(torch.cat([n.to(torch.float32) for n in norms])).all()
 
 
 def resolve_precision(

@@ -85,7 +85,8 @@ def test_overflow_is_found_in_any_gradient():
     fine = [torch.ones(3), torch.ones(2, 2)]
     assert not precision.find_overflow(fine)
     for bad in (float("inf"), float("-inf"), float("nan")):
-        assert precision.find_overflow([*fine, torch.tensor([1.0, bad])])
+        for dtype in (torch.float32, torch.float16):
+            assert precision.find_overflow([*fine, torch.tensor([1.0, bad], dtype=dtype)])
     assert Precision(device_type="cpu").find_overflow(fine) is None
 
 
