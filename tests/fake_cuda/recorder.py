@@ -23,7 +23,7 @@ _NO_KERNEL = {
 """Ops besides views that launch nothing."""
 
 _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
-    # 11 bits of a row number would be a pass; CUB takes 8, after a histogram and a sum.
+    # Keys, histogram, sums, and a pass for each 8 bits of a row number.
     "cuda_ext::sort_rows": lambda _: 7,
     "cuda_ext::update_rows": lambda _: 2,  # chunks, then rows that cross them
     "aten::binary_cross_entropy_with_logits": lambda _: 7,
@@ -31,7 +31,6 @@ _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
     "aten::_foreach_norm": lambda tensors: 2 if _one_type(tensors) else 2 * len(tensors),
 }
 """Op -> kernels that it launches, where that is not one."""
-
 
 _COPIES = {"aten::_to_copy", "aten::copy_"}
 
@@ -107,7 +106,9 @@ class Recorder(TorchDispatchMode):
         """Runs an op and records it."""
         kwargs = kwargs or {}
         name = func._schema.name
-        given = _tensors((args, kwargs))
+        parameters = [parameter.name for parameter in func._schema.arguments]
+        arguments = dict(zip(parameters, args, strict=False)) | kwargs
+        given = _tensors(arguments)
         try:
             result = func(*args, **kwargs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
@@ -116,22 +117,27 @@ class Recorder(TorchDispatchMode):
             raise DeviceWaitError(f"{name}: the host reads a result, {_caller()}") from error
         made = _tensors(result)
         if any(t.is_cuda for t in (*given, *made)):
-            _check_devices(name, given, made, kwargs)
+            _check_devices(name, given, made, arguments)
             if not _is_view(func):
                 fresh = [t for t in made if t.is_cuda and not _is_among(t, given)]
                 self.allocated_bytes += sum(map(_stored_bytes, fresh))
             if func.namespace != "prim" and not _is_view(func) and name not in _NO_KERNEL:
-                self._count(func, name, given, made, args)
+                self._count(func, arguments, made)
         return result
 
-    def _count(
-        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any
-    ) -> None:
+    def _count(self, func: Any, arguments: Mapping[str, Any], made: Sequence[Tensor]) -> None:
+        name, given = func._schema.name, _tensors(arguments)
         node = torch._C._current_autograd_node()
         key = (self.stage if node is None else f"backward of {_readable(node.name())}", name)
-        num_bytes, row_bytes = _moved_bytes(name, func, given, made)
+        written = [
+            tensor
+            for parameter in func._schema.arguments
+            if parameter.alias_info is not None and parameter.alias_info.is_write
+            for tensor in _tensors(arguments.get(parameter.name))
+        ]
+        num_bytes, row_bytes = _moved_bytes(name, given, written, made)
         count = flop_counter.flop_registry.get(func.overloadpacket)
-        flops = 0 if count is None else count(*args, out_val=made[0])
+        flops = 0 if count is None else count(*arguments.values(), out_val=made[0])
         counted = (_KERNELS.get(name, lambda _: 1)(given), num_bytes, row_bytes, flops)
         totals = self._counts.setdefault(key, [0] * len(counted))
         for i, number in enumerate(counted):
@@ -187,24 +193,17 @@ def _stored_bytes(tensor: Tensor) -> int:
 
 
 def _moved_bytes(
-    name: str, func: Any, given: Sequence[Tensor], made: Sequence[Tensor]
+    name: str, given: Sequence[Tensor], written: Sequence[Tensor], made: Sequence[Tensor]
 ) -> tuple[int, int]:
     """Bytes that an op reads and writes: of plain tensors, and of looked-up rows of tables."""
     if name in _LOOKUPS:
         table, lookups = _LOOKUPS[name](given)
         by_rows = [t for t in given if t.shape[:1] == table.shape[:1]]  # with its states
         rows = sum(lookups * t[:1].numel() * t.element_size() for t in by_rows)
-        changed = 2 if "update" in name or "sgd" in name else 1
         rest = [t for t in given if t.shape[:1] != table.shape[:1]]
-        return sum(map(_stored_bytes, (*rest, *made))), changed * rows
-    written = sum(
-        _stored_bytes(tensor)
-        for argument, value in zip(func._schema.arguments, given, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in _tensors(value)
-    )
+        return sum(map(_stored_bytes, (*rest, *made))), rows * (2 if written else 1)
     fresh = [t for t in made if not _is_among(t, given)]
-    return sum(map(_stored_bytes, (*given, *fresh))) + written, 0
+    return sum(map(_stored_bytes, (*given, *written, *fresh))), 0
 
 
 _LOOKUPS: dict[str, Callable[[Sequence[Tensor]], tuple[Tensor, int]]] = {
