@@ -56,6 +56,9 @@ DEVICES = {
     ),
 }
 
+_SORTED_BYTES_PER_KEY = 12
+"""Of a row number that is read, and written with its position."""
+
 UNCERTAIN = (
     "share of the peak that matrix products of these sizes reach (0.55)",
     "rate of the L2 cache for gathered rows",
@@ -109,10 +112,6 @@ def model(
             before.seconds + kernels * ceilings.launch + seconds,
         )
     return stages
-
-
-_SORTED_BYTES_PER_KEY = 12
-"""Of a row number that is read, and written with its position."""
 
 
 def markdown(stages: dict[str, StageTime], rows: int) -> str:

@@ -112,10 +112,8 @@ def mask_tokens(
     """
     device = items.device
     num_targets = int(counts.sum())
-    last, per_sequence = (
-        to_device(torch.from_numpy(last_only), device),
-        to_device(torch.from_numpy(counts), device),
-    )
+    last = to_device(torch.from_numpy(last_only), device)
+    per_sequence = to_device(torch.from_numpy(counts), device)
     keys = torch.rand(items.shape, generator=generator, device=device, dtype=torch.float64)
     # The tokens with the smallest keys are targets: -1 makes it the last one for certain.
     ends = layout.offsets[1:] - 1

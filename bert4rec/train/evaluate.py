@@ -153,6 +153,5 @@ def seen_pairs(
     pairs = np.setdiff1d(
         pairs, np.arange(len(users)) * base + true_items(sequences, split)[rows], True
     )
-    return to_device(torch.from_numpy(pairs // base), device), to_device(
-        torch.from_numpy(pairs % base), device
-    )
+    rows_of_pairs, items_of_pairs = map(torch.from_numpy, np.divmod(pairs, base))
+    return to_device(rows_of_pairs, device), to_device(items_of_pairs, device)

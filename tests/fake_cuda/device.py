@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import register_fake
 
 from cuda_ext import library
 
@@ -43,7 +44,7 @@ class Stream:
 
 for _op in ("_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
     # PyTorch registers fakes of these with a rate that is a Python number alone.
-    torch.library.register_fake(f"aten::{_op}", lambda *_, **__: None)
+    register_fake(f"aten::{_op}", lambda *_, **__: None)
 
 
 class Capture:
