@@ -8,7 +8,7 @@ A container or a batch system grants a part of the machine through control group
 import dataclasses
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _SYSTEM = Path("/")
@@ -47,6 +47,33 @@ def available_cores(system: Path = _SYSTEM) -> int:
         if quota.isdigit() and period.isdigit() and int(quota) and int(period):
             cores = min(cores, -(-int(quota) // int(period)))
     return max(cores, 1)
+
+
+def cores_for(
+    cores: Collection[int], index: int, processes: int, system: Path = _SYSTEM
+) -> set[int]:
+    """Returns the cores of one of several processes that divide cores evenly.
+
+    Threads of one core stay together, then cores of one third-level cache, then of one socket.
+
+    Args:
+        cores: numbers of the cores to divide, at least one for each process.
+        index: number of this process.
+        processes: how many there are.
+        system: root of the files of /proc and /sys.
+    """
+    neighbours = sorted(cores, key=lambda core: _position(core, system))
+    size, rest = divmod(len(neighbours), processes)
+    begin = index * size + min(index, rest)
+    return set(neighbours[begin : begin + size + (index < rest)])
+
+
+def _position(core: int, system: Path) -> tuple[int, ...]:
+    """Returns socket, third-level cache, core and thread; 0 where unknown."""
+    folder = system / f"sys/devices/system/cpu/cpu{core}"
+    names = ("topology/physical_package_id", "cache/index3/id", "topology/core_id")
+    numbers = (_read(folder / name) for name in names)
+    return (*(int(number) if number.isdigit() else 0 for number in numbers), core)
 
 
 def memory_limits(system: Path = _SYSTEM) -> list[MemoryLimit]:

@@ -18,7 +18,7 @@ from recsys.interruption import StopRequest
 from recsys.train.divergence import LossMonitor
 from recsys.train.memory import release_unused_memory
 from recsys.train.optimizers.schedule import Schedule
-from recsys.train.processes import ALONE, Processes
+from recsys.train.processes import ALONE, Processes, SharedStop
 from recsys.train.run_log import RunLog
 from recsys.train.timing import ThroughputWindow
 
@@ -226,15 +226,15 @@ class Loop(Generic[BatchT]):
         if self.state.evaluation_failed:
             reason = self._run_evaluation(self.state.batch == self.source.num_batches)
         reason = "done" if reason == "go on" else reason
+        shared_stop = SharedStop(self.processes, stop)
         while reason == "done" and not self._finished():
-            reason = self._run_epoch(throughput, stop)
+            reason = self._run_epoch(throughput, shared_stop)
         for observer in self.observers:
             self._log_observed(observer.finish())
         self._collect_losses()
         rate = throughput.samples_per_s() * self.processes.world_size
         self._save(is_best=False)
-        if self.processes.any(stop.signal_name is not None):
-            reason = stop.signal_name or "SIGTERM"  # it may have come while saving
+        reason = shared_stop.now() or reason  # a signal may have come while saving
         speeds = self._test_speeds or [math.nan]
         return FitResult(self.state, rate, sum(speeds) / len(speeds), reason)
 
@@ -261,7 +261,7 @@ class Loop(Generic[BatchT]):
         patience = self.config.patience
         return patience is not None and self.state.evaluations_since_best >= patience
 
-    def _run_epoch(self, throughput: ThroughputWindow, stop: StopRequest) -> str:
+    def _run_epoch(self, throughput: ThroughputWindow, stop: SharedStop) -> str:
         state, config = self.state, self.config
         batches = self.source.batches(state.epoch, state.batch)
         try:
@@ -295,8 +295,8 @@ class Loop(Generic[BatchT]):
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
-                if self.processes.any(stop.signal_name is not None):
-                    return stop.signal_name or "SIGTERM"
+                if (signal_name := stop.after_step()) is not None:
+                    return signal_name
                 if config.max_steps is not None and state.step >= config.max_steps:
                     return "done"
         finally:

@@ -26,7 +26,8 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from recsys.errors import UserError
-from recsys.resources import available_cores
+from recsys.interruption import StopRequest
+from recsys.resources import available_cores, cores_for
 from recsys.train.heartbeat import Heartbeat, Store
 from recsys.train.optimizers.rows import RowGradients
 
@@ -45,6 +46,7 @@ class Processes:
         local_rank: number on this machine, which is also the number of its GPU.
         restarts: times that torchrun has restarted all processes after a failure.
         on_this_machine: processes of the run on this machine.
+        own_cores: number of cores that no other process of the run uses; 0 where they are shared.
     """
 
     rank: int = 0
@@ -52,6 +54,7 @@ class Processes:
     local_rank: int = 0
     restarts: int = 0
     on_this_machine: int = 1
+    own_cores: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -133,6 +136,46 @@ class Processes:
         return joined
 
 
+class SharedStop:
+    """A request to stop, known to all processes at the same step.
+
+    They ask each other about twice a second, not at every step: all count the same steps until the
+    next question, from the mean of their rates.
+
+    Args:
+        processes: of the run.
+        here: the request of this process.
+    """
+
+    _PERIOD_S = 0.5
+    _MOST_STEPS = 64
+
+    def __init__(self, processes: Processes, here: StopRequest) -> None:
+        self._processes, self._here = processes, here
+        self._interval, self._steps = 1, 0
+        self._since = time.perf_counter()
+
+    def after_step(self) -> str | None:
+        """Returns the signal's name if any process was asked, or None."""
+        if self._processes.world_size == 1:
+            return self._here.signal_name
+        self._steps += 1
+        return self.now() if self._steps >= self._interval else None
+
+    def now(self) -> str | None:
+        """Asks all processes; returns the signal's name, or None."""
+        now = time.perf_counter()
+        wanted = self._steps * self._PERIOD_S / max(now - self._since, 1e-6)
+        is_requested_here = int(self._here.signal_name is not None)
+        votes = torch.tensor([is_requested_here, min(int(wanted), self._MOST_STEPS)])
+        requests, sum_of_wanted = self._processes.sum(votes).tolist()
+        self._interval = max(
+            min(sum_of_wanted // self._processes.world_size, 2 * self._interval), 1
+        )
+        self._steps, self._since = 0, now
+        return (self._here.signal_name or "SIGTERM") if requests else None
+
+
 _WAITS_PER_TIMEOUT = 30
 """Long, since processes wait while one writes a file: 30 minutes by default, as in torch."""
 
@@ -158,19 +201,59 @@ def set_threads(num_threads: int | None, here: Processes) -> None:
     """Sets the CPU threads of a step.
 
     Args:
-        num_threads: None divides the cores among the processes; a process that is alone keeps
-            PyTorch's number, which knows no CPU quota, or takes the fewer that it may use.
+        num_threads: None takes a process's own cores or divides those of all; a process that is
+            alone keeps PyTorch's number, which knows no CPU quota, or takes the fewer that it may
+            use.
         here: this process.
     """
     if num_threads is not None and num_threads > _MOST_THREADS:
         raise UserError(f"`num_threads` must be at most {_MOST_THREADS}, got {num_threads}")
     if num_threads is None:
         cores = available_cores()
-        alone = here.world_size == 1
-        num_threads = (
-            min(torch.get_num_threads(), cores) if alone else cores // here.on_this_machine
-        )
+        if here.world_size == 1:
+            num_threads = min(torch.get_num_threads(), cores)
+        else:
+            num_threads = here.own_cores or cores // here.on_this_machine
     torch.set_num_threads(max(num_threads, 1))
+
+
+@contextlib.contextmanager
+def _with_own_cores(store: Any, num_threads: int | None, here: Processes) -> Iterator[Processes]:
+    """Keeps each process of this machine on cores of its own.
+
+    Nothing changes where whoever started the processes gave them different cores (torchrun's
+    `--numa-binding`, numactl) or does not number those of a machine, where a quota leaves less than
+    the affinity mask, and for more threads than a process would have cores.
+
+    Args:
+        store: of the run.
+        num_threads: CPU threads of a step; None takes one for each core.
+        here: this process.
+
+    Yields:
+        This process, with the number of its own cores.
+    """
+    is_numbered = here.on_this_machine > 1 and all(os.environ.get(name) for name in _LOCAL)
+    if not is_numbered or not hasattr(os, "sched_setaffinity"):
+        yield here
+        return
+    before = os.sched_getaffinity(0)
+    first = here.rank - here.local_rank
+    store.set(f"cores_{here.rank}", repr(sorted(before)))
+    masks = {store.get(f"cores_{first + local}") for local in range(here.on_this_machine)}
+    own = before
+    if len(masks) == 1:
+        if available_cores() == len(before) >= (num_threads or 1) * here.on_this_machine:
+            own = cores_for(before, here.local_rank, here.on_this_machine)
+            os.sched_setaffinity(0, own)
+        else:
+            own = set()
+    here = dataclasses.replace(here, own_cores=len(own))
+    set_threads(num_threads, here)
+    try:
+        yield here
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager
@@ -227,15 +310,18 @@ def join_processes(
     importlib.import_module("torch.distributed.nn.functional")
     limit = datetime.timedelta(seconds=_WAITS_PER_TIMEOUT * process_timeout) or None
     backends = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
-    dist.init_process_group(
-        backends, store=store, rank=here.rank, world_size=world_size, timeout=limit
-    )
-    try:
-        own = store.clone()
-        with _heartbeat(own, here, process_timeout):
-            yield here
-    finally:
-        dist.destroy_process_group()
+    with (
+        contextlib.nullcontext(here) if uses_cuda else _with_own_cores(store, num_threads, here)
+    ) as here:
+        dist.init_process_group(
+            backends, store=store, rank=here.rank, world_size=world_size, timeout=limit
+        )
+        try:
+            own = store.clone()
+            with _heartbeat(own, here, process_timeout):
+                yield here
+        finally:
+            dist.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 from absl import flags
 
 from recsys.program import run_guarded
-from recsys.resources import available_cores, memory_limits
+from recsys.resources import available_cores, cores_for, memory_limits
 from tests.harness import python
 
 GIB = 2**30
@@ -147,6 +147,39 @@ def in_group(folder: Path, *words: str, **options):
     enter = f"import os, sys; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
     start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return python("-c", f"{enter}; {start}", *words, **options)
+
+
+# Two sockets with two third-level caches each, of two cores with two threads, which are numbered as
+# usual: the first threads of all cores, then the second ones.
+SOCKETS = {
+    f"sys/devices/system/cpu/cpu{number}/{name}": str(value)
+    for number in range(16)
+    for name, value in {
+        "topology/physical_package_id": number % 8 // 4,
+        "cache/index3/id": number % 8 // 2,
+        "topology/core_id": number % 4,
+    }.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "shares"),
+    [
+        (range(16), 2, [{0, 1, 2, 3, 8, 9, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}]),
+        (range(16), 4, [{0, 1, 8, 9}, {2, 3, 10, 11}, {4, 5, 12, 13}, {6, 7, 14, 15}]),
+        (range(16), 8, [{core, core + 8} for core in range(8)]),
+        (range(16), 3, [{0, 1, 2, 8, 9, 10}, {3, 4, 5, 11, 12}, {6, 7, 13, 14, 15}]),
+        ([1, 4, 5, 9], 2, [{1, 9}, {4, 5}]),
+    ],
+)
+def test_processes_divide_cores_by_socket_and_cache(tmp_path, cores, processes, shares):
+    root = system(tmp_path, SOCKETS)
+    assert [cores_for(cores, index, processes, root) for index in range(processes)] == shares
+
+
+def test_processes_divide_cores_of_unknown_place_by_number(tmp_path):
+    root = system(tmp_path, {})
+    assert [cores_for(range(5), index, 2, root) for index in range(2)] == [{0, 1, 2}, {3, 4}]
 
 
 @pytest.mark.slow

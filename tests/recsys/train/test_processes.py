@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run: what the environment announces, and that nothing outlives the run."""
+"""The processes of a run: environment, cores, and that nothing outlives the run."""
 
+import json
+import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from recsys.interruption import StopRequest
+from recsys.train.processes import SharedStop, join_processes
 from tests import harness
 
 PROGRAM = """
@@ -14,7 +20,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from recsys.train.processes import join_processes
+from recsys.interruption import StopRequest
+from recsys.train.processes import SharedStop, join_processes
 
 
 def threads():
@@ -35,6 +42,74 @@ def test_the_group_leaves_no_thread_that_could_abort_the_end_of_the_interpreter(
     inside, after = (line for line in done.stdout.splitlines() if ":" in line)
     assert "pt_gloo_runloop" in inside
     assert "pt_gloo_runloop" not in after
+
+
+def write_cores(rank, folder, num_threads, masks):
+    """Joins a run of two processes on this machine, from the core mask of this rank."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    os.sched_setaffinity(0, masks[rank])
+    with join_processes("cpu", num_threads):
+        inside = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    (folder / str(rank)).write_text(json.dumps([*inside, sorted(os.sched_getaffinity(0))]))
+
+
+def cores_of_ranks(folder, num_threads, masks):
+    """Returns of each rank: cores and threads in the run, cores after it."""
+    harness.run_ranks(2, write_cores, folder, num_threads, masks, joined=False)
+    return [json.loads((folder / str(rank)).read_text()) for rank in range(2)]
+
+
+MINE = sorted(os.sched_getaffinity(0))[:2]
+TWO_CORES = pytest.mark.skipif(len(MINE) < 2, reason="needs two cores")
+
+
+@TWO_CORES
+@pytest.mark.parametrize("num_threads", [None, 1])
+def test_processes_of_a_machine_stay_on_cores_of_their_own(tmp_path, num_threads):
+    ranks = cores_of_ranks(tmp_path, num_threads, [MINE, MINE])
+    inside = [cores for cores, _, _ in ranks]
+    assert sorted(inside) == [[core] for core in MINE]
+    assert [(threads, after) for _, threads, after in ranks] == [(1, MINE)] * 2
+
+
+@TWO_CORES
+def test_processes_keep_the_cores_that_their_launcher_gave_them(tmp_path):
+    ranks = cores_of_ranks(tmp_path, None, [MINE, MINE[1:]])
+    assert ranks == [[MINE, 2, MINE], [MINE[1:], 1, MINE[1:]]]
+
+
+@TWO_CORES
+def test_more_threads_than_cores_are_left_to_the_system(tmp_path):
+    assert cores_of_ranks(tmp_path, 2, [MINE, MINE]) == [[MINE, 2, MINE]] * 2
+
+
+def stop_at_a_step(rank, folder):
+    """Counts steps until a request, which reaches rank 1 alone in step 300."""
+    request = StopRequest()
+    with join_processes("cpu", 1) as here:
+        questions = []
+        total = here.sum
+        counted = SimpleNamespace(
+            world_size=2, sum=lambda votes: questions.append(votes) or total(votes)
+        )
+        stop = SharedStop(counted, request)
+        for step in range(1000):
+            time.sleep(1e-4 * (1 + rank))  # ranks of different speed
+            request.signal_name = "SIGINT" if rank == 1 and step >= 300 else None
+            if (name := stop.after_step()) is not None:
+                break
+        here.barrier()
+    (folder / str(rank)).write_text(json.dumps([step, name, len(questions)]))
+
+
+def test_processes_stop_at_the_same_step_and_seldom_ask_each_other(tmp_path):
+    harness.run_ranks(2, stop_at_a_step, tmp_path, joined=False)
+    (step, first, asked), (other_step, second, other_asked) = (
+        json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)
+    )
+    assert 300 <= step == other_step < 300 + 64
+    assert (first, second) == ("SIGTERM", "SIGINT")
+    assert asked == other_asked < 30
 
 
 ORDER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
