@@ -131,6 +131,32 @@ def joint_rows(
     return (local + offsets[feature]).to(dtype)
 
 
+def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
+    """Columns of ids of several integer types, side by side.
+
+    Args:
+        groups: at least one; [features of the group, B] int8 to int64 each.
+        features: F in all: the column of the result for each row of the groups, one after the
+            other.
+
+    Returns:
+        [B, F] int32, or int64 where a group is.
+
+    Raises:
+        ValueError: `features` are not the numbers from 0 on, each once.
+    """
+    columns = [column for group in groups for column in group]
+    if sorted(features) != list(range(len(columns))):
+        raise ValueError(
+            f"stack_ids: features must be the numbers from 0 to {len(columns) - 1}, each once, "
+            f"got {list(features)}"
+        )
+    wide = any(group.dtype == torch.int64 for group in groups)
+    ordered = [columns[features.index(feature)] for feature in range(len(columns))]
+    dtype = torch.int64 if wide else torch.int32
+    return torch.stack([column.to(dtype) for column in ordered], dim=1)
+
+
 def embedding_gather(table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Reads rows of the joint table.
 
@@ -436,20 +462,24 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     return a.t() @ b
 
 
-def relu_backward(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def relu_backward(
+    gradient: Tensor, output: Tensor, transpose: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of a ReLU's input, its transpose and its sums.
 
     Args:
         gradient: [B, N] of the output.
         output: [B, N] of the ReLU, of the same type.
+        transpose: make the transpose too.
 
     Returns:
-        [B, N] the gradient; [N, B] its transpose, contiguous; [N] its sums over the batch, float32
-        or float64.
+        [B, N] the gradient, 0 where the output is not positive (a NaN counts as positive); [N, B]
+        its transpose, contiguous, or [0, 0]; [N] its sums over the batch, float32 or float64.
     """
     delta = torch.ops.aten.threshold_backward(gradient, output, 0)
     exact = torch.promote_types(gradient.dtype, torch.float32)
-    return delta, delta.t().contiguous(), delta.sum(0, dtype=exact)
+    transposed = delta.t().contiguous() if transpose else delta.new_empty(0, 0)
+    return delta, transposed, delta.sum(0, dtype=exact)
 
 
 def dlrm_forward(

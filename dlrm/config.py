@@ -311,6 +311,9 @@ class PrecisionConfig:
         "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
     )
     loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
+    tf32: bool = setting(
+        False, "Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU", resumable=True
+    )
     quantize: Literal["none", "int8"] = setting(
         "none",
         "int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated on the "

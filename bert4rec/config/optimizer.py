@@ -86,6 +86,9 @@ class PrecisionConfig:
     loss_scale: float = setting(
         1024.0, "Static loss scale under --amp_dtype float16", resumable=True
     )
+    tf32: bool = setting(
+        False, "Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU", resumable=True
+    )
 
     def __post_init__(self) -> None:
         """Refuses loss scales that are not positive."""

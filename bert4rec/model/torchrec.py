@@ -19,6 +19,7 @@ from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
 from cuda_ext.ops import RowOptimizer
 from cuda_ext.row_rules import ROW_RULES, StatefulRowOptimizer
 from recsys.errors import UserError
+from recsys.train.memory import to_device
 
 _ITEMS, _HEAD = "item_embedding", "item_head"
 _TOKENS, _CANDIDATES = "tokens", "candidates"
@@ -56,8 +57,8 @@ class _Collected(nn.Module):
         features = KeyedJaggedTensor(
             keys=list(lookups),
             values=torch.cat(list(lookups.values())),
-            lengths=torch.tensor(
-                [rows.numel() for rows in lookups.values()], device=inputs.items.device
+            lengths=to_device(
+                torch.tensor([rows.numel() for rows in lookups.values()]), inputs.items.device
             ),
         )
         embedded = self.collection(features)

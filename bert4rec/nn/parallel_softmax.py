@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.nn.focal import focal_loss
-from bert4rec.nn.softmax_loss import MAX_LOGITS
+from bert4rec.nn.softmax_loss import most_logits
 from cuda_ext import ops
 from recsys.train.processes import Processes
 
@@ -27,14 +27,14 @@ class ItemRange:
         first: number of the range's first item, from 0.
         rows: rows of the range's items in the process's table, whose other rows are no items.
         focal_gamma: exponent of the focal loss; 0 is the cross entropy.
-        max_logits: bound on the elements of a block of logits.
+        max_logits: bound on the elements of a block of logits; None takes that of the device.
     """
 
     processes: Processes
     first: int
     rows: slice
     focal_gamma: float = 0.0
-    max_logits: int = MAX_LOGITS
+    max_logits: int | None = None
 
 
 def parallel_cross_entropy(
@@ -118,7 +118,8 @@ def _own(joined: Tensor, counts: list[int], processes: Processes) -> Tensor:
     return joined[before : before + counts[processes.rank]]
 
 
-def _blocks(vectors: Tensor, targets: int, max_logits: int) -> list[slice]:
+def _blocks(vectors: Tensor, targets: int, max_logits: int | None) -> list[slice]:
+    max_logits = max_logits or most_logits(vectors.device)
     size, count = max(max_logits // max(targets, 1), 1), vectors.shape[0]
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 

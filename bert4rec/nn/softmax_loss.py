@@ -16,8 +16,14 @@ from bert4rec.nn.cpu.row_softmax import (
 from bert4rec.nn.focal import focal_loss
 from cuda_ext import ops
 
-MAX_LOGITS = 1 << 24
-"""Logits kept at a time: 64 MiB of float32."""
+_MAX_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 28}
+"""Logits kept at a time: 64 MiB of float32. On a GPU 1 GiB: small blocks would read and write the
+item table too often."""
+
+
+def most_logits(device: torch.device) -> int:
+    """Returns the most logits kept at a time."""
+    return _MAX_LOGITS.get(device.type, _MAX_LOGITS["cpu"])
 
 
 def softmax_cross_entropy(
@@ -25,7 +31,7 @@ def softmax_cross_entropy(
     weight: Tensor,
     bias: Tensor | None,
     labels: Tensor,
-    max_logits: int = MAX_LOGITS,
+    max_logits: int | None = None,
     loss_scale: float = 1.0,
     focal_gamma: float = 0.0,
     edge_rows: int = 0,
@@ -40,7 +46,7 @@ def softmax_cross_entropy(
         weight: [R, D] table with the vectors of the items; R = I + 2 * edge_rows.
         bias: [I] biases of the items, or None.
         labels: [M] int64 item of each target, from 0.
-        max_logits: bound on the elements of a block of logits.
+        max_logits: bound on the elements of a block of logits; None takes that of the device.
         loss_scale: factor that backward will bring; half-precision gradients that are computed
             before it have it already, or they would underflow.
         focal_gamma: exponent of the focal loss; 0 is the cross entropy.
@@ -53,6 +59,7 @@ def softmax_cross_entropy(
         unused = weight[:0].sum() + (0 if bias is None else bias[:0].sum())
         return (hidden.sum() + unused).to(torch.float32)
     items = weight.shape[0] - 2 * edge_rows
+    max_logits = max_logits or most_logits(hidden.device)
     rows = rows_per_block(hidden.shape[0], items, max_logits, hidden.device)
     if rows:
         by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]

@@ -117,7 +117,8 @@ def load() -> ctypes.CDLL:
         The library, for `set_seed` and `last_error`.
     """
     root = Path(torch.__file__).parent
-    ops = [PACKAGE / "csrc" / "registration.cpp", *sorted((PACKAGE / "csrc").glob("*/ops.cpp"))]
+    families = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
+    ops = [PACKAGE / "csrc" / "registration.cpp", *(f for f in families if f.parent.name != "cpu")]
     flags = ("-DTORCH_TARGET_VERSION=0x020b000000000000", f"-isystem{root / 'include'}")
     library = link(
         [*compile_sources(ops, FOLDER, flags), *compile_sources(kernel_sources(), FOLDER)],

@@ -14,25 +14,39 @@ from cuda_ext.ops.bags import embedding_bag, lookup_scale
 from cuda_ext.ops.dlrm import JointTable, dlrm_forward
 from cuda_ext.ops.dropout import byte_dropout
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
+from cuda_ext.ops.linear import (
+    has_relu_products,
+    linear,
+    perceptron,
+    takes_perceptron,
+)
 from cuda_ext.ops.lookup import (
     embedding_gather,
     joint_rows,
     row_gradient_anchor,
     sparse_embedding,
+    stack_ids,
 )
 from cuda_ext.ops.mlp import PackedMlp, mlp_forward, pack_mlp
 from cuda_ext.ops.products import (
     add_transposed_product,
     has_wider_products,
-    linear,
     product,
     transposed_product,
 )
-from cuda_ext.ops.update import row_optimizer_state, sort_rows, update_rows
+from cuda_ext.ops.update import (
+    ABSENT_ROW,
+    row_optimizer_state,
+    skips_absent_rows,
+    sort_rows,
+    sum_by_row,
+    update_rows,
+)
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowOptimizer, RowStep
 
 __all__ = [
+    "ABSENT_ROW",
     "JointTable",
     "PackedMlp",
     "RowOptimizer",
@@ -47,17 +61,23 @@ __all__ = [
     "embedding_bag",
     "embedding_gather",
     "gather_dot_interaction",
+    "has_relu_products",
     "has_wider_products",
     "joint_rows",
     "linear",
     "lookup_scale",
     "mlp_forward",
     "pack_mlp",
+    "perceptron",
     "product",
     "row_gradient_anchor",
     "row_optimizer_state",
+    "skips_absent_rows",
     "sort_rows",
     "sparse_embedding",
+    "stack_ids",
+    "sum_by_row",
+    "takes_perceptron",
     "transposed_product",
     "update_rows",
     "use_huge_pages",

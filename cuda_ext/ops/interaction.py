@@ -4,12 +4,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cuda_ext import reference
 from cuda_ext.ops.lookup import embedding_gather
-from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+from cuda_ext.ops.registration import (
+    allow_tf32,
+    fake_kernel,
+    gradient,
+    is_compiled_for,
+    kernels,
+)
 from cuda_ext.ops.update import dense_gradient
 
 MAX_VECTORS = 64
@@ -19,11 +24,6 @@ MAX_DIM = 256
 def fits_kernels(num_vectors: int, dim: int) -> bool:
     """Returns whether the compiled kernels take samples of this size."""
     return num_vectors <= MAX_VECTORS and dim <= MAX_DIM
-
-
-def _allow_tf32(tensor: Tensor) -> bool:
-    # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
-    return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def dot_interaction(
@@ -48,10 +48,10 @@ def dot_interaction(
         raise ValueError(
             f"dot_interaction: features must be [B, N >= 1, D], got {list(features.shape)}"
         )
-    if not is_compiled_for(features) or not fits_kernels(vectors, features.shape[2]):
+    if not is_compiled_for(features, "interaction") or not fits_kernels(vectors, features.shape[2]):
         return reference.dot_interaction(features, bottom, self_interaction=self_interaction)
     output: Tensor = kernels.dot_interaction(
-        features.contiguous(), bottom, self_interaction, _allow_tf32(features)
+        features.contiguous(), bottom, self_interaction, allow_tf32(features)
     )
     return output
 
@@ -113,11 +113,13 @@ def gather_dot_interaction(
     Returns:
         What `dot_interaction` gives for the looked-up rows.
     """
-    if not is_compiled_for(table) or not fits_kernels(rows.shape[1] + 1, table.shape[1]):
+    if not is_compiled_for(table, "interaction") or not fits_kernels(
+        rows.shape[1] + 1, table.shape[1]
+    ):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
         return dot_interaction(vectors, bottom, self_interaction=self_interaction)
     output: Tensor = kernels.gather_dot_interaction(
-        table, rows, bottom, anchor, self_interaction, _allow_tf32(bottom)
+        table, rows, bottom, anchor, self_interaction, allow_tf32(bottom)
     )
     return output
 

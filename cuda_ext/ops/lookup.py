@@ -39,7 +39,7 @@ def joint_rows(
     Raises:
         RuntimeError, ValueError: an id outside its table; names feature, sample and value.
     """
-    if not is_compiled_for(ids):
+    if not is_compiled_for(ids, "lookup"):
         return reference.joint_rows(
             ids, offsets, bag_offsets=bag_offsets, hash_indices=hash_indices, dtype=dtype
         )
@@ -74,6 +74,35 @@ def _(
     dtype: torch.dtype,
 ) -> Tensor:
     return ids.new_empty(ids.shape, dtype=dtype)
+
+
+def stack_ids(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
+    """Puts columns of ids side by side; see `reference.stack_ids`.
+
+    On a GPU one kernel reads all groups; nothing waits for the device.
+
+    Args:
+        groups: at least one; [features of the group, B] int8 to int64 each.
+        features: F in all: the column of the result for each row of the groups, one after the
+            other.
+
+    Returns:
+        [B, F] int32, or int64 where a group is.
+
+    Raises:
+        RuntimeError, ValueError: `features` are not the numbers from 0 on, each once.
+    """
+    if not is_compiled_for(groups[0], "lookup"):
+        return reference.stack_ids(groups, features)
+    ids: Tensor = kernels.stack_ids([group.contiguous() for group in groups], list(features))
+    return ids
+
+
+@fake_kernel("stack_ids")
+def _(groups: Sequence[Tensor], features: Sequence[int]) -> Tensor:
+    wide = any(group.dtype == torch.int64 for group in groups)
+    dtype = torch.int64 if wide else torch.int32
+    return groups[0].new_empty(groups[0].shape[1], len(features), dtype=dtype)
 
 
 def row_gradient_anchor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -131,7 +160,7 @@ def embedding_gather(
     Returns:
         [..., D].
     """
-    if not is_compiled_for(table):
+    if not is_compiled_for(table, "lookup"):
         return anchored(reference.embedding_gather(table, rows, dtype), anchor)
     vectors: Tensor = kernels.embedding_gather(table, rows.contiguous(), anchor, dtype)
     return vectors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers and matrix products, by the faster library in torch.
+"""Matrix products by the faster library in torch.
 
 torch multiplies float32 matrices on a CPU with MKL, which leaves the 512-bit vectors of processors
 of other makers than Intel idle; oneDNN, in the same binary, uses them: twice the operations per
@@ -7,11 +7,8 @@ second on an AMD EPYC (Zen 5). On other processors, for other types and devices 
 these are torch's own functions.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cuda_ext import library
 from cuda_ext.ops.registration import fake_kernel, kernels
@@ -69,9 +66,9 @@ def product(
     Returns:
         [M, N]; `out` if given.
     """
-    if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
+    if not takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
-    return _linear_in_blocks(a, b.t(), bias, out)
+    return linear_in_blocks(a, b.t(), bias, out)
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +102,7 @@ def add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
     rows, columns = a.shape
-    if not _takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
+    if not takes_onednn(a, b.shape[1]) or b.dtype != a.dtype:
         return None
     has_vectors = a.stride(1) == 1 and b.stride(1) == 1 and b.shape[1] % _VECTOR == 0
     if rows >= _MANY_ROWS and has_vectors:
@@ -119,30 +116,13 @@ def _faster_transposed_product(a: Tensor, b: Tensor) -> Tensor | None:
     return _onednn_linear(a.t(), b.t(), None)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
-    """Maps the rows of a matrix like `torch.nn.functional.linear`.
+def takes_onednn(x: Tensor, columns: int) -> bool:
+    """Returns whether oneDNN multiplies a matrix with one of so many columns.
 
     Args:
-        x: [B, inputs]; any number of dimensions where torch's function runs.
-        weight: [outputs, inputs].
-        bias: [outputs], or None.
-        relu: apply a ReLU to the result.
-
-    Returns:
-        [B, outputs].
+        x: the left matrix.
+        columns: of the right one.
     """
-    if not _takes_onednn(x, weight.shape[0]) or weight.dtype != x.dtype:
-        x = F.linear(x, weight, bias)
-        return torch.relu(x) if relu else x
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        output: Tensor = _Linear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
-        return output
-    output = _linear_in_blocks(x, weight, bias)
-    return torch.relu_(output) if relu else output
-
-
-def _takes_onednn(x: Tensor, columns: int) -> bool:
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return (
         not tracing
@@ -156,9 +136,20 @@ def _takes_onednn(x: Tensor, columns: int) -> bool:
     )
 
 
-def _linear_in_blocks(
+def linear_in_blocks(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None
 ) -> Tensor:
+    """Maps the rows of a matrix with oneDNN, in blocks.
+
+    Args:
+        x: [B, inputs] float32, for which `takes_onednn` is true.
+        weight: [outputs, inputs].
+        bias: [outputs], or None.
+        out: [B, outputs] to write to.
+
+    Returns:
+        [B, outputs]; `out` if given.
+    """
     rows = x.shape[0]
     if is_round(rows):
         output = _onednn_linear(x, weight, bias)
@@ -185,45 +176,3 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @fake_kernel("transposed_product")
 def _(a: Tensor, b: Tensor) -> Tensor:
     return a.new_empty(a.shape[1], b.shape[1])
-
-
-@fake_kernel("relu_backward")
-def _(gradient: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows, columns = gradient.shape
-    exact = torch.promote_types(gradient.dtype, torch.float32)
-    return (
-        gradient.new_empty(rows, columns),
-        gradient.new_empty(columns, rows),
-        gradient.new_empty(columns, dtype=exact),
-    )
-
-
-class _Linear(torch.autograd.Function):
-    # oneDNN's own ReLU is not used: it turns a NaN into zero.
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        output = _linear_in_blocks(x, weight, bias)
-        output = torch.relu_(output) if relu else output
-        _, trains_weight, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(x if trains_weight else None, weight, output if relu else None)
-        return output
-
-    @staticmethod
-    def backward(
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, weight, output = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        if output is None:
-            delta = gradient
-            to_weight = transposed_product(delta, x) if wants_weight else None
-            to_bias = delta.sum(0) if wants_bias else None
-        else:
-            delta, transposed, sums = kernels.relu_backward(gradient.contiguous(), output)
-            to_weight = None
-            if wants_weight and is_round(len(x)):
-                to_weight = product(transposed, x)
-            elif wants_weight:
-                to_weight = transposed_product(delta, x)
-            to_bias = sums if wants_bias else None
-        return product(delta, weight) if wants_x else None, to_weight, to_bias, None

@@ -28,9 +28,15 @@ _fake_kernels: dict[str, Callable[..., Any]] = {}
 _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
-def is_compiled_for(tensor: Tensor) -> bool:
+def is_compiled_for(tensor: Tensor, family: str = "") -> bool:
     """Returns whether compiled kernels take the tensors of a device."""
-    return library.path_of(tensor.device.type) == "compiled"
+    return library.path_of(tensor.device.type, family) == "compiled"
+
+
+def allow_tf32(tensor: Tensor) -> bool:
+    """Returns whether PyTorch's settings let products of float32 read TF32."""
+    # fp32_precision answers for the older allow_tf32 too, which raises once this one was set.
+    return tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def fake_kernel(*ops: str) -> Callable[[FakeKernel], FakeKernel]:

@@ -36,7 +36,7 @@ def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:
     Returns:
         (rows [L] ascending, positions [L] int32 that each came from); equal rows keep their order.
     """
-    if not is_compiled_for(rows):
+    if not is_compiled_for(rows, "update"):
         ascending, positions = rows.reshape(-1).sort(stable=True)
         return ascending, positions.to(torch.int32)
     result: tuple[Tensor, Tensor] = kernels.sort_rows(rows.contiguous(), num_table_rows)
@@ -81,7 +81,7 @@ def update_rows(
         deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
             a CPU it goes without a sort in any case, applying lookups in their order.)
     """
-    if not is_compiled_for(table) or table.dtype == torch.float64:
+    if not is_compiled_for(table, "update") or table.dtype == torch.float64:
         reference.update_rows(
             *(optimizer, table, state, rows, gradients, step),
             source=source,
@@ -143,6 +143,34 @@ def call_update_rows(
 @fake_kernel("update_rows", "sgd_rows_unsorted")
 def _(*arguments: object) -> None:
     return None
+
+
+ABSENT_ROW = -1
+"""Number of a lookup without a row; see `skips_absent_rows`."""
+
+
+def skips_absent_rows(table: Tensor) -> bool:
+    """Returns whether `update_rows` takes lookups without a row, and skips them."""
+    return table.is_cuda and is_compiled_for(table, "update")
+
+
+def sum_by_row(rows: Tensor, gradients: Tensor, num_table_rows: int) -> Tensor:
+    """Adds up the gradients of each row, in a fixed order.
+
+    Args:
+        rows: [L] int32 or int64.
+        gradients: [L, D] floating point.
+        num_table_rows: R.
+
+    Returns:
+        [R, D] float32 (float64 for float64), zeros where no lookup is.
+    """
+    exact = torch.promote_types(gradients.dtype, torch.float32)
+    table = gradients.new_empty(num_table_rows, gradients.shape[1], dtype=exact)
+    if not is_compiled_for(gradients, "update"):
+        index = rows.reshape(-1).to(torch.int64)
+        return torch.zeros_like(table).index_add_(0, index, gradients.to(exact))
+    return dense_gradient(kernels, table, rows, gradients)
 
 
 def dense_gradient(ops: Any, table: Tensor, rows: Tensor, gradients: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cuda_ext import ops
 from recsys.data.click_columns import ClickColumns
 
 LookupsT_co = TypeVar("LookupsT_co", covariant=True)
@@ -21,7 +22,7 @@ class Batch(Generic[LookupsT_co]):
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: [B, F] int64 on one device; a rank's ids or lookups on several.
+        ids: [B, F] int32 or int64 on one device; a rank's ids or lookups on several.
         label: [B] float32, 0 or 1.
     """
 
@@ -100,15 +101,12 @@ class NarrowBatch:
 
     def widen(self) -> Batch[Tensor]:
         """Converts the batch to the model's dtypes, on its device."""
-        num_features = sum(len(features) for features, _ in self.ids)
-        wide = torch.empty(
-            num_features, len(self.label), dtype=torch.int64, device=self.label.device
-        )
-        for features, ids in self.ids:
-            # One by one: a list of numbers would be copied to the device, which waits for it.
-            for feature, of_feature in zip(features, ids, strict=True):
-                wide[feature].copy_(of_feature)
-        return Batch(self.numerical, wide.t(), self.label.to(torch.float32))
+        if self.ids:
+            features = [feature for group, _ in self.ids for feature in group]
+            ids = ops.stack_ids([ids for _, ids in self.ids], features)
+        else:
+            ids = self.label.new_empty(len(self.label), 0, dtype=torch.int32)
+        return Batch(self.numerical, ids, self.label.to(torch.float32))
 
 
 def mixed_seed(seed: int, *numbers: int) -> int:

@@ -141,20 +141,20 @@ def _to_cuda(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batc
     """Copies each batch on a separate stream while the model computes."""
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def start_copy(batch: NarrowBatch) -> NarrowBatch:
+    def start_copy(batch: NarrowBatch) -> tuple[NarrowBatch, torch.cuda.Event]:
         with torch.cuda.stream(copies):
-            return batch.to(device)
+            return batch.to(device), copies.record_event()
 
-    def finish(batch: NarrowBatch) -> Batch[Tensor]:
+    def finish(batch: NarrowBatch, copied: torch.cuda.Event) -> Batch[Tensor]:
         stream = torch.cuda.current_stream(device)
-        stream.wait_stream(copies)
+        stream.wait_event(copied)  # not for the batch after it, whose copy has begun
         batch.record_stream(stream)
         return batch.widen()
 
-    ahead: NarrowBatch | None = None
+    ahead: tuple[NarrowBatch, torch.cuda.Event] | None = None
     for batch in host:
         current, ahead = ahead, start_copy(batch)
         if current is not None:
-            yield finish(current)
+            yield finish(*current)
     if ahead is not None:
-        yield finish(ahead)
+        yield finish(*ahead)

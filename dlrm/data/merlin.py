@@ -103,12 +103,8 @@ class MerlinLoader:
             ClickColumns(labels, numerical[:, :0].cpu().numpy(), on_host).check_ids(
                 spec, source, first_row
             )
-        groups = (
-            ((tuple(range(len(ids))), torch.stack([c.to(torch.int64) for c in ids])),)
-            if ids
-            else ()
-        )
-        return NarrowBatch(numerical, groups, label != 0)
+        columns_of_ids = tuple(((i,), column[None]) for i, column in enumerate(ids))
+        return NarrowBatch(numerical, columns_of_ids, label != 0)
 
 
 def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:

@@ -144,7 +144,7 @@ class CutBatches:
         return map(self._cut, self._source.batches(epoch, start))
 
     def _cut(self, batch: Batch[Tensor]) -> Batch[RankIds]:
-        columns, ids = self._columns, batch.ids.numpy()
+        columns, ids = self._columns, batch.ids.to(torch.int64).numpy()
         local = columns.local_batch(len(batch))
         cut = RankIds(
             {i: ids[:, self._number[i]] for i in columns.batch_features},

@@ -8,10 +8,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
 from dlrm.distributed.exchange import ExchangedLookups, VectorExchange, sharded_features
 from dlrm.distributed.placement import Placement
-from dlrm.nn.embedding import Embeddings, JointTable, Shard, build_embeddings
+from dlrm.nn.embedding import (
+    Embeddings,
+    JointFusedEmbedding,
+    JointTable,
+    Shard,
+    build_embeddings,
+)
 from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, StoredTable
 
@@ -53,6 +60,8 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         sizes = [self.table_sizes[i] for i in replicated]
         self.local = _joint(embedding_type, local, embedding_dim, storage)
         self.replicated = _joint(embedding_type, sizes, embedding_dim, storage)
+        if isinstance(self.replicated, JointFusedEmbedding):
+            self.replicated.sorts_early = False  # its rows are those of all ranks, summed
         self._replicated_features: Tensor
         features = torch.tensor(replicated, dtype=torch.int64)
         self.register_buffer("_replicated_features", features, persistent=False)
@@ -109,24 +118,29 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
 
     def take_row_gradients(self) -> list[RowGradients]:
         """Returns gradients of local rows, and of replicated rows summed over ranks."""
-        own = [RowGradients(_LOCAL, g.rows, g.gradients) for g in self.local.take_row_gradients()]
+        own = [dataclasses.replace(g, table=_LOCAL) for g in self.local.take_row_gradients()]
         return own + self._summed(self.replicated.take_row_gradients())
 
     def _summed(self, gradients: Sequence[RowGradients]) -> list[RowGradients]:
         """Sums the row gradients of the replicated tables over ranks."""
-        rows = sum(self.table_sizes[i] for i in self._replicated_features.tolist())
+        rows = sum(self.table_sizes[i] for i in self.placement.of_kind("replicate"))
         if not rows or not self.trainable:
             return []
         device = self._replicated_features.device
         # A last column counts lookups: optimizers with moments must not update other rows.
         total = torch.zeros(rows, self.embedding_dim + 1, device=device)
         for local in gradients:
-            index = local.rows.to(torch.int64)
-            ones = total.new_ones(len(index), 1)
-            total.index_add_(0, index, torch.cat([local.gradients.to(total.dtype), ones], dim=1))
+            counted = torch.nn.functional.pad(local.gradients, (0, 1), value=1.0)
+            total += ops.sum_by_row(local.rows, counted, rows)
         dist.all_reduce(total)
-        looked_up = total[:, -1].nonzero().squeeze(1)
-        return [RowGradients(_REPLICATED, looked_up, total[looked_up, :-1].contiguous())]
+        looked_up = total[:, -1] > 0
+        if ops.skips_absent_rows(total):
+            # The host does not wait to know how many they are.
+            numbers = torch.arange(rows, dtype=torch.int32, device=device)
+            present = torch.where(looked_up, numbers, ops.ABSENT_ROW)
+            return [RowGradients(_REPLICATED, present, total[:, :-1].contiguous())]
+        present = looked_up.nonzero().squeeze(1)
+        return [RowGradients(_REPLICATED, present, total[present, :-1].contiguous())]
 
 
 def _joint(

@@ -78,7 +78,10 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
         if self.num_numerical_features == 0:
             numerical = torch.ones(numerical.shape[0], 1, device=numerical.device)
         ids = self.embeddings.prepare(ids)
-        bottom = self._run_bottom(numerical.to(torch.float32))
+        # On a GPU autocast brings them to its type; through float32 would be a pass more.
+        if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
+            numerical = numerical.to(torch.float32)
+        bottom = self._run_bottom(numerical)
         if self._can_fuse_lookup and self.embeddings.prefers_one_pass():
             features = self.embeddings.interact(ids, bottom)
         else:

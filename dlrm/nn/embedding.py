@@ -256,6 +256,9 @@ class JointFusedEmbedding(JointTable):
         hash_indices: take ids modulo the table size.
         storage: `float32`; `bfloat16`, updated with stochastic rounding; or `planar`, float32 in
             two halves, of which the forward pass reads only the high one, as bfloat16.
+
+    Attributes:
+        sorts_early: on a GPU, sort the rows of a step beside its forward pass.
     """
 
     def __init__(
@@ -271,6 +274,7 @@ class JointFusedEmbedding(JointTable):
         self.weight_low: Tensor | None
         low = torch.empty_like(self.weight, dtype=torch.int16) if storage == "planar" else None
         self.register_buffer("weight_low", low, persistent=False)
+        self.sorts_early = True
         self._lookups = RowLookups()
 
     def stored_tables(self) -> list[StoredTable]:
@@ -281,7 +285,8 @@ class JointFusedEmbedding(JointTable):
         """Returns the tensor that will receive the row gradients, in training."""
         if not (self.trainable and torch.is_grad_enabled()):
             return None
-        return self._lookups.anchor(rows, self.embedding_dim, dtype)
+        num_table_rows = len(self.weight) if self.sorts_early else None
+        return self._lookups.anchor(rows, self.embedding_dim, dtype, num_table_rows)
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Looks up rows with the extension."""

@@ -98,10 +98,16 @@ class Mlp(nn.Module):
             return ops.mlp_forward(x, packed, final_relu=self.final_relu)
         if _autocast_dtype() == torch.bfloat16 and self._infers_on_cpu(x):
             return self._infer_in_half(x)
+        on_device = ops.takes_perceptron(x)
+        if on_device and not self.norms and not (self.training and self.dropout):
+            layers = [(layer.weight, layer.bias) for layer in self.linears]
+            return ops.perceptron(x, layers, final_relu=self.final_relu)
         for i, layer in enumerate(self.linears):
             relu = i < last or self.final_relu
             if i < len(self.norms):
                 x = torch.relu(self.norms[i](ops.linear(x, layer.weight, layer.bias)))
+            elif on_device:
+                x = ops.perceptron(x, [(layer.weight, layer.bias)], final_relu=relu)
             else:
                 x = ops.linear(x, layer.weight, layer.bias, relu=relu)
             if i < last and self.dropout:

@@ -85,7 +85,7 @@ def read_requests(
             batch,
             {
                 numerical.name: batch.numerical.to(torch.float32).numpy(),
-                categorical.name: np.ascontiguousarray(batch.ids.numpy()),
+                categorical.name: batch.ids.to(torch.int64).contiguous().numpy(),
             },
         )
 

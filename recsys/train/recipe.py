@@ -110,6 +110,10 @@ class PrecisionSettings(Protocol):
     def loss_scale(self) -> float:
         """Factor of the loss in float16; 1 turns scaling off."""
 
+    @property
+    def tf32(self) -> bool:
+        """True to multiply float32 matrices as TF32 on a GPU."""
+
 
 class Config(Protocol):
     """All settings of a model's run."""

@@ -14,6 +14,7 @@ from typing import Any, Generic
 import torch
 from tqdm import tqdm
 
+from cuda_ext.self_test import switch_off_what_fails
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.checkpoint import MANIFEST_FILE, read_checkpoint
@@ -21,7 +22,7 @@ from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.loop import BatchT, FitResult, Loop, LoopState
 from recsys.train.measure import step_observers, write_report
 from recsys.train.memory import keep_freed_memory
-from recsys.train.optimizers.precision import resolve_device, resolve_precision
+from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
 from recsys.train.processes import ALONE, Processes, set_threads
 from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, SavedState, Training
 from recsys.train.run_log import RunLog, above_bar, progress_bar, require_writable
@@ -48,8 +49,11 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     set_threads(config.run.num_threads, processes)
     keep_freed_memory()
     device = resolve_device(config.run.base_device)
+    switch_off_what_fails(device)
     given = config.precision
     precision = resolve_precision(device, given.amp, given.amp_dtype, given.loss_scale)
+    if given.tf32:
+        use_tf32(device)
     torch.manual_seed(config.run.seed)
     return Machine(device, precision, processes, print_line if processes.is_first else _no_print)
 

@@ -112,6 +112,16 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture
+def emulated() -> Any:
+    """The ops, run by the CUDA kernels in the emulator."""
+    try:
+        build.load()
+    except FileNotFoundError:
+        pytest.skip("no C++ compiler")
+    return getattr(torch.ops, build.NAMESPACE)
+
+
+@pytest.fixture
 def cpu_backend() -> Backend:
     """The CPU kernels, which check rows before they read them."""
     return _compiled("cpu")

@@ -62,6 +62,48 @@ def test_joint_rows_of_bags(backend, hash_indices):
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("batch", [0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        [torch.int8],
+        [torch.int8, torch.int16, torch.int32],
+        [torch.int16, torch.int64],
+        INTEGERS,
+    ],
+)
+@pytest.mark.parametrize("num_features", [4, 26, 63, 64, 65, 150])
+def test_stack_ids(backend, batch, dtypes, num_features):
+    features = torch.randperm(
+        num_features, generator=torch.Generator().manual_seed(num_features)
+    ).tolist()
+    groups = []
+    for i, dtype in enumerate(dtypes):
+        ids = random_integers(2**62, len(features[i :: len(dtypes)]), batch, low=-(2**62), seed=i)
+        groups.append(ids.to(dtype))
+    order = [feature for i in range(len(dtypes)) for feature in features[i :: len(dtypes)]]
+    stacked = backend.run("stack_ids", groups, order)
+    assert stacked.dtype == (torch.int64 if torch.int64 in dtypes else torch.int32)
+    assert torch.equal(stacked, reference.stack_ids(groups, order))
+    for feature, column in zip(order, (c for group in groups for c in group), strict=True):
+        assert torch.equal(stacked[:, feature], column.to(stacked.dtype))
+
+
+@pytest.mark.parametrize("features", [[0, 1], [0, 1, 1], [0, 1, 3], [0, -1, 2], [0, 1, 2, 3]])
+def test_stack_ids_takes_each_feature_once(backend, features):
+    groups = [torch.zeros(2, 5, dtype=torch.int8), torch.zeros(1, 5, dtype=torch.int16)]
+    with pytest.raises(RuntimeError, match=r"stack_ids: .*features"):
+        backend.run("stack_ids", groups, features)
+    with pytest.raises(ValueError, match="stack_ids: features must be the numbers from 0 to 2"):
+        reference.stack_ids(groups, features)
+
+
+def test_stack_ids_refuses_groups_of_different_batches(backend):
+    groups = [torch.zeros(1, 5, dtype=torch.int8), torch.zeros(1, 6, dtype=torch.int8)]
+    with pytest.raises(RuntimeError, match="with the same B"):
+        backend.run("stack_ids", groups, [0, 1])
+
+
 @pytest.mark.parametrize("bad_id", [-1, 50, 2**40])
 def test_joint_rows_names_the_first_bad_id(backend, bad_id):
     ids = random_integers(50, 2000, 26)

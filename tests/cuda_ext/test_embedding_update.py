@@ -242,3 +242,15 @@ def test_a_table_without_rows_is_left_alone(rule):
     update = Update(rule, "float32", table, state, nothing, torch.empty(0, 16))
     weights, _ = update.run(ops.update_rows)
     assert weights.shape == (0, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(("count", "dim"), [(0, 4), (1, 3), (900, 17), (3000, 129)])
+def test_gradients_are_summed_by_row(count, dim, dtype):
+    rows = (torch.rand(count, generator=torch.Generator().manual_seed(2)) ** 3 * 40).int()
+    gradients = random(count, dim).to(dtype)
+    summed = ops.sum_by_row(rows, gradients, 41)
+    expected = torch.zeros(41, dim, dtype=torch.float64).index_add(0, rows, gradients.double())
+    assert summed.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(summed.double(), expected, rtol=1e-5, atol=1e-4)
+    assert torch.equal(summed, ops.sum_by_row(rows, gradients, 41))

@@ -24,16 +24,6 @@ DIMS = (3, 4, 16, 100, 128, 130, 256)
 
 
 @pytest.fixture
-def emulated() -> Any:
-    """The ops, run by the CUDA kernels in the emulator."""
-    try:
-        build.load()
-    except FileNotFoundError:
-        pytest.skip("no C++ compiler")
-    return getattr(torch.ops, build.NAMESPACE)
-
-
-@pytest.fixture
 def lane_order() -> Iterator[Callable[[int], None]]:
     """Chooses the order in which the emulator runs threads."""
     yield build.set_seed

@@ -14,6 +14,7 @@ MODULES = [
     "test_mlp.py",
     "test_dlrm_forward.py",
     "test_products.py",
+    "test_linear.py",
     "test_attention.py",
     "test_dropout.py",
 ]

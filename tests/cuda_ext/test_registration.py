@@ -109,8 +109,13 @@ CASES = {
         *(randn(32), randn(1), [reference.interaction_width(IDS.shape[1] + 1, 8), 1]),
     ),
     "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
-    "relu_backward": lambda: (randn(4, 5), randn(4, 5, seed=1)),
+    "relu_backward": lambda: (randn(4, 5), randn(4, 5, seed=1), True),
+    "relu_backward_alone": lambda: (randn(4, 5), randn(4, 5, seed=1), False),
     "sort_rows": lambda: (ROWS, 30),
+    "stack_ids": lambda: (
+        [IDS.t().contiguous().to(torch.int8), IDS.t().contiguous()],
+        [5, 3, 1, 0, 2, 4],
+    ),
     "transposed_product": lambda: (randn(5, 3), randn(5, 8, seed=1)),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
@@ -133,7 +138,7 @@ def dir_of_ops():
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
         "dlrm_forward", "relu_backward", "attention", "attention_backward",
-        "byte_dropout", "transposed_product",
+        "byte_dropout", "transposed_product", "stack_ids",
     ]  # fmt: skip
 
 
@@ -148,7 +153,9 @@ def test_every_op_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("cuda_ext::")
     }
-    assert registered == {*dir_of_ops(), "cpu_instruction_set", "cpu_is_intel"}
+    on_a_gpu = {"linear_relu", "linear_relu_backward"}  # see test_relu_products
+    about = {"cpu_instruction_set", "cpu_is_intel", "has_relu_products"}
+    assert registered == {*dir_of_ops(), *on_a_gpu, *about}
     assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
 
 

@@ -2,6 +2,9 @@
 """Python's side of the fake device: what torch.cuda answers, streams and graphs."""
 
 import contextlib
+import dataclasses
+import itertools
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import register_fake
 
-from cuda_ext import library
+from cuda_ext import library, ops
+from recsys.train.optimizers import rows
 
 MEMORY_BYTES = 141 * 10**9
 DEVICE = torch.device("cuda", 0)
@@ -24,22 +28,72 @@ def is_loaded() -> bool:
     return torch.version.cuda is None and torch._C._get_accelerator().type == "cuda"
 
 
-class Stream:
-    """A stream that has nothing to do."""
+Clock = dict[int, int]
+"""Number of a stream -> ops of it that are known to be over."""
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A moment of a stream.
+
+    Attributes:
+        clock: what was over for it.
+    """
+
+    clock: Clock
+
+
+class Stream:
+    """A stream that has nothing to do, and knows what it has waited for.
+
+    Attributes:
+        current: the stream of the ops that follow.
+        number: its own.
+    """
+
+    current: "Stream"
     device = DEVICE
+    _numbers = itertools.count()
 
     def __init__(self, *_: object, **__: object) -> None:
-        pass
+        self.number = next(self._numbers)
+        self._clock: Clock = {}
 
-    def wait_stream(self, _: "Stream") -> None:
-        """Returns at once."""
+    def begin_op(self) -> tuple[int, int]:
+        """Counts an op; returns the stream's number and that of the op."""
+        self._clock[self.number] = self._clock.get(self.number, 0) + 1
+        return self.number, self._clock[self.number]
 
-    def wait_event(self, _: object) -> None:
-        """Returns at once."""
+    def has_seen(self, op: tuple[int, int]) -> bool:
+        """Returns whether an op is over before whatever comes next here."""
+        number, count = op
+        return self._clock.get(number, 0) >= count
+
+    def wait_stream(self, other: "Stream") -> None:
+        """Orders what follows after all that the other stream has."""
+        self.wait_event(other.record_event())
+
+    def wait_event(self, event: Event) -> None:
+        """Orders what follows after an event."""
+        for number, count in event.clock.items():
+            self._clock[number] = max(self._clock.get(number, 0), count)
+
+    def record_event(self) -> Event:
+        """Returns this moment."""
+        return Event(dict(self._clock))
 
     def synchronize(self) -> None:
         """Returns at once."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def use(cls, stream: "Stream") -> Iterator[None]:
+        """Puts the ops of the context on a stream."""
+        before, cls.current = cls.current, stream
+        try:
+            yield
+        finally:
+            cls.current = before
 
 
 for _op in ("_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
@@ -98,7 +152,9 @@ def _pin_memory(tensor: Tensor, *_: object) -> Tensor:
 def fake_cuda() -> Iterator[FakeTensorMode]:
     """Makes every tensor a fake one and CUDA available, until the context ends."""
     with pytest.MonkeyPatch.context() as patch:
-        current = Stream()
+        patch.setattr(Stream, "current", Stream(), raising=False)
+        patch.setattr(rows, "_sort_streams", {})
+        patch.setattr(sys.modules[ops.perceptron.__module__], "has_relu_products", lambda: True)
         answers = {
             "is_available": lambda: True,
             "device_count": lambda: 1,
@@ -109,8 +165,8 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             "get_device_name": lambda *_: "a fake device",
             "get_device_properties": lambda *_: types.SimpleNamespace(uuid="fake", major=9),
             "Stream": Stream,
-            "current_stream": lambda *_: current,
-            "stream": lambda _: contextlib.nullcontext(),
+            "current_stream": lambda *_: Stream.current,
+            "stream": Stream.use,
             "synchronize": lambda *_: Capture.refuse("synchronize"),
             "is_current_stream_capturing": lambda: Capture.under_way is not None,
             "graph": Capture,

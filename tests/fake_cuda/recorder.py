@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils import _pytree, flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmark.gpu.step_model import SIDE_STREAM
+from tests.fake_cuda.device import Stream
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _NO_KERNEL = {
@@ -23,6 +26,7 @@ _NO_KERNEL = {
 """Ops besides views that launch nothing."""
 
 _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
+    "cuda_ext::relu_backward": lambda _: 2,  # blocks, then their sums
     # Keys, histogram, sums, and a pass for each 8 bits of a row number.
     "cuda_ext::sort_rows": lambda _: 7,
     "cuda_ext::update_rows": lambda _: 2,  # chunks, then rows that cross them
@@ -31,6 +35,15 @@ _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
     "aten::_foreach_norm": lambda tensors: 2 if _one_type(tensors) else 2 * len(tensors),
 }
 """Op -> kernels that it launches, where that is not one."""
+
+_FLOPS = {
+    "aten::_addmm_activation": flop_counter.flop_registry[torch.ops.aten.addmm],
+    "cuda_ext::linear_relu": lambda x, weight, *_, out_val: 2 * x.numel() * len(weight),
+    "cuda_ext::linear_relu_backward": lambda gradient, weight, *_, out_val: (
+        2 * gradient.numel() * weight.shape[1]
+    ),
+}
+"""Op -> counter of operations, where PyTorch has none."""
 
 _COPIES = {"aten::_to_copy", "aten::copy_"}
 
@@ -67,6 +80,9 @@ class DeviceWaitError(AssertionError):
 class Recorder(TorchDispatchMode):
     """Records the kernels of every op on CUDA tensors, and refuses what makes the host wait.
 
+    It refuses too what races: an op on a stream that has not waited for the op of another stream
+    which wrote its input or used its output.
+
     Attributes:
         stage: of the ops that follow; ops of backward belong to the node of autograd instead.
         allocated_bytes: of all tensors made on the device, freed ones too.
@@ -77,6 +93,9 @@ class Recorder(TorchDispatchMode):
         self.stage = ""
         self.allocated_bytes = 0
         self._counts: dict[tuple[str, str], list[int]] = {}
+        self._default = Stream.current
+        self._writes: dict[int, tuple[int, int]] = {}
+        self._uses: dict[int, dict[int, tuple[int, int]]] = {}
 
     @contextlib.contextmanager
     def in_stage(self, stage: str) -> Iterator[None]:
@@ -121,6 +140,8 @@ class Recorder(TorchDispatchMode):
             if not _is_view(func):
                 fresh = [t for t in made if t.is_cuda and not _is_among(t, given)]
                 self.allocated_bytes += sum(map(_stored_bytes, fresh))
+                on_device = [t for t in given if t.is_cuda]
+                self._check_order(name, on_device, _written(func, arguments), fresh)
             if func.namespace != "prim" and not _is_view(func) and name not in _NO_KERNEL:
                 self._count(func, arguments, made)
         return result
@@ -128,20 +149,40 @@ class Recorder(TorchDispatchMode):
     def _count(self, func: Any, arguments: Mapping[str, Any], made: Sequence[Tensor]) -> None:
         name, given = func._schema.name, _tensors(arguments)
         node = torch._C._current_autograd_node()
-        key = (self.stage if node is None else f"backward of {_readable(node.name())}", name)
-        written = [
-            tensor
-            for parameter in func._schema.arguments
-            if parameter.alias_info is not None and parameter.alias_info.is_write
-            for tensor in _tensors(arguments.get(parameter.name))
-        ]
+        stage = self.stage if node is None else f"backward of {_readable(node.name())}"
+        if Stream.current is not self._default:
+            stage += SIDE_STREAM
+        key = (stage, name)
+        written = _written(func, arguments)
         num_bytes, row_bytes = _moved_bytes(name, given, written, made)
-        count = flop_counter.flop_registry.get(func.overloadpacket)
+        count = _FLOPS.get(name) or flop_counter.flop_registry.get(func.overloadpacket)
         flops = 0 if count is None else count(*arguments.values(), out_val=made[0])
         counted = (_KERNELS.get(name, lambda _: 1)(given), num_bytes, row_bytes, flops)
         totals = self._counts.setdefault(key, [0] * len(counted))
         for i, number in enumerate(counted):
             totals[i] += number
+
+    def _check_order(
+        self, name: str, given: Sequence[Tensor], written: Sequence[Tensor], fresh: Sequence[Tensor]
+    ) -> None:
+        """Refuses an op that another stream's op may overlap, on memory that either writes."""
+        stream = Stream.current
+        op = stream.begin_op()
+        for tensor in fresh:
+            self._uses[_memory(tensor)] = {}
+            self._writes[_memory(tensor)] = op
+        for tensor in given:
+            memory = _memory(tensor)
+            before = [self._writes.get(memory, op)]
+            if _is_among(tensor, written):
+                before += self._uses.get(memory, {}).values()
+                self._writes[memory] = op
+            if not all(map(stream.has_seen, before)):
+                raise DeviceWaitError(
+                    f"{name}: {list(tensor.shape)} {tensor.dtype} is still in use on another "
+                    f"stream, for which this one has not waited, {_caller()}"
+                )
+            self._uses.setdefault(memory, {})[stream.number] = op
 
     def kernels(self) -> list[Kernels]:
         """Returns what was recorded, in the order of its first occurrence."""
@@ -169,6 +210,19 @@ def _check_devices(
     if host:
         shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in host)
         raise DeviceWaitError(f"{name}: tensors of the host, {shapes}, {_caller()}")
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
+    return [
+        tensor
+        for parameter in func._schema.arguments
+        if parameter.alias_info is not None and parameter.alias_info.is_write
+        for tensor in _tensors(arguments.get(parameter.name))
+    ]
 
 
 def _is_view(func: Any) -> bool:

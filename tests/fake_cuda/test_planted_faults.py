@@ -7,8 +7,9 @@ import torch
 from dlrm.data.batch import NarrowBatch
 from dlrm.nn.mlp import Mlp
 from recsys.train.optimizers import rows
-from tests.fake_cuda.dlrm_steps import build, record_step
-from tests.fake_cuda.recorder import DeviceWaitError
+from tests.fake_cuda.device import Stream
+from tests.fake_cuda.dlrm_steps import build, load_batch, record_step
+from tests.fake_cuda.recorder import DeviceWaitError, Recorder
 from tests.fake_cuda.test_budget import budgets, recorded
 
 CASE = "dlrm sgd float16 32768"
@@ -59,3 +60,31 @@ def test_a_cast_of_the_gradients_of_rows_is_seen_in_the_budget(monkeypatch):
 
     monkeypatch.setattr(rows.ops, "update_rows", with_cast)
     assert recorded(CASE) != budgets()[CASE]
+
+
+def test_a_batch_that_is_read_before_it_is_copied_is_refused(monkeypatch):
+    monkeypatch.setattr(Stream, "wait_event", lambda *_: None)
+    with (
+        Recorder() as recorder,
+        pytest.raises(DeviceWaitError, match=r"stack_ids: .* has not waited"),
+    ):
+        load_batch(recorder, 1024)
+
+
+def test_an_update_that_does_not_wait_for_the_sort_is_refused(monkeypatch):
+    monkeypatch.setattr(rows.SortedRows, "join", lambda own: (own._rows, own._positions))
+    with pytest.raises(DeviceWaitError, match=r"update_rows: .* has not waited"):
+        record_step(build(), "bfloat16", 1024)
+
+
+def test_a_sort_that_does_not_wait_for_its_rows_is_refused(monkeypatch):
+    start = rows.SortedRows.__init__
+
+    def start_at_once(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Stream, "wait_stream", lambda *_: None)
+            start(*arguments)
+
+    monkeypatch.setattr(rows.SortedRows, "__init__", start_at_once)
+    with pytest.raises(DeviceWaitError, match=r"sort_rows: .* has not waited"):
+        record_step(build(), "bfloat16", 1024)

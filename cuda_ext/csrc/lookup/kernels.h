@@ -32,6 +32,18 @@ struct JointRowsArguments {
   int64_t* bad;  // [1], in the backend's memory: smallest bad position; the caller sets INT64_MAX
 };
 
+// stack_ids: columns of ids, each of its own integer type -> ids side by side.
+constexpr int kMaxStackedColumns = 64;  // of one call; they travel in the kernel's arguments
+struct StackIdsArguments {
+  const void* columns[kMaxStackedColumns];  // [batch] each
+  IndexType column_types[kMaxStackedColumns];
+  int32_t num_columns;
+  int64_t batch;
+  void* ids;       // [batch, num_columns], the first of them
+  int64_t stride;  // ids of a sample in the whole result
+  bool wide;       // ids are int64, else int32
+};
+
 // embedding_gather: output[l] = table[rows[l]], converted.
 struct GatherArguments {
   const void* table;  // [R, D]
@@ -67,6 +79,7 @@ struct BagScaleGradientArguments {
 namespace recsys::cpu {
 
 void joint_rows(const JointRowsArguments& arguments);
+void stack_ids(const StackIdsArguments& arguments);
 void embedding_gather(const GatherArguments& arguments);
 void embedding_bag(const BagArguments& arguments);
 void embedding_bag_scale_backward(const BagScaleGradientArguments& arguments);
@@ -79,6 +92,7 @@ int64_t find_bad_row(const void* rows, IndexType type, int64_t count, int64_t nu
 namespace recsys::device {
 
 int joint_rows(const JointRowsArguments& arguments, void* stream);
+int stack_ids(const StackIdsArguments& arguments, void* stream);
 int embedding_gather(const GatherArguments& arguments, void* stream);
 int embedding_bag(const BagArguments& arguments, void* stream);
 int embedding_bag_scale_backward(const BagScaleGradientArguments& arguments, void* stream);

@@ -133,6 +133,55 @@ Tensor joint_rows_reporting(const Tensor& ids, const Tensor& offsets,
   return rows;
 }
 
+// Puts columns of ids side by side: row k of the groups, one after the other, is column
+// `features[k]` of the result.
+Tensor stack_ids(const std::vector<Tensor>& groups, const std::vector<int64_t>& features) {
+  const char* op = "stack_ids";
+  STD_TORCH_CHECK(!groups.empty(), op, ": there must be a group of ids");
+  const auto num_features = static_cast<int64_t>(features.size());
+  const int64_t batch = groups[0].dim() == 2 ? groups[0].size(1) : -1;
+  std::vector<const void*> columns(features.size());
+  std::vector<IndexType> types(features.size());
+  std::vector<bool> is_taken(features.size());
+  int64_t row = 0;
+  bool wide = false;
+  for (const Tensor& group : groups) {
+    STD_TORCH_CHECK(group.dim() == 2 && group.size(1) == batch, op,
+                    ": groups must be [features, B], with the same B");
+    check_contiguous(group, op, "a group");
+    check_same_device(group, groups[0], op, "a group");
+    const IndexType type = index_type_of(group.scalar_type(), op, "ids");
+    wide |= type == IndexType::kInt64;
+    const auto* data = static_cast<const char*>(group.data_ptr());
+    for (int64_t i = 0; i < group.size(0); ++i, ++row) {
+      const int64_t feature = row < num_features ? features[row] : -1;
+      STD_TORCH_CHECK(feature >= 0 && feature < num_features && !is_taken[feature], op,
+                      ": features must be the numbers from 0 on, each once, one for each row of ",
+                      "the groups");
+      columns[feature] = data + i * batch * (int64_t{1} << static_cast<int>(type));
+      types[feature] = type;
+      is_taken[feature] = true;
+    }
+  }
+  STD_TORCH_CHECK(row == num_features, op, ": ", num_features, " features, yet ", row,
+                  " rows of ids");
+  Tensor ids =
+      new_empty(groups[0], {batch, num_features}, wide ? ScalarType::Long : ScalarType::Int);
+  for (int64_t begin = 0; begin < num_features && batch > 0; begin += kMaxStackedColumns) {
+    StackIdsArguments arguments{};
+    const int64_t end = std::min<int64_t>(begin + kMaxStackedColumns, num_features);
+    std::copy(columns.begin() + begin, columns.begin() + end, arguments.columns);
+    std::copy(types.begin() + begin, types.begin() + end, arguments.column_types);
+    arguments.num_columns = static_cast<int32_t>(end - begin);
+    arguments.batch = batch;
+    arguments.ids = static_cast<char*>(ids.data_ptr()) + begin * (wide ? 8 : 4);
+    arguments.stride = num_features;
+    arguments.wide = wide;
+    RECSYS_RUN(stack_ids, ids, arguments);
+  }
+  return ids;
+}
+
 Tensor embedding_gather(const Tensor& table, const Tensor& rows,
                         const std::optional<Tensor>& /*anchor*/, ScalarType dtype) {
   GatherArguments arguments = lookup_arguments(table, rows, dtype, "embedding_gather");
@@ -194,6 +243,7 @@ RECSYS_SCHEMAS(library) {
   library.def(
       "joint_rows_reporting(Tensor ids, Tensor offsets, Tensor? bag_offsets, Tensor(a!) bad,"
       " bool hash_indices, ScalarType dtype) -> Tensor");
+  library.def("stack_ids(Tensor[] groups, int[] features) -> Tensor");
   library.def(
       "embedding_gather(Tensor table, Tensor rows, Tensor? anchor, ScalarType dtype) -> Tensor");
   library.def(
@@ -207,6 +257,7 @@ RECSYS_SCHEMAS(library) {
 static void register_kernels(torch::stable::detail::StableLibrary& library) {
   library.impl("joint_rows", TORCH_BOX(&recsys::joint_rows));
   library.impl("joint_rows_reporting", TORCH_BOX(&recsys::joint_rows_reporting));
+  library.impl("stack_ids", TORCH_BOX(&recsys::stack_ids));
   library.impl("embedding_gather", TORCH_BOX(&recsys::embedding_gather));
   library.impl("embedding_bag", TORCH_BOX(&recsys::embedding_bag));
   library.impl("embedding_bag_scale_backward", TORCH_BOX(&recsys::embedding_bag_scale_backward));

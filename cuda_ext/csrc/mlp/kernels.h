@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of an MLP, for the CPU: their arguments. An op hands them plain pointers and sizes and
-// has checked them.
+// Kernels of an MLP: their arguments. An op hands them plain pointers and sizes and has checked
+// them. Those for a device return a cudaError_t as int, 0 where the launch went well.
 //
-// With few samples an MLP is bound by reading its weights once; the kernel reads them in their
-// order of memory and keeps what lies between the layers in the caches. In a training step on many
-// samples the products belong to a library; what lies between two of them in backward is one pass
-// here.
+// With few samples, on a CPU, an MLP is bound by reading its weights once; the kernel reads them in
+// their order of memory and keeps what lies between the layers in the caches. In a training step on
+// many samples the products belong to a library; what lies between two of them in backward is one
+// pass here.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,9 @@ struct LayerArguments {
   bool relu;
 };
 
-// Gradient of a ReLU's input: delta = gradient where output > 0, else 0; with its transpose, which
-// the product for the weights' gradient reads in its order of memory, and its sums over the batch,
-// the bias' gradient.
+// Gradient of a ReLU's input: 0 where output <= 0, else the gradient; with its sums over the batch,
+// the bias' gradient, and on a CPU its transpose, which the product for the weights' gradient reads
+// in its order of memory.
 struct ReluBackwardArguments {
   Dtype dtype;           // of the matrices; sums are float32, or float64 with those
   int64_t num_rows;      // B
@@ -48,11 +48,12 @@ struct ReluBackwardArguments {
   const void* gradient;  // [B, N]
   const void* output;    // [B, N], of the ReLU
   void* delta;           // [B, N]
-  void* transposed;      // [N, B]
-  void* sums;            // [blocks, N], one row for each block of kReluBackwardRows samples
+  void* transposed;      // [N, B] or null
+  void* block_sums;      // [blocks, N], one row for each block of kReluBackwardRows samples
+  void* sums;            // [N]; a CPU leaves them to the caller, to whom blocks are enough
 };
 
-// Samples of a task. Fixed, so that sums do not depend on the number of threads.
+// Samples of a task or block. Fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kReluBackwardRows = 128;
 
 }  // namespace recsys
@@ -60,6 +61,12 @@ constexpr int64_t kReluBackwardRows = 128;
 namespace recsys::cpu {
 
 void run_layer(const LayerArguments& arguments);
-void run_relu_backward(const ReluBackwardArguments& arguments);
+void relu_backward(const ReluBackwardArguments& arguments);
 
 }  // namespace recsys::cpu
+
+namespace recsys::device {
+
+int relu_backward(const ReluBackwardArguments& arguments, void* stream);
+
+}  // namespace recsys::device

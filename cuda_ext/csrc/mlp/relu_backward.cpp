@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch op of a ReLU's backward as a linear layer needs it, on the CPU.
-#ifndef RECSYS_EMULATOR
+// torch op of a ReLU's backward as a linear layer needs it.
 #include <tuple>
 
 #include "../block_sums.h"
 #include "../registration.h"
-#include "../tensor_arguments.h"
+#include "../run_kernel.h"
 #include "kernels.h"
 
 namespace recsys {
@@ -13,9 +12,13 @@ namespace {
 
 constexpr const char* kOp = "relu_backward";
 
-std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const Tensor& output) {
+std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const Tensor& output,
+                                                 bool transpose) {
   check_contiguous(gradient, kOp, "gradient");
   check_contiguous(output, kOp, "output");
+  check_same_device(output, gradient, kOp, "output");
+  STD_TORCH_CHECK(!(transpose && runs_on_device(gradient)), kOp,
+                  ": the transpose is made on a CPU alone");
   STD_TORCH_CHECK(gradient.dim() == 2 && output.dim() == 2 && gradient.size(0) == output.size(0) &&
                       gradient.size(1) == output.size(1),
                   kOp, ": gradient and output must be [B, N], of the same size");
@@ -28,18 +31,21 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
   arguments.gradient = gradient.data_ptr();
   arguments.output = output.data_ptr();
   Tensor delta = torch::stable::new_empty(gradient, {arguments.num_rows, arguments.num_columns});
-  Tensor transposed =
-      torch::stable::new_empty(gradient, {arguments.num_columns, arguments.num_rows});
+  Tensor transposed = torch::stable::new_empty(
+      gradient, {transpose ? arguments.num_columns : 0, transpose ? arguments.num_rows : 0});
   const bool is_double = arguments.dtype == Dtype::kFloat64;
   const ScalarType sum_type = is_double ? ScalarType::Double : ScalarType::Float;
   const int64_t blocks = (arguments.num_rows + kReluBackwardRows - 1) / kReluBackwardRows;
   Tensor block_sums = torch::stable::new_empty(gradient, {blocks, arguments.num_columns}, sum_type);
   Tensor sums = torch::stable::new_empty(gradient, {arguments.num_columns}, sum_type);
   arguments.delta = delta.data_ptr();
-  arguments.transposed = transposed.data_ptr();
-  arguments.sums = block_sums.data_ptr();
-  cpu::run_relu_backward(arguments);
-  add_blocks(block_sums, sums);
+  arguments.transposed = transpose ? transposed.data_ptr() : nullptr;
+  arguments.block_sums = block_sums.data_ptr();
+  arguments.sums = sums.data_ptr();
+  RECSYS_RUN(relu_backward, gradient, arguments);
+  if (!runs_on_device(gradient)) {
+    add_blocks(block_sums, sums);
+  }
   return {delta, transposed, sums};
 }
 
@@ -47,10 +53,12 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
 }  // namespace recsys
 
 RECSYS_SCHEMAS(library) {
-  library.def("relu_backward(Tensor gradient, Tensor output) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "relu_backward(Tensor gradient, Tensor output, bool transpose) -> (Tensor, Tensor, Tensor)");
 }
 
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
+static void register_kernels(torch::stable::detail::StableLibrary& library) {
   library.impl("relu_backward", TORCH_BOX(&recsys::relu_backward));
 }
-#endif  // RECSYS_EMULATOR
+
+RECSYS_REGISTER(register_kernels)

@@ -24,16 +24,48 @@ class RowGradients:
         table: index of the stored table.
         rows: [L] int32 or int64 row numbers, with repetitions.
         gradients: [L, D] gradient of each lookup.
+        sorted_rows: the rows in order, if they were sorted beside the forward pass.
     """
 
     table: int
     rows: Tensor
     gradients: Tensor
+    sorted_rows: "SortedRows | None" = None
 
     def squared_norm(self) -> Tensor:
         """Returns the squared norm, with duplicate rows summed first."""
         _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
         return summed.square().sum()
+
+
+_sort_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+class SortedRows:
+    """The sort of a step's lookups, beside the forward pass.
+
+    Args:
+        rows: int32 or int64 row numbers on a GPU.
+        num_table_rows: R.
+    """
+
+    def __init__(self, rows: Tensor, num_table_rows: int) -> None:
+        device = rows.device
+        if device not in _sort_streams:
+            _sort_streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _sort_streams[device]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            self._rows, self._positions = ops.sort_rows(rows, num_table_rows)
+
+    def join(self) -> tuple[Tensor, Tensor]:
+        """Makes the current stream wait for the sort; returns what `ops.sort_rows` does.
+
+        No memory has to be recorded with the streams: rows are kept until the update, which comes
+        after this, and the next sort waits for the update.
+        """
+        torch.cuda.current_stream(self._rows.device).wait_stream(self._stream)
+        return self._rows, self._positions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,21 +86,27 @@ class RowLookups:
     """A step's lookups in one table, until gradients are taken."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._pending: list[tuple[Tensor, Tensor, SortedRows | None]] = []
 
-    def anchor(self, rows: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    def anchor(
+        self, rows: Tensor, dim: int, dtype: torch.dtype, num_table_rows: int | None = None
+    ) -> Tensor:
         """Records a lookup; see `ops.row_gradient_anchor`.
 
         Args:
             rows: int32 or int64 row numbers of any shape.
             dim: D.
             dtype: dtype of the looked-up vectors.
+            num_table_rows: R, of a step's only lookup in the table: on a GPU its rows are sorted
+                beside the forward pass.
 
         Returns:
             The `anchor` of the lookup, which receives the gradient.
         """
         anchor = ops.row_gradient_anchor((*rows.shape, dim), dtype, rows.device)
-        self._pending.append((rows, anchor))
+        sorts = num_table_rows is not None and rows.is_cuda and not torch.compiler.is_compiling()
+        sorted_rows = SortedRows(rows, num_table_rows or 0) if sorts else None
+        self._pending.append((rows, anchor, sorted_rows))
         return anchor
 
     def take(self, table: int) -> list[RowGradients]:
@@ -81,14 +119,16 @@ class RowLookups:
             One entry, or none if no lookup has a gradient.
         """
         pending, self._pending = self._pending, []
-        rows = [rows.reshape(-1) for rows, anchor in pending if anchor.grad is not None]
-        gradients = [a.grad.reshape(-1, a.shape[-1]) for _, a in pending if a.grad is not None]
-        if not gradients:
-            return []
+        entries = [
+            RowGradients(table, rows.reshape(-1), a.grad.reshape(-1, a.shape[-1]), sorted_rows)
+            for rows, a, sorted_rows in pending
+            if a.grad is not None
+        ]
+        if len(entries) <= 1:
+            return entries
         # A single update for all lookups of a step, since Adam would count two steps.
-        if len(gradients) > 1:
-            return [RowGradients(table, torch.cat(rows), torch.cat(gradients))]
-        return [RowGradients(table, rows[0], gradients[0])]
+        rows = torch.cat([entry.rows for entry in entries])
+        return [RowGradients(table, rows, torch.cat([entry.gradients for entry in entries]))]
 
 
 class RowTables(Protocol):
@@ -165,6 +205,7 @@ class RowwiseOptimizer:
             table, rates = tables[of_table.table], self._rates[of_table.table]
             own_lr = lr if rates.lr_factor == 1.0 else lr * rates.lr_factor
             step = RowStep(own_lr, self.steps, rates.weight_decay, scale, overflow)
+            sorted_rows = of_table.sorted_rows
             ops.update_rows(
                 self._rule,
                 table.values,
@@ -173,4 +214,5 @@ class RowwiseOptimizer:
                 of_table.gradients,
                 step,
                 table_low=table.low,
+                sorted_rows=None if sorted_rows is None else sorted_rows.join(),
             )

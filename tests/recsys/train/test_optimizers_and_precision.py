@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from recsys.train.optimizers.dense import build_dense_optimizer
-from recsys.train.optimizers.precision import Precision, resolve_precision
+from recsys.train.optimizers.precision import Precision, resolve_precision, use_tf32
 
 CPU = torch.device("cpu")
 
@@ -108,3 +108,16 @@ def test_amp_on_cuda_keeps_the_static_scale():
     found = resolve_precision(torch.device("cuda"), True, "float16", 512.0)
     assert (found.dtype, found.loss_scale) == (torch.float16, 512.0)
     assert resolve_precision(torch.device("cuda"), True, "bfloat16", 512.0).loss_scale == 1.0
+
+
+def test_tf32_is_for_gpus(caplog):
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    use_tf32(CPU)
+    assert "`tf32` is for GPUs; computing in float32" in caplog.text
+    assert matmul.fp32_precision == before
+    try:
+        use_tf32(torch.device("cuda"))
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before

@@ -20,7 +20,55 @@ void lower(int64_t* smallest, int64_t candidate) {
   }
 }
 
+// Samples of which the ids stay in the first-level cache while one column after the other is read.
+constexpr int64_t kStackedSamples = 128;
+
+template <typename Id, typename Column>
+void stack_column(const Column* column, Id* ids, int64_t stride, int64_t samples) {
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    ids[sample * stride] = static_cast<Id>(column[sample]);
+  }
+}
+
+template <typename Id>
+void stack_samples(const StackIdsArguments& arguments, int64_t begin, int64_t end) {
+  Id* ids = static_cast<Id*>(arguments.ids) + begin * arguments.stride;
+  for (int32_t i = 0; i < arguments.num_columns; ++i, ++ids) {
+    const auto stack = [&](auto* column) {
+      stack_column(column + begin, ids, arguments.stride, end - begin);
+    };
+    const void* column = arguments.columns[i];
+    switch (arguments.column_types[i]) {
+      case IndexType::kInt8:
+        stack(static_cast<const int8_t*>(column));
+        break;
+      case IndexType::kInt16:
+        stack(static_cast<const int16_t*>(column));
+        break;
+      case IndexType::kInt32:
+        stack(static_cast<const int32_t*>(column));
+        break;
+      case IndexType::kInt64:
+        stack(static_cast<const int64_t*>(column));
+    }
+  }
+}
+
 }  // namespace
+
+void stack_ids(const StackIdsArguments& arguments) {
+  const int64_t task = kIdsPerTask / arguments.num_columns;
+  parallel_for(arguments.batch, task, [&](int64_t first, int64_t last) {
+    for (int64_t begin = first; begin < last; begin += kStackedSamples) {
+      const int64_t end = begin + kStackedSamples < last ? begin + kStackedSamples : last;
+      if (arguments.wide) {
+        stack_samples<int64_t>(arguments, begin, end);
+      } else {
+        stack_samples<int32_t>(arguments, begin, end);
+      }
+    }
+  });
+}
 
 void joint_rows(const JointRowsArguments& arguments) {
   const LookupKernels& lookup = kernels().lookup;

@@ -3,6 +3,7 @@
 #include "../../cuda/dispatch.cuh"
 #include "gather.cuh"
 #include "joint_rows.cuh"
+#include "stack_ids.cuh"
 
 namespace recsys::device {
 
@@ -28,6 +29,16 @@ int joint_rows(const JointRowsArguments& arguments, void* stream) {
       return run(TypeTag<int64_t>{});
   }
   return kInvalidValue;
+}
+
+int stack_ids(const StackIdsArguments& arguments, void* stream) {
+  const auto run = [&](auto id_type) {
+    using Id = typename decltype(id_type)::type;
+    const size_t shared_bytes = sizeof(Id) * kStackedSamples * (arguments.num_columns | 1);
+    return launch(stack_columns<Id>, blocks_for(arguments.batch, kStackedSamples), kBlockThreads,
+                  shared_bytes, stream, arguments);
+  };
+  return arguments.wide ? run(TypeTag<int64_t>{}) : run(TypeTag<int32_t>{});
 }
 
 int embedding_gather(const GatherArguments& arguments, void* stream) {

@@ -88,7 +88,7 @@ void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_
   const Stored* const output = static_cast<const Stored*>(arguments.output);
   Stored* const delta = static_cast<Stored*>(arguments.delta);
   Stored* const transposed = static_cast<Stored*>(arguments.transposed);
-  T* const sums = static_cast<T*>(arguments.sums) + begin / kReluBackwardRows * columns;
+  T* const sums = static_cast<T*>(arguments.block_sums) + begin / kReluBackwardRows * columns;
   const int64_t whole_rows = begin + (end - begin) / kTile * kTile;
   const int64_t whole_columns = columns / kTile * kTile;
   for (int64_t column = 0; column < whole_columns; column += kTile) {
@@ -101,6 +101,7 @@ void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_
         store(delta + at, tile[i]);
         sum += tile[i];
       }
+      if (transposed == nullptr) continue;
       transpose<T>(tile);
       RECSYS_UNROLL for (int i = 0; i < kTile; ++i) {
         store(transposed + (column + i) * rows + row, tile[i]);
@@ -112,7 +113,7 @@ void relu_backward(const ReluBackwardArguments& arguments, int64_t begin, int64_
     const int64_t at = row * columns + column;
     const T value = widen(output[at]) <= 0 ? T{0} : widen(gradient[at]);
     narrow(value, delta[at]);
-    narrow(value, transposed[column * rows + row]);
+    if (transposed != nullptr) narrow(value, transposed[column * rows + row]);
     return value;
   };
   for (int64_t column = 0; column < columns; ++column) {

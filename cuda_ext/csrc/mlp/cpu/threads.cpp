@@ -22,7 +22,7 @@ void run_layer(const LayerArguments& arguments) {
                [&](int64_t begin, int64_t end) { chosen.layer(arguments, begin, end); });
 }
 
-void run_relu_backward(const ReluBackwardArguments& arguments) {
+void relu_backward(const ReluBackwardArguments& arguments) {
   const MlpKernels& chosen = kernels().mlp;
   for_each_block(arguments.num_rows, kReluBackwardRows,
                  [&](int64_t begin, int64_t end) { chosen.relu_backward(arguments, begin, end); });

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers with a ReLU, in fewer passes over memory.
+
+On a CPU the products go to the faster library (see `products`); on a GPU bias and ReLU are applied
+by the kernel of the product. Between two products of backward one kernel makes the gradient of the
+ReLU's input and its sums, the gradient of the bias. Traced graphs have torch's own functions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cuda_ext.ops.products import (
+    is_round,
+    linear_in_blocks,
+    product,
+    takes_onednn,
+    transposed_product,
+)
+from cuda_ext.ops.registration import (
+    allow_tf32,
+    fake_kernel,
+    is_compiled_for,
+    kernels,
+)
+
+_ReluLayers = Sequence[tuple[Tensor, Tensor]]
+
+_ALIGNED_BYTES = 16
+"""Tensor cores read rows in vectors of this size; others take slower kernels."""
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    relu: bool = False,
+) -> Tensor:
+    """Maps the rows of a matrix like `torch.nn.functional.linear`.
+
+    Args:
+        x: [B, inputs]; any number of dimensions where torch's function runs.
+        weight: [outputs, inputs].
+        bias: [outputs], or None.
+        relu: apply a ReLU to the result.
+
+    Returns:
+        [B, outputs].
+    """
+    if not takes_onednn(x, weight.shape[0]) or weight.dtype != x.dtype:
+        x = F.linear(x, weight, bias)
+        return torch.relu(x) if relu else x
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        output: Tensor = _Linear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
+        return output
+    output = linear_in_blocks(x, weight, bias)
+    return torch.relu_(output) if relu else output
+
+
+def takes_perceptron(x: Tensor) -> bool:
+    """Returns whether `perceptron` takes an input."""
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    return (
+        torch.is_grad_enabled()
+        and x.is_cuda
+        and x.ndim == 2
+        and not tracing
+        and not torch.compiler.is_compiling()
+        and is_compiled_for(x, "linear")
+    )
+
+
+def has_relu_products() -> bool:
+    """Returns whether cuBLASLt is loaded, whose products apply a ReLU."""
+    return bool(kernels.has_relu_products())
+
+
+def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
+    """Runs linear layers with ReLU between them.
+
+    The product of a layer applies its bias and ReLU and keeps a bit of each element; in backward
+    the product with the weights of the layer after it applies that mask and sums the gradient of
+    the bias. So nothing but products moves an activation. Without cuBLASLt torch's own product
+    applies bias and ReLU, and one kernel the mask and the sums. Runs on a GPU, in training. A ReLU
+    turns a NaN into zero, as cuBLAS does; without gradients torch's own keeps it.
+
+    Args:
+        x: [B, inputs], for which `takes_perceptron` is true.
+        layers: weight [outputs, inputs] and bias [outputs] of each layer.
+        final_relu: apply a ReLU after the last layer too.
+
+    Returns:
+        [B, outputs of the last layer], of the type of autocast or of the weights.
+    """
+    flat = [tensor for layer in layers for tensor in layer]
+    own = _in_own_type(layers)
+    result: Tensor = _DevicePerceptron.apply(x.to(own[0].dtype), final_relu, *flat, *own)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _in_own_type(layers: _ReluLayers) -> list[Tensor]:
+    """Casts weights and biases to the type of autocast with one kernel."""
+    tensors = [tensor.detach() for layer in layers for tensor in layer]
+    dtype = _autocast_dtype()
+    return tensors if dtype is None else _cast(tensors, dtype)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
+def _autocast_dtype() -> torch.dtype | None:
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+
+
+@fake_kernel("relu_backward")
+def _(gradient: Tensor, output: Tensor, transpose: bool) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = gradient.shape
+    exact = torch.promote_types(gradient.dtype, torch.float32)
+    return (
+        gradient.new_empty(rows, columns),
+        gradient.new_empty((columns, rows) if transpose else (0, 0)),
+        gradient.new_empty(columns, dtype=exact),
+    )
+
+
+class _Linear(torch.autograd.Function):
+    # oneDNN's own ReLU is not used: it turns a NaN into zero.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        output = linear_in_blocks(x, weight, bias)
+        output = torch.relu_(output) if relu else output
+        _, trains_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(x if trains_weight else None, weight, output if relu else None)
+        return output
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight, output = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        if output is None:
+            delta = gradient
+            to_weight = transposed_product(delta, x) if wants_weight else None
+            to_bias = delta.sum(0) if wants_bias else None
+        else:
+            takes_transposed = wants_weight and is_round(len(x))
+            delta, transposed, sums = kernels.relu_backward(
+                gradient.contiguous(), output, takes_transposed
+            )
+            to_weight = None
+            if takes_transposed:
+                to_weight = product(transposed, x)
+            elif wants_weight:
+                to_weight = transposed_product(delta, x)
+            to_bias = sums if wants_bias else None
+        return product(delta, weight) if wants_x else None, to_weight, to_bias, None
+
+
+@fake_kernel("linear_relu")
+def _(x: Tensor, weight: Tensor, bias: Tensor, allow_tf32: bool) -> tuple[Tensor, Tensor]:
+    rows, columns = x.shape[0], weight.shape[0]
+    return x.new_empty(rows, columns), _new_mask(x, rows, columns)
+
+
+@fake_kernel("linear_relu_backward")
+def _(gradient: Tensor, weight: Tensor, mask: Tensor, allow_tf32: bool) -> tuple[Tensor, Tensor]:
+    rows, columns = gradient.shape[0], weight.shape[1]
+    return gradient.new_empty(rows, columns), gradient.new_empty(columns)
+
+
+def _new_mask(x: Tensor, rows: int, columns: int) -> Tensor:
+    return x.new_empty(rows, -(-columns // 128) * 16, dtype=torch.uint8)
+
+
+def _padded(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Pads rows with zeros, to be read in whole vectors."""
+    padding = -x.shape[1] % (_ALIGNED_BYTES // x.element_size())
+    return (F.pad(x, (0, padding)), F.pad(weight, (0, padding))) if padding else (x, weight)
+
+
+class _DevicePerceptron(torch.autograd.Function):
+    """Linear layers on a GPU; see `perceptron`.
+
+    The gradients of weights are summed in float32 and stay in it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, final_relu: bool, *tensors: Tensor) -> Tensor:
+        count = len(tensors) // 4
+        own = list(zip(tensors[2 * count :: 2], tensors[2 * count + 1 :: 2], strict=True))
+        ctx.inputs, ctx.exact, ctx.final_relu = x.shape[1], tensors[0].dtype, final_relu
+        ctx.allow_tf32 = allow_tf32(x)
+        has_products = is_compiled_for(x, "epilogues") and has_relu_products()
+        inputs, weights, masks = [], [], []
+        x, first = _padded(x, own[0][0])
+        own[0] = first, own[0][1]
+        for i, (weight, bias) in enumerate(own):
+            inputs.append(x)
+            weights.append(weight)
+            is_last, output, mask = i == count - 1, None, None
+            if has_products and not is_last:
+                output, mask = kernels.linear_relu(x, weight, bias, ctx.allow_tf32)
+                if len(output) != len(x):  # the library has no such product
+                    output = mask = None
+            if output is None:
+                relu = final_relu or not is_last
+                map_rows = torch._addmm_activation if relu else torch.addmm
+                output = map_rows(bias, x, weight.t())
+            masks.append(mask)
+            x = output
+        ctx.save_for_backward(*inputs, *weights, *masks, x if final_relu else None)
+        return x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, output = ctx.saved_tensors
+        count = len(saved) // 3
+        inputs, weights, masks = (saved[i * count : (i + 1) * count] for i in range(3))
+        needed = ctx.needs_input_grad[2 : 2 + 2 * count]
+        if ctx.final_relu:
+            delta, _, to_bias = kernels.relu_backward(gradient.contiguous(), output, False)
+        else:
+            delta, to_bias = gradient.contiguous(), gradient.sum(0, dtype=ctx.exact)
+        to_x = None
+        to_parameters: list[Tensor | None] = [None] * (2 * count)
+        for i in reversed(range(count)):
+            if needed[2 * i]:
+                to_weight = _product_in(ctx.exact, delta.t(), inputs[i])
+                to_parameters[2 * i] = to_weight if i else to_weight[:, : ctx.inputs]
+            to_parameters[2 * i + 1] = to_bias if needed[2 * i + 1] else None
+            if i:
+                delta, to_bias = _through_relu(
+                    delta, weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
+                )
+            elif ctx.needs_input_grad[0]:
+                to_x = torch.mm(delta, weights[0])[:, : ctx.inputs]
+        return to_x, None, *_in_type(ctx.exact, to_parameters), *[None] * (2 * count)
+
+
+def _through_relu(
+    delta: Tensor, weight: Tensor, mask: Tensor | None, output: Tensor, allow_tf32: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradient of a ReLU's input, and its sums."""
+    if mask is not None:
+        before, sums = kernels.linear_relu_backward(delta, weight, mask, allow_tf32)
+        if len(before) == len(delta):
+            return before, sums
+    before, _, sums = kernels.relu_backward(torch.mm(delta, weight), output, False)
+    return before, sums
+
+
+def _in_type(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Converts those of another type, in one kernel."""
+    others = [t for t in tensors if t is not None and t.dtype != dtype]
+    if not others:
+        return list(tensors)
+    left = iter(_cast(others, dtype))
+    return [next(left) if t is not None and t.dtype != dtype else t for t in tensors]
+
+
+def _product_in(dtype: torch.dtype, a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(a, b) if a.dtype == dtype else torch.mm(a, b, out_dtype=dtype)

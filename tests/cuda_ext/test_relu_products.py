@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products that apply a ReLU and its gradient, on the emulator's cuBLASLt and on a GPU's."""
+
+import itertools
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cuda_ext import library, ops
+from cuda_ext.ops.linear import _DevicePerceptron
+from cuda_ext.self_test_cases import relu_product_cases
+
+LINEAR = sys.modules[_DevicePerceptron.__module__]
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def products(request):
+    """The ops of a library, for tensors on its device."""
+    if request.param == "emulated":
+        return request.getfixturevalue("emulated"), torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.ops.cuda_ext, torch.device("cuda")
+
+
+def test_products_are_within_the_bound_of_rounding(products):
+    namespace, device = products
+    cases = dict(relu_product_cases(namespace, device))
+    assert len(cases) == 18
+    assert max(cases.values()) <= 1
+
+
+def test_a_nan_becomes_zero_and_passes_no_gradient(products):
+    namespace, device = products
+    x = torch.zeros(8, 8)
+    x[1, 2] = torch.nan
+    weight, bias = torch.eye(8), torch.ones(8)
+    output, mask = namespace.linear_relu(*(t.to(device) for t in (x, weight, bias)), False)
+    assert output.cpu()[1].tolist() == [0.0] * 8
+    delta, sums = namespace.linear_relu_backward(
+        torch.ones(8, 8, device=device), weight.to(device), mask, False
+    )
+    assert delta.cpu()[1].tolist() == [0.0] * 8
+    assert sums.tolist() == [7.0] * 8
+
+
+def test_sizes_without_a_product_give_no_rows(emulated):
+    output, mask = emulated.linear_relu(randn(4, 13), randn(8, 13), randn(8), False)
+    assert len(output) == len(mask) == 0
+    unaligned = randn(4 * 16 + 1)[1:].view(4, 16)
+    assert len(emulated.linear_relu(unaligned, randn(8, 16), randn(8), False)[0]) == 0
+    assert len(emulated.linear_relu(randn(0, 16), randn(8, 16), randn(8), False)[0]) == 0
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (randn(4, 16), randn(8, 24), randn(8)),
+        (randn(4, 16), randn(8, 16), randn(7)),
+        (randn(4, 16), randn(8, 16).double(), randn(8)),
+        (randn(4, 16), randn(8, 16), randn(8).half()),
+        (randn(16, 4).t(), randn(8, 16), randn(8)),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(emulated, tensors):
+    with pytest.raises(RuntimeError, match="linear_relu: "):
+        emulated.linear_relu(*tensors, False)
+
+
+def test_a_mask_of_another_size_is_refused(emulated):
+    mask = torch.zeros(4, 32, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="linear_relu_backward: mask must have 64 elements"):
+        emulated.linear_relu_backward(randn(4, 8), randn(8, 16), mask, False)
+
+
+@pytest.fixture
+def on_the_emulator(emulated, monkeypatch):
+    """Has the layers of a GPU run on a CPU, and counts the products."""
+    calls = []
+
+    def counted(name):
+        def call(*arguments):
+            result = getattr(emulated, name)(*arguments)
+            calls.append((name, len(result[0]) > 0))
+            return result
+
+        return call
+
+    kernels = SimpleNamespace(
+        has_relu_products=lambda: True,
+        linear_relu=counted("linear_relu"),
+        linear_relu_backward=counted("linear_relu_backward"),
+        relu_backward=torch.ops.cuda_ext.relu_backward,
+    )
+    monkeypatch.setattr(LINEAR, "kernels", kernels)
+    return calls
+
+
+def make_layers(sizes, dtype):
+    return [
+        (
+            randn(after, before, seed=i, dtype=dtype).requires_grad_(),
+            randn(after, seed=i + 9, dtype=dtype).requires_grad_(),
+        )
+        for i, (before, after) in enumerate(itertools.pairwise(sizes))
+    ]
+
+
+def run_plain(x, layers, final_relu):
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.nn.functional.linear(x, weight, bias)
+        x = torch.relu(x) if i < len(layers) - 1 or final_relu else x
+    return x
+
+
+needs_kernels = pytest.mark.skipif(
+    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
+)
+
+
+@needs_kernels
+@pytest.mark.parametrize("final_relu", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "products"), [([16, 32, 8], 2), ([16, 64, 32, 1], 3), ([13, 17, 8], 0), ([8, 16], 0)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_perceptron_equals_its_layers(on_the_emulator, dtype, sizes, products, final_relu):
+    """Also where the library lacks products: rows of 17, a last layer of one output."""
+    layers = make_layers(sizes, dtype)
+    x = randn(40, sizes[0], seed=5, dtype=dtype).requires_grad_()
+    flat = [tensor for layer in layers for tensor in layer]
+    own = [tensor.detach() for tensor in flat]
+    ours = _DevicePerceptron.apply(x, final_relu, *flat, *own)
+    theirs = run_plain(x, layers, final_relu)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+    gradient = randn(*theirs.shape, seed=6, dtype=dtype)
+    for mine, expected in zip(
+        torch.autograd.grad(ours, [x, *flat], gradient),
+        torch.autograd.grad(theirs, [x, *flat], gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
+    assert sum(done for _, done in on_the_emulator) == products
+
+
+@needs_kernels
+def test_a_perceptron_leaves_out_what_is_frozen(on_the_emulator):
+    layers = make_layers([16, 32, 8], torch.float32)
+    (weight, _), (_, bias) = layers
+    for frozen in (weight, bias):
+        frozen.requires_grad_(False)
+    flat = [tensor for layer in layers for tensor in layer]
+    _DevicePerceptron.apply(
+        randn(40, 16), False, *flat, *map(torch.Tensor.detach, flat)
+    ).sum().backward()
+    assert [tensor.grad is None for tensor in flat] == [True, False, False, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_perceptron_on_this_gpu_is_near_its_layers(dtype):
+    layers = [
+        tuple(t.detach().cuda().requires_grad_() for t in layer)
+        for layer in make_layers([13, 512, 256, 128], torch.float32)
+    ]
+    x = randn(4096, 13).cuda()
+    flat = [tensor for layer in layers for tensor in layer]
+    with torch.autocast("cuda", dtype=dtype):
+        ours = ops.perceptron(x, layers, final_relu=True)
+    exact = run_plain(x.double(), [tuple(t.double() for t in layer) for layer in layers], True)
+    assert ours.dtype == dtype
+    scale = exact.abs().mean()
+    assert (ours.double() - exact).abs().mean() < 0.02 * scale
+    mine = torch.autograd.grad(ours.float().square().mean(), flat)
+    expected = torch.autograd.grad(exact.square().mean(), flat)
+    for own, true in zip(mine, expected, strict=True):
+        assert own.dtype == torch.float32
+        assert (own - true).norm() < 0.05 * true.norm()
