@@ -32,7 +32,7 @@ MERLIN_STAMP := .venv-merlin/.installed
 TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
-.PHONY: help setup build demo demo-bert4rec test test-gpu cuda-compile bench peers bench-peers check lint format
+.PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
 .PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
 .PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
 .DEFAULT_GOAL := help
@@ -120,6 +120,12 @@ test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matr
 	$(BIN)/pytest -q -m gpu tests
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
 	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/pytest -q -m gpu tests/cuda_ext -k "$(SMALL)"
+
+test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytest: needs no package index
+	FORCE_CUDA=1 $(PYTHON) setup.py build_ext --inplace
+	$(PYTHON) tests/cuda_ext/device_words.py
+	$(PYTHON) -m cuda_ext --selftest
+	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.preprocessing --rows 4000000

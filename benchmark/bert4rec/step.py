@@ -66,6 +66,20 @@ def compare(settings: Mapping[str, object], repeats: int, device: torch.device) 
     return {name: statistics.median(of_variant) for name, of_variant in seconds.items()}
 
 
+def bert4rec_settings(
+    *, emb_dim: int, num_layers: int, max_len: int, items: int, batch_size: int
+) -> dict[str, object]:
+    """Returns the settings of a model on random histories."""
+    return {
+        "dataset_name": "random", "random_user_count": 8 * batch_size,
+        "random_item_count": items, "random_size": 8 * batch_size * max_len * 3 // 4,
+        "windows": "random", "dupe_factor": 1, "train_batch_size": batch_size,
+        "emb_dim": emb_dim, "nhead": 2, "num_layers": num_layers,
+        "max_len": max_len, "head": "tied", "activation": "gelu",
+        "dropout": 0.2, "attention_dropout": 0.0,
+    }  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the median time of a step of every variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -78,15 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    settings = {
-        "dataset_name": "random", "random_user_count": 8 * given.batch_size,
-        "random_item_count": given.items,
-        "random_size": 8 * given.batch_size * given.max_len * 3 // 4,
-        "windows": "random", "dupe_factor": 1, "train_batch_size": given.batch_size,
-        "emb_dim": given.emb_dim, "nhead": 2, "num_layers": given.num_layers,
-        "max_len": given.max_len, "head": "tied", "activation": "gelu",
-        "dropout": 0.2, "attention_dropout": 0.0,
-    }  # fmt: skip
+    settings = bert4rec_settings(
+        emb_dim=given.emb_dim,
+        num_layers=given.num_layers,
+        max_len=given.max_len,
+        items=given.items,
+        batch_size=given.batch_size,
+    )
     medians = compare(settings, given.repeats, resolve_device(given.device))
     for name, seconds in medians.items():
         ratio = seconds / medians["plain"]

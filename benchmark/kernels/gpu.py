@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures every op of the extension against the device's limits.
 
-`python -m benchmark.gpu --kernels` writes the results as one JSON file. Times are those of CUDA
+`python -m benchmark.gpu --parts ops` writes the results as one JSON file. Times are those of CUDA
 events. The floor of an op is the longer of two times: for its least traffic (each distinct row
 once) at the rate of a large copy, and for its operations at the rate of a matrix product of that
 type. Batches that fit into the L2 cache may be faster.

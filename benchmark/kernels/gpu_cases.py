@@ -148,7 +148,7 @@ def _table(sizes: Sizes, device: torch.device) -> Tensor:
 
 
 def lookup_cases(sizes: Sizes, device: torch.device) -> Iterator[OpCase]:
-    """Yields joint_rows, sort_rows, embedding_gather and gather_dot_interaction."""
+    """Yields stack_ids, joint_rows, sort_rows, embedding_gather and gather_dot_interaction."""
     table = _table(sizes, device)
     for lookups in _lookups(sizes, device):
         yield from _row_cases(sizes, lookups, device)
@@ -170,10 +170,27 @@ def _gather(table: Tensor, dtype: torch.dtype, rows: Tensor) -> Tensor:
     return ops.embedding_gather(table, rows, dtype)
 
 
+_ID_TYPES = (torch.int32, torch.int16, torch.int8)
+
+
 def _row_cases(sizes: Sizes, lookups: _Lookups, device: torch.device) -> Iterator[OpCase]:
     offsets = row_offsets([sizes.rows] * sizes.tables, device)
     # On a GPU the op records a bad id here instead of waiting for the device.
     bad = torch.full((1,), NO_BAD_ID, device=device) if device.type == "cuda" else None
+    columns = [ids.t().contiguous() for ids in lookups.ids]
+    groups = [
+        [of_batch[i :: len(_ID_TYPES)].to(dtype) for i, dtype in enumerate(_ID_TYPES)]
+        for of_batch in columns
+    ]
+    order = [f for i in range(len(_ID_TYPES)) for f in range(sizes.tables)[i :: len(_ID_TYPES)]]
+    yield OpCase(
+        op="stack_ids",
+        distribution=lookups.distribution,
+        batch_size=lookups.batch_size,
+        dtype="int32",
+        work=_in_turns(groups, partial(ops.stack_ids, features=order)),
+        num_bytes=sum(group.nbytes for group in groups[0]) + 4 * lookups.count,
+    )
     yield OpCase(
         op="joint_rows",
         distribution=lookups.distribution,

@@ -25,7 +25,7 @@ OPS = {
     *("dot_interaction forward", "dot_interaction backward", "embedding_gather", "joint_rows"),
     *("gather_dot_interaction forward", "gather_dot_interaction backward", "sort_rows"),
     *("update_rows sgd", "update_rows rowwise_adagrad", "update_rows adagrad", "update_rows adam"),
-    "sgd_rows_unsorted",
+    *("sgd_rows_unsorted", "stack_ids"),
 }
 
 

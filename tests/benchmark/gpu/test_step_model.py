@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from benchmark import gpu_step_model
-from benchmark.gpu_step_model import Ceilings, StageTime, model
+from benchmark.gpu import step_model
+from benchmark.gpu.step_model import Ceilings, StageTime, model
 
 CEILINGS = Ceilings(
     memory=1e12, cache=4e12, products={"float16": 1e14}, sorted_keys=1e9, launch=1e-6
@@ -36,15 +36,15 @@ def test_a_kernel_takes_its_launch_and_the_longer_of_its_limits(line, expected):
 def test_stages_add_up():
     lines = [["a", "aten::add", 1, 0, 0, 0], ["b", "aten::add", 1, 0, 0, 0]] * 2
     assert list(model(lines, CEILINGS, "float16", 1.0)) == ["a", "b"]
-    text = gpu_step_model.markdown(model(lines, CEILINGS, "float16", 1.0), rows=8)
+    text = step_model.markdown(model(lines, CEILINGS, "float16", 1.0), rows=8)
     assert "| all | 4 | 0.0 | 4 |" in text
     assert text.endswith("2.0 M samples/s")
 
 
-@pytest.mark.parametrize("case", json.loads(gpu_step_model.COUNTS.read_text()))
-@pytest.mark.parametrize("device", gpu_step_model.DEVICES)
+@pytest.mark.parametrize("case", json.loads(step_model.COUNTS.read_text()))
+@pytest.mark.parametrize("device", step_model.DEVICES)
 def test_every_case_is_modelled(case, device, capsys):
-    assert gpu_step_model.main(["--case", case, "--device", device, "--ids", "uniform"]) == 0
+    assert step_model.main(["--case", case, "--device", device, "--ids", "uniform"]) == 0
     text = capsys.readouterr().out
     assert "modelled, not measured" in text
     assert "| table update |" in text
