@@ -19,6 +19,7 @@ from cuda_ext.ops.linear import (
     linear,
     perceptron,
     takes_perceptron,
+    weight_gradients_on,
 )
 from cuda_ext.ops.lookup import (
     embedding_gather,
@@ -34,6 +35,7 @@ from cuda_ext.ops.products import (
     product,
     transposed_product,
 )
+from cuda_ext.ops.side_stream import SideStream
 from cuda_ext.ops.update import (
     ABSENT_ROW,
     row_optimizer_state,
@@ -51,6 +53,7 @@ __all__ = [
     "PackedMlp",
     "RowOptimizer",
     "RowStep",
+    "SideStream",
     "add_transposed_product",
     "attention",
     "bag_of_lookup",
@@ -81,6 +84,7 @@ __all__ = [
     "transposed_product",
     "update_rows",
     "use_huge_pages",
+    "weight_gradients_on",
 ]
 
 if library.LOAD_ERROR is None:

@@ -6,7 +6,9 @@ by the kernel of the product. Between two products of backward one kernel makes 
 ReLU's input and its sums, the gradient of the bias. Traced graphs have torch's own functions.
 """
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from cuda_ext.ops.registration import (
     is_compiled_for,
     kernels,
 )
+from cuda_ext.ops.side_stream import SideStream
 
 _ReluLayers = Sequence[tuple[Tensor, Tensor]]
 
@@ -78,6 +81,29 @@ def takes_perceptron(x: Tensor) -> bool:
 def has_relu_products() -> bool:
     """Returns whether cuBLASLt is loaded, whose products apply a ReLU."""
     return bool(kernels.has_relu_products())
+
+
+_side_stream: contextvars.ContextVar[SideStream | None] = contextvars.ContextVar(
+    "side_stream", default=None
+)
+
+
+@contextlib.contextmanager
+def weight_gradients_on(stream: SideStream | None) -> Iterator[None]:
+    """Has gradients of weights multiplied on a side stream.
+
+    They are bound by the tensor cores, and what else a recommender's backward pass does, by memory.
+
+    Args:
+        stream: of the `perceptron`s of the context; after backward and before it reads or frees the
+            gradients of their parameters, which must be None until then, the caller joins it. None
+            for the current stream.
+    """
+    token = _side_stream.set(stream)
+    try:
+        yield
+    finally:
+        _side_stream.reset(token)
 
 
 def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
@@ -199,6 +225,7 @@ class _DevicePerceptron(torch.autograd.Function):
         own = list(zip(tensors[2 * count :: 2], tensors[2 * count + 1 :: 2], strict=True))
         ctx.inputs, ctx.exact, ctx.final_relu = x.shape[1], tensors[0].dtype, final_relu
         ctx.allow_tf32 = allow_tf32(x)
+        ctx.side_stream = _side_stream.get()
         has_products = is_compiled_for(x, "epilogues") and has_relu_products()
         inputs, weights, masks = [], [], []
         x, first = _padded(x, own[0][0])
@@ -231,20 +258,29 @@ class _DevicePerceptron(torch.autograd.Function):
             delta, _, to_bias = kernels.relu_backward(gradient.contiguous(), output, False)
         else:
             delta, to_bias = gradient.contiguous(), gradient.sum(0, dtype=ctx.exact)
+        deltas, sums = [delta], [to_bias]
+        for i in reversed(range(1, count)):
+            delta, to_bias = _through_relu(
+                delta, weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
+            )
+            deltas.insert(0, delta)
+            sums.insert(0, to_bias)
         to_x = None
+        if ctx.needs_input_grad[0]:
+            to_x = torch.mm(delta, weights[0])[:, : ctx.inputs]
         to_parameters: list[Tensor | None] = [None] * (2 * count)
-        for i in reversed(range(count)):
-            if needed[2 * i]:
-                to_weight = _product_in(ctx.exact, delta.t(), inputs[i])
-                to_parameters[2 * i] = to_weight if i else to_weight[:, : ctx.inputs]
-            to_parameters[2 * i + 1] = to_bias if needed[2 * i + 1] else None
-            if i:
-                delta, to_bias = _through_relu(
-                    delta, weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
-                )
-            elif ctx.needs_input_grad[0]:
-                to_x = torch.mm(delta, weights[0])[:, : ctx.inputs]
-        return to_x, None, *_in_type(ctx.exact, to_parameters), *[None] * (2 * count)
+        to_parameters[1::2] = _in_type(
+            ctx.exact, [total if needed[2 * i + 1] else None for i, total in enumerate(sums)]
+        )
+        stream = ctx.side_stream if any(needed[::2]) else None
+        with stream.after(*inputs, *deltas) if stream else contextlib.nullcontext():
+            for i in range(count):
+                if needed[2 * i]:
+                    to_weight = _product_in(ctx.exact, deltas[i].t(), inputs[i])
+                    if i == 0 and to_weight.shape[1] != ctx.inputs:
+                        to_weight = to_weight[:, : ctx.inputs].contiguous()
+                    to_parameters[2 * i] = to_weight
+        return to_x, None, *to_parameters, *[None] * (2 * count)
 
 
 def _through_relu(

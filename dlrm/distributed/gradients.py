@@ -71,6 +71,8 @@ class AllReducedGradients:
         freeze_mlps: whether the MLPs have no gradients.
     """
 
+    side_stream = None  # a bucket is summed as soon as its gradients are there
+
     def __init__(self, model: DistributedDlrm, *, freeze_mlps: bool = False) -> None:
         bottom = {id(p) for p in model.bottom_mlp.parameters()}
         parameters = [] if freeze_mlps else model.mlp_parameters()

@@ -6,7 +6,7 @@ from typing import Generic, Protocol
 import torch
 from torch import Tensor
 
-from cuda_ext import library
+from cuda_ext import library, ops
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra
 from dlrm.model.network import DlrmNetwork
@@ -20,6 +20,11 @@ from recsys.train.optimizers.rows import RowwiseOptimizer
 class Gradients(Protocol[LookupsT_contra]):
     """Loss and dense gradients of a batch, over one or several ranks."""
 
+    @property
+    def side_stream(self) -> ops.SideStream | None:
+        """Multiplies the gradients of weights, until `reduce`; None for the current stream."""
+        ...
+
     def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
         """Returns this rank's term of the mean loss, the root of backward."""
         ...
@@ -29,7 +34,7 @@ class Gradients(Protocol[LookupsT_contra]):
         ...
 
     def reduce(self) -> None:
-        """Sums dense gradients over ranks; once a step, after backward."""
+        """Completes dense gradients, over all ranks; once a step, after backward."""
         ...
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
@@ -38,7 +43,14 @@ class Gradients(Protocol[LookupsT_contra]):
 
 
 class LocalGradients:
-    """Loss and gradients of a single process, complete after backward."""
+    """Loss and gradients of a single process.
+
+    Args:
+        device: of the model.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.side_stream = ops.SideStream(device) if device.type == "cuda" else None
 
     def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
         """Returns the mean loss of the batch."""
@@ -49,7 +61,9 @@ class LocalGradients:
         return loss
 
     def reduce(self) -> None:
-        """Does nothing: there are no other ranks."""
+        """Waits for the gradients of weights: there are no other ranks."""
+        if self.side_stream is not None:
+            self.side_stream.join()
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
         """Returns the flag unchanged."""
@@ -84,8 +98,8 @@ class DlrmTrainStep(Generic[LookupsT]):
     ) -> None:
         self._model = model
         self._precision = precision
-        self._gradients: Gradients[LookupsT] = gradients or LocalGradients()
         parameters = model.mlp_parameters()
+        self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
         self._mlp_parameters = [] if freeze_mlps else parameters
         for parameter in parameters:
             parameter.requires_grad_(not freeze_mlps)
@@ -143,7 +157,7 @@ class DlrmTrainStep(Generic[LookupsT]):
             self._gradients.reduce()
             overflow = self._find_overflow([g.gradients for g in row_gradients])
         if self.embedding_optimizer is not None:
-            # Without a loss scale this overlaps with the all-reduce of the dense gradients.
+            # Without a loss scale this overlaps with `reduce`.
             self.embedding_optimizer.step(row_gradients, self._embedding_lr, overflow)
         if scale == 1.0:
             self._gradients.reduce()
@@ -162,7 +176,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         self._model.train()
         for parameter in self._mlp_parameters:
             parameter.grad = None
-        with self._precision.autocast():
+        with self._precision.autocast(), ops.weight_gradients_on(self._gradients.side_stream):
             logits = self._model(batch.numerical, batch.ids)
         loss = self._gradients.loss(logits.to(torch.float32), batch)
         scale = self._precision.loss_scale

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 import torch
@@ -48,10 +49,12 @@ class Stream:
 
     Attributes:
         current: the stream of the ops that follow.
+        recorded: memory that is not used again before the streams recorded with it are done.
         number: its own.
     """
 
     current: "Stream"
+    recorded: ClassVar[set[int]] = set()
     device = DEVICE
     _numbers = itertools.count()
 
@@ -141,6 +144,10 @@ class Graph:
         """Returns at once."""
 
 
+def _record_stream(tensor: Tensor, _: Stream) -> None:
+    Stream.recorded.add(tensor.untyped_storage()._cdata)
+
+
 def _pin_memory(tensor: Tensor, *_: object) -> Tensor:
     Capture.refuse("pin_memory")
     pinned = tensor.clone()
@@ -176,7 +183,7 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             patch.setattr(torch.cuda, name, answer)
         generator = torch.Generator
         patch.setattr(torch, "Generator", lambda *_: generator("cpu"))
-        patch.setattr(Tensor, "record_stream", lambda *_: None)
+        patch.setattr(Tensor, "record_stream", _record_stream)
         patch.setattr(Tensor, "pin_memory", _pin_memory)
         # Numbers that fake tensors remember would be copied to a real device.
         patch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)

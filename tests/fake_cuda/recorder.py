@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ class Recorder(TorchDispatchMode):
     """Records the kernels of every op on CUDA tensors, and refuses what makes the host wait.
 
     It refuses too what races: an op on a stream that has not waited for the op of another stream
-    which wrote its input or used its output.
+    which wrote its input or used its output. Memory that is freed goes to what its stream makes
+    next: refused too, where another stream may still use it then.
 
     Attributes:
         stage: of the ops that follow; ops of backward belong to the node of autograd instead.
@@ -96,6 +98,7 @@ class Recorder(TorchDispatchMode):
         self._default = Stream.current
         self._writes: dict[int, tuple[int, int]] = {}
         self._uses: dict[int, dict[int, tuple[int, int]]] = {}
+        self._freed: dict[int, list[tuple[str, list[tuple[int, int]]]]] = {}
 
     @contextlib.contextmanager
     def in_stage(self, stage: str) -> Iterator[None]:
@@ -137,13 +140,13 @@ class Recorder(TorchDispatchMode):
         made = _tensors(result)
         if any(t.is_cuda for t in (*given, *made)):
             _check_devices(name, given, made, arguments)
-            if not _is_view(func):
+            if func.namespace != "prim" and not _is_view(func):
                 fresh = [t for t in made if t.is_cuda and not _is_among(t, given)]
                 self.allocated_bytes += sum(map(_stored_bytes, fresh))
                 on_device = [t for t in given if t.is_cuda]
                 self._check_order(name, on_device, _written(func, arguments), fresh)
-            if func.namespace != "prim" and not _is_view(func) and name not in _NO_KERNEL:
-                self._count(func, arguments, made)
+                if name not in _NO_KERNEL:
+                    self._count(func, arguments, made)
         return result
 
     def _count(self, func: Any, arguments: Mapping[str, Any], made: Sequence[Tensor]) -> None:
@@ -168,9 +171,19 @@ class Recorder(TorchDispatchMode):
         """Refuses an op that another stream's op may overlap, on memory that either writes."""
         stream = Stream.current
         op = stream.begin_op()
+        for freed, uses in self._freed.pop(stream.number, []) if fresh else []:
+            if not all(map(stream.has_seen, uses)):
+                raise DeviceWaitError(
+                    f"{name}: may get the memory of the {freed}, still in use on another stream, "
+                    f"for which this one has not waited, {_caller()}"
+                )
         for tensor in fresh:
             self._uses[_memory(tensor)] = {}
             self._writes[_memory(tensor)] = op
+            result = f"{list(tensor.shape)} {tensor.dtype} of {name}"
+            weakref.finalize(
+                tensor.untyped_storage(), self._free, _memory(tensor), stream, result
+            ).atexit = False
         for tensor in given:
             memory = _memory(tensor)
             before = [self._writes.get(memory, op)]
@@ -183,6 +196,13 @@ class Recorder(TorchDispatchMode):
                     f"stream, for which this one has not waited, {_caller()}"
                 )
             self._uses.setdefault(memory, {})[stream.number] = op
+
+    def _free(self, memory: int, stream: Stream, result: str) -> None:
+        uses = list(self._uses.pop(memory, {}).values())
+        if memory in Stream.recorded:
+            Stream.recorded.discard(memory)
+        else:
+            self._freed.setdefault(stream.number, []).append((result, uses))
 
     def kernels(self) -> list[Kernels]:
         """Returns what was recorded, in the order of its first occurrence."""

@@ -4,8 +4,10 @@
 import pytest
 import torch
 
+from cuda_ext import ops
 from dlrm.data.batch import NarrowBatch
 from dlrm.nn.mlp import Mlp
+from dlrm.train.step import LocalGradients
 from recsys.train.optimizers import rows
 from tests.fake_cuda.device import Stream
 from tests.fake_cuda.dlrm_steps import build, load_batch, record_step
@@ -74,6 +76,19 @@ def test_a_batch_that_is_read_before_it_is_copied_is_refused(monkeypatch):
 def test_an_update_that_does_not_wait_for_the_sort_is_refused(monkeypatch):
     monkeypatch.setattr(rows.SortedRows, "join", lambda own: (own._rows, own._positions))
     with pytest.raises(DeviceWaitError, match=r"update_rows: .* has not waited"):
+        record_step(build(), "bfloat16", 1024)
+
+
+def test_an_update_that_does_not_wait_for_the_gradients_of_weights_is_refused(monkeypatch):
+    monkeypatch.setattr(LocalGradients, "reduce", lambda _: None)
+    with pytest.raises(DeviceWaitError, match=r"_fused_sgd_: .* has not waited"):
+        record_step(build(), "bfloat16", 1024)
+
+
+def test_memory_that_is_freed_while_another_stream_reads_it_is_refused(monkeypatch):
+    after = ops.SideStream.after
+    monkeypatch.setattr(ops.SideStream, "after", lambda stream, *_: after(stream))
+    with pytest.raises(DeviceWaitError, match=r"may get the memory of the .* of "):
         record_step(build(), "bfloat16", 1024)
 
 

@@ -38,7 +38,7 @@ class RowGradients:
         return summed.square().sum()
 
 
-_sort_streams: dict[torch.device, torch.cuda.Stream] = {}
+_sort_streams: dict[torch.device, ops.SideStream] = {}
 
 
 class SortedRows:
@@ -50,21 +50,15 @@ class SortedRows:
     """
 
     def __init__(self, rows: Tensor, num_table_rows: int) -> None:
-        device = rows.device
-        if device not in _sort_streams:
-            _sort_streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._stream = _sort_streams[device]
-        self._stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self._stream):
+        if rows.device not in _sort_streams:
+            _sort_streams[rows.device] = ops.SideStream(rows.device)
+        self._stream = _sort_streams[rows.device]
+        with self._stream.after():  # the rows are kept until the update
             self._rows, self._positions = ops.sort_rows(rows, num_table_rows)
 
     def join(self) -> tuple[Tensor, Tensor]:
-        """Makes the current stream wait for the sort; returns what `ops.sort_rows` does.
-
-        No memory has to be recorded with the streams: rows are kept until the update, which comes
-        after this, and the next sort waits for the update.
-        """
-        torch.cuda.current_stream(self._rows.device).wait_stream(self._stream)
+        """Makes the current stream wait for the sort; returns what `ops.sort_rows` does."""
+        self._stream.join()
         return self._rows, self._positions
 
 
