@@ -482,6 +482,59 @@ def relu_backward(
     return delta, transposed, delta.sum(0, dtype=exact)
 
 
+def output_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear layer with one output, its sums at least float32.
+
+    Args:
+        x: [B, N].
+        weight: [1, N], of the same type.
+        bias: [1].
+
+    Returns:
+        [B, 1] float32, or float64 where x is.
+    """
+    exact = torch.promote_types(x.dtype, torch.float32)
+    return torch.nn.functional.linear(x.to(exact), weight.to(exact), bias.to(exact))
+
+
+def output_layer_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of a linear layer with one output.
+
+    Args:
+        gradient: [B, 1] float32, or float64 where x is.
+        x: [B, N] input of the layer.
+        weight: [1, N], of the type of x.
+        relu: x is the output of a ReLU; take the gradient of that one's input.
+
+    Returns:
+        [B, N] gradient of x or of the ReLU's input, in the type of x; [2 N + 1] sums over the batch
+        in that of the gradient: of the former before it is rounded, of x times the gradient (the
+        weights' gradient), and of the gradient (the bias').
+    """
+    delta = gradient * weight.to(gradient.dtype)
+    if relu:
+        delta = torch.ops.aten.threshold_backward(delta, x.to(gradient.dtype), 0)
+    to_weight = (gradient * x.to(gradient.dtype)).sum(0)
+    return delta.to(x.dtype), torch.cat([delta.sum(0), to_weight, gradient.sum(0)])
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Summed binary cross entropy and its gradient.
+
+    Args:
+        logits: [B] float32.
+        labels: [B] float32, 0 to 1.
+        factor: of both results.
+
+    Returns:
+        Scalar, and [B].
+    """
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return losses * factor, (torch.sigmoid(logits) - labels) * factor
+
+
 def dlrm_forward(
     numerical: Tensor,
     ids: Tensor,

@@ -143,6 +143,53 @@ def check_linear(device: torch.device) -> Iterator[Case]:
         results = [output, *torch.autograd.grad(output, given, gradient.to(device))]
         bounds = _linear_bounds(x, weight, bias, gradient)
         yield f"linear, {_name(dtype)}, {inputs} to {outputs}", _largest(bounds, results)
+    if ops.takes_perceptron(torch.empty(1, 1, device=device)):
+        yield from output_layer_cases(kernels, device)
+
+
+def output_layer_cases(ops: Any, device: torch.device) -> Iterator[Case]:
+    """Checks the output layer and the loss of a library's ops.
+
+    Args:
+        ops: with `output_layer`, `output_layer_backward` and `cross_entropy`.
+        device: of the tensors.
+    """
+    for dtype, inputs in itertools.product(FLOATS, (13, 256)):
+        x, weight = _random(_BATCH, inputs).relu().to(dtype), _random(1, inputs, seed=1).to(dtype)
+        bias, gradient = _random(1, seed=2).to(dtype), _random(_BATCH, 1, seed=3)
+        there = [tensor.to(device) for tensor in (x, weight, bias, gradient)]
+        output = ops.output_layer(*there[:3])
+        delta, sums = ops.output_layer_backward(there[3], *there[:2], True)
+        values, magnitudes = (
+            _output_layer(*(kind(tensor.double()) for tensor in (x, weight, bias, gradient)))
+            for kind in (torch.Tensor.clone, torch.abs)
+        )
+        terms = (inputs + 1, 1, _BATCH + 1)
+        results = [output, delta, sums]
+        bounds = [
+            error_bounds.sum_of_products(value, magnitude, count, result.dtype)
+            for value, magnitude, count, result in zip(
+                values, magnitudes, terms, results, strict=True
+            )
+        ]
+        name = f"output layer, {_name(dtype)}, {inputs} to 1"
+        yield name, _largest(bounds, results)
+    logits, labels = _random(_BATCH), (_random(_BATCH, seed=1) > 0).float()
+    loss, gradient = ops.cross_entropy(logits.to(device), labels.to(device), 1.0)
+    exact, of_logits = reference.cross_entropy(logits.double(), labels.double(), 1.0)
+    bounds = [
+        error_bounds.sum_of_products(value, scale, 2 * terms, torch.float32)
+        for value, scale, terms in ((exact, exact, _BATCH), (of_logits, 1 + of_logits.abs(), 4))
+    ]
+    yield "cross entropy", _largest(bounds, [loss, gradient])
+
+
+def _output_layer(
+    x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Computes the output of the layer, and its gradients behind a ReLU."""
+    delta, sums = reference.output_layer_backward(gradient, x, weight, True)
+    return reference.output_layer(x, weight, bias), delta, sums
 
 
 def check_epilogues(device: torch.device) -> Iterator[Case]:

@@ -11,8 +11,8 @@ from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag, lookup_scale
-from cuda_ext.ops.dlrm import JointTable, dlrm_forward
 from cuda_ext.ops.dropout import byte_dropout
+from cuda_ext.ops.few_samples import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.linear import (
     has_relu_products,
@@ -28,14 +28,13 @@ from cuda_ext.ops.lookup import (
     sparse_embedding,
     stack_ids,
 )
-from cuda_ext.ops.mlp import PackedMlp, mlp_forward, pack_mlp
+from cuda_ext.ops.loss import binary_cross_entropy
 from cuda_ext.ops.products import (
     add_transposed_product,
     has_wider_products,
     product,
     transposed_product,
 )
-from cuda_ext.ops.side_stream import SideStream
 from cuda_ext.ops.update import (
     ABSENT_ROW,
     row_optimizer_state,
@@ -46,6 +45,7 @@ from cuda_ext.ops.update import (
 )
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowOptimizer, RowStep
+from cuda_ext.side_stream import SideStream
 
 __all__ = [
     "ABSENT_ROW",
@@ -57,6 +57,7 @@ __all__ = [
     "add_transposed_product",
     "attention",
     "bag_of_lookup",
+    "binary_cross_entropy",
     "byte_dropout",
     "count_draws",
     "dlrm_forward",

@@ -28,7 +28,7 @@ from cuda_ext.ops.registration import (
     is_compiled_for,
     kernels,
 )
-from cuda_ext.ops.side_stream import SideStream
+from cuda_ext.side_stream import SideStream
 
 _ReluLayers = Sequence[tuple[Tensor, Tensor]]
 
@@ -112,8 +112,9 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
     The product of a layer applies its bias and ReLU and keeps a bit of each element; in backward
     the product with the weights of the layer after it applies that mask and sums the gradient of
     the bias. So nothing but products moves an activation. Without cuBLASLt torch's own product
-    applies bias and ReLU, and one kernel the mask and the sums. Runs on a GPU, in training. A ReLU
-    turns a NaN into zero, as cuBLAS does; without gradients torch's own keeps it.
+    applies bias and ReLU, and one kernel the mask and the sums. A last layer with one output is no
+    work for tensor cores: one kernel forward, and one for all its gradients. Runs on a GPU, in
+    training. A ReLU turns a NaN into zero, as cuBLAS does; without gradients torch's own keeps it.
 
     Args:
         x: [B, inputs], for which `takes_perceptron` is true.
@@ -121,7 +122,8 @@ def perceptron(x: Tensor, layers: _ReluLayers, *, final_relu: bool) -> Tensor:
         final_relu: apply a ReLU after the last layer too.
 
     Returns:
-        [B, outputs of the last layer], of the type of autocast or of the weights.
+        [B, outputs of the last layer], of the type of autocast or of the weights; a single output
+        without ReLU is float32, or float64 with weights of it.
     """
     flat = [tensor for layer in layers for tensor in layer]
     own = _in_own_type(layers)
@@ -203,6 +205,16 @@ def _(gradient: Tensor, weight: Tensor, mask: Tensor, allow_tf32: bool) -> tuple
     return gradient.new_empty(rows, columns), gradient.new_empty(columns)
 
 
+@fake_kernel("output_layer")
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(len(x), 1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+@fake_kernel("output_layer_backward")
+def _(gradient: Tensor, x: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), gradient.new_empty(2 * x.shape[1] + 1)
+
+
 def _new_mask(x: Tensor, rows: int, columns: int) -> Tensor:
     return x.new_empty(rows, -(-columns // 128) * 16, dtype=torch.uint8)
 
@@ -234,7 +246,9 @@ class _DevicePerceptron(torch.autograd.Function):
             inputs.append(x)
             weights.append(weight)
             is_last, output, mask = i == count - 1, None, None
-            if has_products and not is_last:
+            if is_last and _is_output_layer(weight, final_relu):
+                output = kernels.output_layer(x, weight, bias)
+            elif has_products and not is_last:
                 output, mask = kernels.linear_relu(x, weight, bias, ctx.allow_tf32)
                 if len(output) != len(x):  # the library has no such product
                     output = mask = None
@@ -254,33 +268,49 @@ class _DevicePerceptron(torch.autograd.Function):
         count = len(saved) // 3
         inputs, weights, masks = (saved[i * count : (i + 1) * count] for i in range(3))
         needed = ctx.needs_input_grad[2 : 2 + 2 * count]
-        if ctx.final_relu:
-            delta, _, to_bias = kernels.relu_backward(gradient.contiguous(), output, False)
-        else:
-            delta, to_bias = gradient.contiguous(), gradient.sum(0, dtype=ctx.exact)
-        deltas, sums = [delta], [to_bias]
-        for i in reversed(range(1, count)):
-            delta, to_bias = _through_relu(
-                delta, weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
+        gradient = gradient.contiguous()
+        before: tuple[Tensor, Tensor] | None = None
+        to_last_weight: Tensor | None = None
+        if _is_output_layer(weights[-1], ctx.final_relu):
+            delta = gradient
+            of_input, sums = kernels.output_layer_backward(
+                gradient, inputs[-1], weights[-1], count > 1
             )
-            deltas.insert(0, delta)
-            sums.insert(0, to_bias)
+            columns = inputs[-1].shape[1]
+            of_columns, to_last_weight, to_bias = sums.split([columns, columns, 1])
+            before, to_last_weight = (of_input, of_columns), to_last_weight[None]
+        elif ctx.final_relu:
+            delta, _, to_bias = kernels.relu_backward(gradient, output, False)
+        else:
+            delta, to_bias = gradient, gradient.sum(0, dtype=ctx.exact)
+        deltas, to_biases = [delta], [to_bias]
+        for i in reversed(range(1, count)):
+            if before is None:
+                before = _through_relu(
+                    deltas[0], weights[i], masks[i - 1], inputs[i], ctx.allow_tf32
+                )
+            deltas.insert(0, before[0])
+            to_biases.insert(0, before[1])
+            before = None
         to_x = None
         if ctx.needs_input_grad[0]:
-            to_x = torch.mm(delta, weights[0])[:, : ctx.inputs]
-        to_parameters: list[Tensor | None] = [None] * (2 * count)
-        to_parameters[1::2] = _in_type(
-            ctx.exact, [total if needed[2 * i + 1] else None for i, total in enumerate(sums)]
-        )
-        stream = ctx.side_stream if any(needed[::2]) else None
+            to_x = torch.mm(deltas[0], weights[0]) if before is None else before[0]
+            to_x = to_x[:, : ctx.inputs]
+        to_weights: list[Tensor | None] = [*[None] * (count - 1), to_last_weight]
+        to_weights, to_biases = _in_type(ctx.exact, to_weights), _in_type(ctx.exact, to_biases)
+        missing = [i for i in range(count) if needed[2 * i] and to_weights[i] is None]
+        stream = ctx.side_stream if missing else None
         with stream.after(*inputs, *deltas) if stream else contextlib.nullcontext():
-            for i in range(count):
-                if needed[2 * i]:
-                    to_weight = _product_in(ctx.exact, deltas[i].t(), inputs[i])
-                    if i == 0 and to_weight.shape[1] != ctx.inputs:
-                        to_weight = to_weight[:, : ctx.inputs].contiguous()
-                    to_parameters[2 * i] = to_weight
+            for i in missing:
+                to_weights[i] = _product_in(ctx.exact, deltas[i].t(), inputs[i])
+            if to_weights[0] is not None and to_weights[0].shape[1] != ctx.inputs:
+                to_weights[0] = to_weights[0][:, : ctx.inputs].contiguous()
+        to_parameters = (t for pair in zip(to_weights, to_biases, strict=True) for t in pair)
         return to_x, None, *to_parameters, *[None] * (2 * count)
+
+
+def _is_output_layer(weight: Tensor, relu: bool) -> bool:
+    return len(weight) == 1 and not relu
 
 
 def _through_relu(

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cuda_ext import ops
 from dlrm.data.batch import Batch
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.network import DistributedDlrm
@@ -87,10 +88,7 @@ class AllReducedGradients:
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
         """Returns this rank's term of the mean loss: its sum over B."""
-        losses = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, batch.label, reduction="sum"
-        )
-        return losses / batch.ids.num_rows
+        return ops.binary_cross_entropy(logits, batch.label, batch.ids.num_rows)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
         """Starts to sum the ranks' terms; `reduce` waits for the sum."""

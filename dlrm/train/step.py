@@ -54,7 +54,7 @@ class LocalGradients:
 
     def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
         """Returns the mean loss of the batch."""
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label)
+        return ops.binary_cross_entropy(logits, batch.label)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss unchanged."""

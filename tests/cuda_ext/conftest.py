@@ -141,3 +141,13 @@ def each_thread_count() -> Iterator[Callable[[Callable[[], Tensor]], list[Tensor
 
     yield run
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device_ops(request):
+    """The ops that a GPU alone has, and the device of their tensors."""
+    if request.param == "emulated":
+        return request.getfixturevalue("emulated"), torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.ops.cuda_ext, torch.device("cuda")

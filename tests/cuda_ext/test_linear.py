@@ -70,7 +70,7 @@ needs_kernels = pytest.mark.skipif(
 
 @needs_kernels
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(16, 8), (13, 32), (5, 1)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 8), (13, 32), (5, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_linear_layer_of_a_gpu_equals_torch(dtype, inputs, outputs, relu):
     """Its products, padding and gradients, on a CPU; on a GPU they run in half precision too."""

@@ -153,7 +153,10 @@ def test_every_op_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("cuda_ext::")
     }
-    on_a_gpu = {"linear_relu", "linear_relu_backward"}  # see test_relu_products
+    on_a_gpu = {  # see test_relu_products, test_output_layer
+        *("linear_relu", "linear_relu_backward"),
+        *("output_layer", "output_layer_backward", "cross_entropy"),
+    }
     about = {"cpu_instruction_set", "cpu_is_intel", "has_relu_products"}
     assert registered == {*dir_of_ops(), *on_a_gpu, *about}
     assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())

@@ -19,25 +19,15 @@ def randn(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def products(request):
-    """The ops of a library, for tensors on its device."""
-    if request.param == "emulated":
-        return request.getfixturevalue("emulated"), torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return torch.ops.cuda_ext, torch.device("cuda")
-
-
-def test_products_are_within_the_bound_of_rounding(products):
-    namespace, device = products
+def test_products_are_within_the_bound_of_rounding(device_ops):
+    namespace, device = device_ops
     cases = dict(relu_product_cases(namespace, device))
     assert len(cases) == 18
     assert max(cases.values()) <= 1
 
 
-def test_a_nan_becomes_zero_and_passes_no_gradient(products):
-    namespace, device = products
+def test_a_nan_becomes_zero_and_passes_no_gradient(device_ops):
+    namespace, device = device_ops
     x = torch.zeros(8, 8)
     x[1, 2] = torch.nan
     weight, bias = torch.eye(8), torch.ones(8)
@@ -97,6 +87,8 @@ def on_the_emulator(emulated, monkeypatch):
         linear_relu=counted("linear_relu"),
         linear_relu_backward=counted("linear_relu_backward"),
         relu_backward=torch.ops.cuda_ext.relu_backward,
+        output_layer=emulated.output_layer,
+        output_layer_backward=emulated.output_layer_backward,
     )
     monkeypatch.setattr(LINEAR, "kernels", kernels)
     return calls
@@ -127,7 +119,8 @@ needs_kernels = pytest.mark.skipif(
 @needs_kernels
 @pytest.mark.parametrize("final_relu", [False, True])
 @pytest.mark.parametrize(
-    ("sizes", "products"), [([16, 32, 8], 2), ([16, 64, 32, 1], 3), ([13, 17, 8], 0), ([8, 16], 0)]
+    ("sizes", "products"),
+    [([16, 32, 8], 2), ([16, 64, 32, 1], 3), ([13, 17, 8], 0), ([8, 16], 0), ([13, 1], 0)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_perceptron_equals_its_layers(on_the_emulator, dtype, sizes, products, final_relu):

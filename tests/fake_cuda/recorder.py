@@ -27,7 +27,10 @@ _NO_KERNEL = {
 """Ops besides views that launch nothing."""
 
 _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
-    "cuda_ext::relu_backward": lambda _: 2,  # blocks, then their sums
+    # Blocks, then their sums.
+    "cuda_ext::relu_backward": lambda _: 2,
+    "cuda_ext::output_layer_backward": lambda _: 2,
+    "cuda_ext::cross_entropy": lambda _: 2,
     # Keys, histogram, sums, and a pass for each 8 bits of a row number.
     "cuda_ext::sort_rows": lambda _: 7,
     "cuda_ext::update_rows": lambda _: 2,  # chunks, then rows that cross them

@@ -56,6 +56,38 @@ struct ReluBackwardArguments {
 // Samples of a task or block. Fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kReluBackwardRows = 128;
 
+// A linear layer with one output, on a device: a product of a matrix with a vector, for which the
+// tensor cores are no use. Results are float32, or float64 with matrices of it.
+struct OutputLayerArguments {
+  Dtype dtype;           // of x, weight, bias and delta
+  int64_t num_rows;      // B
+  int64_t num_columns;   // N
+  const void* x;         // [B, N]
+  const void* weight;    // [N]
+  const void* bias;      // [1]; forward
+  void* output;          // [B]; forward
+  bool relu;             // backward: x is the output of a ReLU, delta the gradient of its input
+  const void* gradient;  // [B], of the output; backward, as what follows
+  void* delta;           // [B, N]
+  void* block_sums;      // [blocks of kOutputLayerRows samples, 2 N + 1]
+  void* sums;            // [2 N + 1] over the samples: of delta, gradient * x, gradient
+};
+
+constexpr int64_t kOutputLayerRows = 128;
+
+// Binary cross entropy of logits and its gradient, on a device, in float32.
+struct CrossEntropyArguments {
+  int64_t num_rows;     // B
+  float factor;         // of both results
+  const float* logits;  // [B]
+  const float* labels;  // [B]
+  float* gradient;      // [B]
+  float* block_sums;    // [blocks of kCrossEntropyRows samples]
+  float* sum;           // [1], of the losses
+};
+
+constexpr int64_t kCrossEntropyRows = 1024;
+
 }  // namespace recsys
 
 namespace recsys::cpu {
@@ -68,5 +100,8 @@ void relu_backward(const ReluBackwardArguments& arguments);
 namespace recsys::device {
 
 int relu_backward(const ReluBackwardArguments& arguments, void* stream);
+int output_layer(const OutputLayerArguments& arguments, void* stream);
+int output_layer_backward(const OutputLayerArguments& arguments, void* stream);
+int cross_entropy(const CrossEntropyArguments& arguments, void* stream);
 
 }  // namespace recsys::device

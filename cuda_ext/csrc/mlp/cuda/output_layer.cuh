@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A linear layer with one output: each pass reads the activations once.
+#pragma once
+
+#include "../kernels.h"
+#include "block_sums.cuh"
+
+namespace recsys::kernels {
+
+constexpr int kRowsPerWarp = 4;  // whose loads are in flight together
+
+// output = x weight + bias. A warp takes kRowsPerWarp samples, a lane kWidth neighbouring columns
+// at once.
+template <typename Element, typename Sum, int kWidth>
+__global__ void apply_output_layer(OutputLayerArguments arguments) {
+  const Team warp(kWarpLanes);
+  const int64_t num_columns = arguments.num_columns;
+  const int64_t first = warp.index() * kRowsPerWarp;
+  const auto* x = static_cast<const Element*>(arguments.x);
+  const auto* weight = static_cast<const Element*>(arguments.weight);
+  const Sum bias = convert<Sum>(*static_cast<const Element*>(arguments.bias));
+  auto* output = static_cast<Sum*>(arguments.output);
+  Sum sums[kRowsPerWarp] = {};
+  for (int64_t column = warp.lane * kWidth; column < num_columns; column += kWarpLanes * kWidth) {
+    const Columns<Element, kWidth> weights = load_columns<kWidth>(weight, column);
+#pragma unroll
+    for (int i = 0; i < kRowsPerWarp; ++i) {
+      if (first + i < arguments.num_rows) {
+        const Columns<Element, kWidth> values =
+            load_columns<kWidth>(x, (first + i) * num_columns + column);
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          sums[i] += convert<Sum>(values.values[k]) * convert<Sum>(weights.values[k]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsPerWarp; ++i) {
+    const Sum sum = warp.sum(sums[i]);
+    if (warp.lane == 0 && first + i < arguments.num_rows) {
+      output[first + i] = sum + bias;
+    }
+  }
+}
+
+// delta = gradient x weight^T, 0 where a ReLU's output x is not positive; block_sums has, of each
+// block's samples, the sums of delta, of gradient * x and of the gradient. The teams of a block, a
+// warp each, take turns at its samples. kWidth neighbouring columns a lane.
+template <typename Element, typename Sum, int kWidth>
+__global__ void differentiate_output_layer(OutputLayerArguments arguments) {
+  constexpr int kBlockColumns = kSumLanes * kWidth;
+  const int64_t num_columns = arguments.num_columns;
+  const int64_t across = (num_columns + kBlockColumns - 1) / kBlockColumns;
+  const int64_t block = blockIdx.x / across;
+  const int64_t first_column = blockIdx.x % across * kBlockColumns;
+  const int lane = static_cast<int>(threadIdx.x) % kSumLanes;
+  const int team = static_cast<int>(threadIdx.x) / kSumLanes;
+  const int teams = static_cast<int>(blockDim.x) / kSumLanes;
+  const int64_t column = first_column + lane * kWidth;
+  const int64_t first = block * kOutputLayerRows;
+  const int64_t last =
+      first + kOutputLayerRows < arguments.num_rows ? first + kOutputLayerRows : arguments.num_rows;
+  const auto* x = static_cast<const Element*>(arguments.x);
+  const auto* gradient = static_cast<const Sum*>(arguments.gradient);
+  auto* delta = static_cast<Element*>(arguments.delta);
+  Sum of_delta[kWidth] = {};
+  Sum of_products[kWidth] = {};
+  Sum of_gradient{0};
+  if (column < num_columns) {
+    const Columns<Element, kWidth> weights =
+        load_columns<kWidth>(static_cast<const Element*>(arguments.weight), column);
+#pragma unroll 4
+    for (int64_t row = first + team; row < last; row += teams) {
+      const int64_t at = row * num_columns + column;
+      const Sum upstream = gradient[row];
+      Columns<Element, kWidth> values = load_columns<kWidth>(x, at);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const Sum value = convert<Sum>(values.values[k]);
+        const bool passes = !(arguments.relu && value <= Sum{0});  // a NaN does
+        const Sum product = passes ? upstream * convert<Sum>(weights.values[k]) : Sum{0};
+        of_delta[k] += product;
+        of_products[k] += upstream * value;
+        values.values[k] = convert<Element>(product);
+      }
+      store_columns<Element, kWidth>(delta, at, values);
+      of_gradient += upstream;
+    }
+  }
+  const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();
+  const SharedPointer<Sum> products_of_teams = of_teams + teams * kBlockColumns;
+  const SharedPointer<Sum> gradient_of_teams = products_of_teams + teams * kBlockColumns;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    of_teams[team * kBlockColumns + lane * kWidth + k] = of_delta[k];
+    products_of_teams[team * kBlockColumns + lane * kWidth + k] = of_products[k];
+  }
+  if (lane == 0) {
+    gradient_of_teams[team] = of_gradient;
+  }
+  Sum* totals = static_cast<Sum*>(arguments.block_sums) + block * (2 * num_columns + 1);
+  add_over_teams(of_teams, kBlockColumns, first_column, num_columns, totals);
+  add_over_teams(products_of_teams, kBlockColumns, first_column, num_columns, totals + num_columns);
+  if (first_column == 0) {
+    add_over_teams(gradient_of_teams, 1, 0, 1, totals + 2 * num_columns);
+  }
+}
+
+}  // namespace recsys::kernels

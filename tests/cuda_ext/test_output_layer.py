@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer with one output and its loss, on the emulator and on a GPU."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cuda_ext import ops, reference
+from cuda_ext.emu import build
+from cuda_ext.self_test_cases import output_layer_cases
+
+SIZES = [(0, 5), (1, 1), (5, 3), (127, 8), (130, 17), (256, 256), (300, 1000), (1025, 40)]
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def run(device_ops, op, *arguments):
+    """Calls an op with tensors of the CPU."""
+    namespace, device = device_ops
+    there = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
+    result = getattr(namespace, op)(*there)
+    return result.cpu() if isinstance(result, torch.Tensor) else [t.cpu() for t in result]
+
+
+def test_results_are_within_the_bound_of_rounding(device_ops):
+    cases = dict(output_layer_cases(*device_ops))
+    assert len(cases) == 2 * len(FLOATS) - 1
+    assert max(cases.values()) <= 1
+
+
+def assert_sums(result, expected, magnitude):
+    """Sums of float32 in another order, next to the sum of what they add."""
+    assert result.dtype == expected.dtype
+    epsilon = torch.finfo(expected.dtype).eps
+    assert bool(((result - expected).abs() <= 64 * epsilon * (magnitude + 1e-30)).all())
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_output_equals_the_reference(device_ops, size, dtype):
+    x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
+    bias = randn(1, seed=2, dtype=dtype)
+    output = run(device_ops, "output_layer", x, weight, bias)
+    magnitude = reference.output_layer(x.abs(), weight.abs(), bias.abs())
+    assert_sums(output, reference.output_layer(x, weight, bias), magnitude)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("relu", [False, True])
+def test_gradients_equal_the_reference(device_ops, size, dtype, relu):
+    x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
+    x = torch.relu(x) if relu else x
+    gradient = randn(size[0], 1, seed=2, dtype=torch.promote_types(dtype, torch.float32))
+    delta, sums = run(device_ops, "output_layer_backward", gradient, x, weight, relu)
+    expected, of_columns = reference.output_layer_backward(gradient, x, weight, relu)
+    assert torch.equal(delta, expected)
+    _, magnitude = reference.output_layer_backward(gradient.abs(), x.abs(), weight.abs(), relu)
+    assert_sums(sums, of_columns, magnitude)
+
+
+def test_rows_that_are_not_aligned(device_ops):
+    x, weight = (randn(n + 1, seed=n)[1:] for n in (4 * 24, 24))
+    x, weight, gradient = x.view(4, 24), weight.view(1, 24), randn(4, 1, seed=3)
+    output = run(device_ops, "output_layer", x, weight, torch.zeros(1))
+    torch.testing.assert_close(output, x @ weight.t())
+    delta, _ = run(device_ops, "output_layer_backward", gradient, x, weight, False)
+    assert torch.equal(delta, gradient * weight)
+
+
+def test_a_nan_stays_one(device_ops):
+    x = torch.zeros(3, 16)
+    x[1, 2] = torch.nan
+    weight, gradient = torch.ones(1, 16), torch.ones(3, 1)
+    output = run(device_ops, "output_layer", x, weight, torch.ones(1))
+    assert output.isnan().flatten().tolist() == [False, True, False]
+    delta, sums = run(device_ops, "output_layer_backward", gradient, x, weight, True)
+    assert delta[1, 2] == 1
+    assert delta.count_nonzero() == 1
+    assert sums.isnan().nonzero().tolist() == [[16 + 2]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (randn(4, 8), randn(1, 7), randn(1)),
+        (randn(4, 8), randn(1, 8), randn(2)),
+        (randn(4, 8), randn(1, 8).half(), randn(1)),
+        (randn(8, 4).t(), randn(1, 8), randn(1)),
+        (randn(8), randn(1, 8), randn(1)),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(device_ops, arguments):
+    with pytest.raises(RuntimeError, match="output_layer: "):
+        run(device_ops, "output_layer", *arguments)
+
+
+def test_a_gradient_of_another_type_or_size_is_refused(device_ops):
+    x, weight = randn(4, 8).half(), randn(1, 8).half()
+    for gradient in (randn(4, 1).half(), randn(3, 1)):
+        with pytest.raises(RuntimeError, match="output_layer_backward: gradient "):
+            run(device_ops, "output_layer_backward", gradient, x, weight, False)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 1024, 1025, 5000])
+def test_cross_entropy_equals_the_reference(device_ops, size):
+    logits, labels = 3 * randn(size), (randn(size, seed=1) > 0).float()
+    loss, gradient = run(device_ops, "cross_entropy", logits, labels, 0.25)
+    exact, of_logits = reference.cross_entropy(logits.double(), labels.double(), 0.25)
+    torch.testing.assert_close(loss, exact.float(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient, of_logits.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_cross_entropy_of_large_logits(device_ops):
+    logits = torch.tensor([100.0, -100.0, 3e38, -3e38, 0.0, math.inf, -math.inf])
+    labels = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    for i in range(5):
+        loss, gradient = run(device_ops, "cross_entropy", logits[[i]], labels[[i]], 1.0)
+        exact = F.binary_cross_entropy_with_logits(logits[[i]].double(), labels[[i]].double())
+        torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-30)
+        torch.testing.assert_close(gradient[0], torch.sigmoid(logits[i]) - labels[i])
+    for i in (5, 6):  # as in torch: infinity times the label
+        loss, gradient = run(device_ops, "cross_entropy", logits[[i]], labels[[i]], 1.0)
+        assert loss.isnan()
+        assert gradient == 0
+
+
+def test_a_loss_of_nan_is_nan(device_ops):
+    logits = torch.tensor([0.0, math.nan, 1.0])
+    loss, gradient = run(device_ops, "cross_entropy", logits, torch.ones(3), 1.0)
+    assert loss.isnan()
+    assert gradient.isnan().tolist() == [False, True, False]
+
+
+def test_sums_do_not_depend_on_the_order_of_threads(emulated):
+    x, gradient, weight = randn(1000, 40), randn(1000, 1, seed=1), randn(1, 40, seed=2)
+    labels = (gradient > 0).float().flatten()
+    results = []
+    for seed in (1, 2):
+        build.set_seed(seed)
+        _, sums = emulated.output_layer_backward(gradient, x, weight, True)
+        loss, _ = emulated.cross_entropy(gradient.flatten(), labels, 1.0)
+        results.append(torch.cat([sums, loss[None]]))
+    assert torch.equal(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("num_samples", [None, 1000])
+def test_the_loss_of_a_gpu_equals_torch(num_samples):
+    logits, labels = randn(300), (randn(300, seed=1) > 0).float()
+    here = logits.clone().requires_grad_()
+    there = logits.cuda().requires_grad_()
+    expected = ops.binary_cross_entropy(here, labels, num_samples)
+    loss = ops.binary_cross_entropy(there, labels.cuda(), num_samples)
+    (3 * expected).backward()
+    (3 * loss).backward()
+    torch.testing.assert_close(loss.cpu(), expected)
+    torch.testing.assert_close(there.grad.cpu(), here.grad)
