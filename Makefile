@@ -250,8 +250,9 @@ bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memo
 	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
-cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and spills
+cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and instructions
 	$(BIN)/python -m cuda_ext.compile_report
+	$(BIN)/python -m cuda_ext.instruction_report
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .

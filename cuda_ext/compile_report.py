@@ -77,6 +77,12 @@ def compile_source(source: Path, architectures: Sequence[str]) -> str:
     ).stdout
 
 
+def readable_name(signature: str) -> str:
+    """Returns the short name of one of our kernels, of its signature."""
+    name = signature.partition(KERNELS)[2].rpartition("(")[0].replace("recsys::", "")
+    return name.replace("<kernels::DeviceMath>", "").replace("kernels::", "")
+
+
 def parse_usage(text: str) -> list[Usage]:
     """Parses ptxas's report, leaving out kernels of CUB."""
     usages = []
@@ -84,14 +90,13 @@ def parse_usage(text: str) -> list[Usage]:
         name, _, rest = section.partition("' for 'sm_")
         if KERNELS not in name:
             continue
-        kernel = name.partition(KERNELS)[2].rpartition("(")[0].replace("recsys::", "")
         registers = re.search(r"Used (\d+) registers", rest)
         assert registers is not None
         shared = re.search(r"(\d+) bytes smem", rest)
         spilled = re.findall(r"(\d+) bytes spill", rest)
         usages.append(
             Usage(
-                kernel.replace("<kernels::DeviceMath>", "").replace("kernels::", ""),
+                readable_name(name),
                 rest.partition("'")[0],
                 int(registers[1]),
                 int(shared[1]) if shared else 0,

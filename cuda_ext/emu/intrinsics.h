@@ -19,6 +19,11 @@ void store_vector(T* address, const Vector& vector) {
   *reinterpret_cast<Vector*>(address) = vector;
 }
 
+template <typename T>
+void store_global_vector(T* address, const Vector& vector) {
+  store_vector(address, vector);
+}
+
 inline void atomic_add_vector(float* address, const float (&values)[4]) {
   emulator::check_alignment(address);
   for (int i = 0; i < 4; ++i) {

@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_columns(T* row, int64_t column,
     for (size_t i = 0; i < sizeof(columns); i += sizeof(Vector)) {
       Vector vector;
       memcpy(&vector, columns.values + i / sizeof(T), sizeof(Vector));
-      store_vector(row + column + i / sizeof(T), vector);
+      store_global_vector(row + column + i / sizeof(T), vector);
     }
   }
 }

@@ -107,8 +107,8 @@ __device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Eleme
           values[k] += convert<float>(copied);
         }
       }
-      store_vector(result_row<Element>(arguments, sample, vector) + column,
-                   pack_vector<Element>(values));
+      store_global_vector(result_row<Element>(arguments, sample, vector) + column,
+                          pack_vector<Element>(values));
     }
   }
 }

@@ -117,7 +117,7 @@ __global__ void interact_vectors(InteractionArguments arguments) {
     Element* output = static_cast<Element*>(arguments.output) + sample * arguments.width;
     for (int column = lane * kPerVector<Element>; column < arguments.width;
          column += kWarpSize * kPerVector<Element>) {
-      store_vector(output + column, load_vector(row + column));
+      store_global_vector(output + column, load_vector(row + column));
     }
     __syncwarp();  // the next sample writes the row anew
   }

@@ -7,7 +7,8 @@
 
 namespace recsys::kernels {
 
-constexpr int kSumLanes = 32;  // columns, or vectors of them, that a block takes side by side
+constexpr int kRowsInFlight = 4;  // whose loads a warp starts before it uses one
+constexpr int kSumLanes = 32;     // columns, or vectors of them, that a block takes side by side
 
 // Adds what the teams of a block have for each of its columns, in the order of the teams.
 template <typename Sum>

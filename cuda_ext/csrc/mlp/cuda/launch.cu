@@ -48,7 +48,7 @@ int launch_relu_backward(const ReluBackwardArguments& arguments, void* stream) {
 template <typename Element, typename Sum, int kWidth>
 int launch_output_layer(const OutputLayerArguments& arguments, bool backward, void* stream) {
   if (!backward) {
-    const int64_t blocks = blocks_for(arguments.num_rows, kTeams * kRowsPerWarp);
+    const int64_t blocks = blocks_for(arguments.num_rows, kTeams * kRowsInFlight);
     return blocks == 0 ? 0
                        : launch(apply_output_layer<Element, Sum, kWidth>, blocks, kBlockThreads, 0,
                                 stream, arguments);

@@ -7,24 +7,22 @@
 
 namespace recsys::kernels {
 
-constexpr int kRowsPerWarp = 4;  // whose loads are in flight together
-
-// output = x weight + bias. A warp takes kRowsPerWarp samples, a lane kWidth neighbouring columns
+// output = x weight + bias. A warp takes kRowsInFlight samples, a lane kWidth neighbouring columns
 // at once.
 template <typename Element, typename Sum, int kWidth>
 __global__ void apply_output_layer(OutputLayerArguments arguments) {
   const Team warp(kWarpLanes);
   const int64_t num_columns = arguments.num_columns;
-  const int64_t first = warp.index() * kRowsPerWarp;
+  const int64_t first = warp.index() * kRowsInFlight;
   const auto* x = static_cast<const Element*>(arguments.x);
   const auto* weight = static_cast<const Element*>(arguments.weight);
   const Sum bias = convert<Sum>(*static_cast<const Element*>(arguments.bias));
   auto* output = static_cast<Sum*>(arguments.output);
-  Sum sums[kRowsPerWarp] = {};
+  Sum sums[kRowsInFlight] = {};
   for (int64_t column = warp.lane * kWidth; column < num_columns; column += kWarpLanes * kWidth) {
     const Columns<Element, kWidth> weights = load_columns<kWidth>(weight, column);
 #pragma unroll
-    for (int i = 0; i < kRowsPerWarp; ++i) {
+    for (int i = 0; i < kRowsInFlight; ++i) {
       if (first + i < arguments.num_rows) {
         const Columns<Element, kWidth> values =
             load_columns<kWidth>(x, (first + i) * num_columns + column);
@@ -36,7 +34,7 @@ __global__ void apply_output_layer(OutputLayerArguments arguments) {
     }
   }
 #pragma unroll
-  for (int i = 0; i < kRowsPerWarp; ++i) {
+  for (int i = 0; i < kRowsInFlight; ++i) {
     const Sum sum = warp.sum(sums[i]);
     if (warp.lane == 0 && first + i < arguments.num_rows) {
       output[first + i] = sum + bias;
@@ -70,22 +68,33 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   if (column < num_columns) {
     const Columns<Element, kWidth> weights =
         load_columns<kWidth>(static_cast<const Element*>(arguments.weight), column);
-#pragma unroll 4
-    for (int64_t row = first + team; row < last; row += teams) {
-      const int64_t at = row * num_columns + column;
-      const Sum upstream = gradient[row];
-      Columns<Element, kWidth> values = load_columns<kWidth>(x, at);
+    for (int64_t row = first + team; row < last; row += kRowsInFlight * teams) {
+      Columns<Element, kWidth> values[kRowsInFlight];
+      Sum upstream[kRowsInFlight];
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const Sum value = convert<Sum>(values.values[k]);
-        const bool passes = !(arguments.relu && value <= Sum{0});  // a NaN does
-        const Sum product = passes ? upstream * convert<Sum>(weights.values[k]) : Sum{0};
-        of_delta[k] += product;
-        of_products[k] += upstream * value;
-        values.values[k] = convert<Element>(product);
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        if (row + i * teams < last) {
+          values[i] = load_columns<kWidth>(x, (row + i * teams) * num_columns + column);
+          upstream[i] = gradient[row + i * teams];
+        }
       }
-      store_columns<Element, kWidth>(delta, at, values);
-      of_gradient += upstream;
+#pragma unroll
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        if (row + i * teams < last) {
+#pragma unroll
+          for (int k = 0; k < kWidth; ++k) {
+            const Sum value = convert<Sum>(values[i].values[k]);
+            const bool passes = !(arguments.relu && value <= Sum{0});  // a NaN does
+            const Sum product = passes ? upstream[i] * convert<Sum>(weights.values[k]) : Sum{0};
+            of_delta[k] += product;
+            of_products[k] += upstream[i] * value;
+            values[i].values[k] = convert<Element>(product);
+          }
+          store_columns<Element, kWidth>(delta, (row + i * teams) * num_columns + column,
+                                         values[i]);
+          of_gradient += upstream[i];
+        }
+      }
     }
   }
   const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();

@@ -28,19 +28,31 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
   auto* delta = static_cast<Element*>(arguments.delta);
   Sum sums[kWidth] = {};
   if (column < num_columns) {
-#pragma unroll 4
-    for (int64_t row = first + team; row < last; row += teams) {
-      const int64_t at = row * num_columns + column;
-      Columns<Element, kWidth> values = load_columns<kWidth>(gradient, at);
-      const Columns<Element, kWidth> outputs = load_columns<kWidth>(output, at);
+    for (int64_t row = first + team; row < last; row += kRowsInFlight * teams) {
+      Columns<Element, kWidth> values[kRowsInFlight];
+      Columns<Element, kWidth> outputs[kRowsInFlight];
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        if (convert<Sum>(outputs.values[k]) <= Sum{0}) {  // a NaN is not
-          values.values[k] = Element{};
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        const int64_t at = (row + i * teams) * num_columns + column;
+        if (row + i * teams < last) {
+          values[i] = load_columns<kWidth>(gradient, at);
+          outputs[i] = load_columns<kWidth>(output, at);
         }
-        sums[k] += convert<Sum>(values.values[k]);
       }
-      store_columns<Element, kWidth>(delta, at, values);
+#pragma unroll
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        if (row + i * teams < last) {
+#pragma unroll
+          for (int k = 0; k < kWidth; ++k) {
+            if (convert<Sum>(outputs[i].values[k]) <= Sum{0}) {  // a NaN is not
+              values[i].values[k] = Element{};
+            }
+            sums[k] += convert<Sum>(values[i].values[k]);
+          }
+          store_columns<Element, kWidth>(delta, (row + i * teams) * num_columns + column,
+                                         values[i]);
+        }
+      }
     }
   }
   const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions of the compiled kernels, and what the report reads of them."""
+
+import shutil
+
+import pytest
+
+from cuda_ext import instruction_report
+from cuda_ext.instruction_report import Instruction
+
+TEXT = """\
+\t.section\t.text. void recsys::kernels::gather_rows<float, float, 4>(recsys::Lookup),"ax",@progbits
+        /*0000*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0010*/              @!P0 LDG.E.64.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0020*/               @P1 HMMA.16816.F32 R4, R8, R12, R4 ;
+        /*0030*/                   STG.E.U16 desc[UR4][R2.64], R5 ;
+\t.section\t.text. void cub::sort<4>(int),"ax",@progbits
+        /*0000*/                   STL.64 [R1], R4 ;
+"""
+STORE = Instruction("STG.E.128")
+
+
+def test_own_kernels_are_read():
+    assert instruction_report.parse(TEXT) == {
+        "gather_rows<float, float, 4>": [
+            Instruction("LDG.E.128"),
+            Instruction("LDG.E.64.CONSTANT", is_predicated=True),
+            Instruction("HMMA.16816.F32", is_predicated=True),
+            Instruction("STG.E.U16"),
+        ]
+    }
+
+
+def test_table_has_a_line_for_each_kernel():
+    table = instruction_report.table(instruction_report.parse(TEXT))
+    assert table.splitlines()[2:] == [
+        "| `gather_rows<float, float, 4>` | 4 | 64: 1, 128: 1 | 16: 1 | 2 | 1 |"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "instructions", "message"),
+    [
+        ("any", [Instruction("STL.64")], "any: writes local memory, 1 STL"),
+        ("any", [Instruction("LD.E")], "any: reads memory of an unknown kind, 1 LD"),
+        ("any", [Instruction("HMMA", True)], "any: a product of a tensor core is predicated"),
+        (
+            "mask_gradient<float, float, 4>",
+            [*[Instruction("LDG.E.128")] * 8, *[Instruction("STG.E")] * 16],
+            "mask_gradient<float, float, 4>: stores by width {32: 16}, expected {128: 4}",
+        ),
+        (
+            "mask_gradient<float, float, 4>",
+            [*[Instruction("LDG.E.128"), STORE] * 8],
+            "mask_gradient<float, float, 4>: 1 loads in flight, expected 8",
+        ),
+        (
+            "sum_bags<float, float, 4>",
+            [*[Instruction("LDG.E.128")] * 4, STORE, Instruction("STG.E")],
+            "sum_bags<float, float, 4>: stores by width {128: 1, 32: 1}, expected {128: 1}",
+        ),
+    ],
+)
+def test_what_breaks_a_rule_is_named(kernel, instructions, message):
+    assert instruction_report.violations({kernel: instructions}) == [message]
+
+
+@pytest.mark.slow
+def test_all_kernels_keep_the_rules(capsys):
+    try:
+        instruction_report.nvdisasm()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    if shutil.which("nvcc") is None or shutil.which("c++filt") is None:
+        pytest.skip("no CUDA compiler")
+    assert instruction_report.main("90") == 0, capsys.readouterr().err
+    kernels = capsys.readouterr().out
+    for rule in instruction_report.RULES:
+        names = [line.split("`")[1] for line in kernels.splitlines()[2:]]
+        assert any(instruction_report.re.match(rule.kernels, name) for name in names), rule
