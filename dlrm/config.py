@@ -30,7 +30,7 @@ EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
 LoaderType = Literal["default", "merlin"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
-Mode = Literal["train", "test", "inference_benchmark"]
+Mode = Literal["train", "test", "predict", "inference_benchmark"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -397,6 +397,18 @@ class RunConfig:
         "evaluated checkpoint is taken), or a folder in NVIDIA's layout",
         resumable=True,
     )
+    predictions: str | None = setting(
+        None,
+        "File that --mode predict writes for --eval_split: row, label, probability and logit; .csv "
+        "or .parquet",
+        resumable=True,
+    )
+    average_with: tuple[str, ...] = setting(
+        (),
+        "Further checkpoints, whose probabilities --mode predict averages with those of "
+        "--load_checkpoint_path",
+        resumable=True,
+    )
     save_checkpoint_path: str | None = setting(
         None, "Path to which to save the training checkpoints", resumable=True
     )
@@ -499,6 +511,10 @@ class DlrmConfig:
             raise UserError("`checkpoint_format` nvidia has no tensors for those of `batch_norm`")
         if self.precision.quantize != "none":
             self._check_quantization()
+        if self.run.mode == "predict":
+            for name in ("predictions", "load_checkpoint_path"):
+                if getattr(self.run, name) is None:
+                    raise UserError(f"`mode` predict needs `{name}`")
         if self.run.freeze_mlps and self.model.batch_norm and self.run.mode == "train":
             raise UserError(
                 "`batch_norm` follows every batch, so `freeze_mlps` would not keep the MLPs as "
@@ -509,11 +525,13 @@ class DlrmConfig:
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
-            raise UserError("`quantize` is for `mode` test and inference_benchmark, not train")
+            raise UserError("`quantize` is for trained models, not for `mode` train")
         if self.precision.amp:
             raise UserError("`quantize` and `amp` exclude each other; drop one")
         if self.model.batch_norm:
             raise UserError("`quantize` does not know the layers of `batch_norm`")
+        if self.run.average_with:
+            raise UserError("`quantize` and `average_with` exclude each other; drop one")
 
     @property
     def folder_setting(self) -> str:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
@@ -23,11 +24,13 @@ from dlrm.data.origin import dataset_origin
 from dlrm.data.sources import load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
+from dlrm.model.network import DlrmNetwork
 from dlrm.model.weights import check_dataset, load_weights
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.devices import Devices, build_devices
 from dlrm.train.evaluate import SplitScores, check_auc, score_split
+from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
@@ -39,6 +42,7 @@ from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
 from recsys.train.recipe import Machine, SavedState
+from recsys.train.run_log import progress_bar
 from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import DISTINCT_INPUTS, rate_in_words
 
@@ -203,6 +207,44 @@ class DlrmRecipe(Generic[LookupsT]):
             "avg_inference_latency": scores.mean_latency_s,
             "average_test_throughput": scores.samples_per_s,
         }
+
+    def predict(self) -> Mapping[str, float]:
+        """Writes the predictions for a split; returns their number and rate.
+
+        Raises:
+            UserError: settings are missing or cannot be used together.
+        """
+        run, data, machine = self.config.run, self.config.data, self.machine
+        if machine.processes.world_size > 1:
+            raise UserError("`mode` predict runs on one process; start it without torchrun")
+        assert run.predictions is not None
+        path = Path(run.predictions)
+        check_predictions_path(path)
+        for line in self.prepare_inference():
+            machine.print_line(line)
+        models = [self.devices.model, *map(self._another_model, run.average_with)]
+        wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
+        source = self.devices.batches(wanted)
+        started = time.perf_counter()
+        with progress_bar(source.num_batches, 0, is_first=True) as bar:
+            num_rows = write_predictions(path, models, source, machine.precision, bar.update)
+        rate = num_rows / (time.perf_counter() - started)
+        of_models = f" averaged over {len(models)} checkpoints" if run.average_with else ""
+        machine.print_line(
+            f"Wrote {num_rows:,} predictions for the {data.eval_split} split{of_models} to {path}, "
+            f"{rate_in_words(rate, 'rows')}"
+        )
+        return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
+
+    def _another_model(self, checkpoint: str) -> DlrmNetwork[LookupsT]:
+        """Loads another checkpoint of the same model and dataset."""
+        self.check_dataset(Path(checkpoint))
+        machine = self.machine
+        devices: Devices[LookupsT] = build_devices(
+            self.config, self.spec, machine.device, machine.processes, machine.print_line
+        )
+        load_weights(Path(checkpoint), devices.model)
+        return devices.model
 
     def _quantize(self) -> str:
         """Turns the model into one of 8 bits; returns a message."""

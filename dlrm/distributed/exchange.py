@@ -25,7 +25,8 @@ class ExchangedLookups:
     """A rank's lookups of a step, and the order of received vectors.
 
     Attributes:
-        rows: [L] int64 rows to look up in this rank's joint table, sorted by receiving rank.
+        rows: [L] int32 (int64 in a table of 2^31 rows) rows to look up in this rank's joint table,
+            sorted by receiving rank.
         send_counts: [W] number of vectors for each rank.
         output_rows: [sum of receive_counts] int64, sample x F + feature of each received vector.
         receive_counts: [W] number of vectors from each rank.
@@ -106,6 +107,9 @@ def plan_lookups(
         output_rows.append(samples + table)
         senders.append(owners[local_batch])
     sorted_rows, send_counts = _sort_by_rank(rows, receivers, world)
+    num_local_rows = sum(placement.local_rows(t, rank) for t in sharded_features(placement, rank))
+    if num_local_rows <= np.iinfo(np.int32).max:
+        sorted_rows = sorted_rows.astype(np.int32)  # half the bytes to copy and to sort
     sorted_output_rows, receive_counts = _sort_by_rank(output_rows, senders, world)
     return ExchangedLookups(
         torch.from_numpy(sorted_rows),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains, tests or benchmarks a DLRM.
+"""Trains, tests or benchmarks a DLRM, or predicts with it.
 
 python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
@@ -12,13 +12,19 @@ import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler
 from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
-from recsys.train.run import execute
+from recsys.train.run import Run, execute
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Runs the mode that `--mode` names."""
     config = config_from_flags(flag_values)
     joined = join_run(config)
+    if config.run.mode == "predict":
+        with joined as processes:
+            opened = Run.start(DlrmRecipe.open, config, program.print_with_flags, processes)
+            assert isinstance(opened.recipe, DlrmRecipe)
+            opened.log.record((), opened.recipe.predict())
+        return
     result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)
     if result is not None:
         program.print_how_to_continue(

@@ -20,7 +20,7 @@ from bert4rec.train.step import build_sampler, build_step
 from recsys.data.sequences import Sequences
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
-from recsys.train.optimizers.rows import RowGradients
+from recsys.train.optimizers.rows import RowGradients, norm_of_summed_rows
 
 NUM_ITEMS = 50
 SMALL = {
@@ -91,6 +91,8 @@ def test_row_gradients_are_those_of_autograd(head, loss):
         summed = torch.zeros_like(gradient).index_add_(0, of_table.rows, of_table.gradients)
         torch.testing.assert_close(summed, gradient)
         torch.testing.assert_close(of_table.squared_norm(), gradient.square().sum())
+        of_a_gpu = norm_of_summed_rows(of_table.rows, of_table.gradients)
+        torch.testing.assert_close(of_a_gpu, gradient.square().sum())
     others = dict(rowwise.named_parameters())
     for name, parameter in dense.named_parameters():
         if others[name].requires_grad:

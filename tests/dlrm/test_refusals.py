@@ -40,7 +40,7 @@ FLAGS = [
     (["--batch_norm", "--batch_size=5999"], "--batch_norm needs two rows .*: use --drop_last"),
     (["--plateau_factor=0"], r"--plateau_factor must lie in \(0, 1\]"),
     (["--patience=0"], "--patience must be at least 1"),
-    (["--quantize=int8"], "--quantize is for --mode test and inference_benchmark, not train"),
+    (["--quantize=int8"], "--quantize is for trained models, not for --mode train"),
     (["--quantize=int8", "--mode=test", "--amp"], "--quantize and --amp exclude each other"),
     (["--quantize=int8", "--mode=test", "--batch_norm"], "--quantize does not know the layers of"),
     (["--dropout=1"], r"--dropout must lie in \[0, 1\)"),

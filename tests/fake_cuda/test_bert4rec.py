@@ -52,6 +52,7 @@ def test_nothing_waits_for_the_device_in_a_step(objective, precision):
     [
         {"loss": "sampled"},
         {"loss": "gbce"},
+        {"loss": "sampled", "clip_norm": 0.01},
         {"loss": "sampled", "head": "tied"},
         {"attention_dropout": 0.0},
         {"attention_dropout": 0.0, "emb_dim": 50},

@@ -34,8 +34,26 @@ class RowGradients:
 
     def squared_norm(self) -> Tensor:
         """Returns the squared norm, with duplicate rows summed first."""
-        _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
-        return summed.square().sum()
+        if not self.rows.is_cuda:
+            _, summed = reference.sum_duplicate_rows(self.rows, self.gradients.to(torch.float32))
+            return summed.square().sum()
+        return norm_of_summed_rows(self.rows, self.gradients)
+
+
+def norm_of_summed_rows(rows: Tensor, gradients: Tensor) -> Tensor:
+    """Sums duplicate rows; returns the squared norm, without waiting for a GPU.
+
+    How many rows differ is not asked: their sums take the memory of all lookups.
+
+    Args:
+        rows: [L] int32 or int64.
+        gradients: [L, D].
+    """
+    ordered, order = rows.sort()
+    distinct = torch.zeros_like(ordered)
+    distinct[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    number = torch.empty_like(distinct).scatter_(0, order, distinct)
+    return ops.sum_by_row(number, gradients, len(number)).square().sum()
 
 
 _sort_streams: dict[torch.device, ops.SideStream] = {}

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the predictions of two models for the same rows.
+
+    python -m benchmark.compare_predictions a.parquet b.parquet
+
+The files are those of `dlrm.scripts.main --mode predict`: columns row, label and logit. Prints AUC
+and log loss of both, and the difference of each with an interval of 95%: the paired bootstrap draws
+rows with replacement, the same ones for both models (Efron and Tibshirani 1993, An Introduction to
+the Bootstrap, chapter 13). It tells what other rows would have shown, not what other seeds of the
+training would.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import csv, parquet
+from tqdm import tqdm
+
+from recsys.errors import UserError
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+class Predictions:
+    """The predictions of a model, sorted once for many weighted AUCs.
+
+    Args:
+        labels: [N] bool.
+        logits: [N].
+    """
+
+    def __init__(self, labels: npt.NDArray[np.bool_], logits: Floats) -> None:
+        self._labels = labels
+        self._order = np.argsort(logits, kind="stable")
+        ordered = logits[self._order]
+        self._begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        self._losses = np.logaddexp(0, np.where(labels, -logits, logits))
+
+    def auc(self, counts: Counts) -> float:
+        """Returns the AUC where row i occurs counts[i] times; ties count half."""
+        ordered, clicked = counts[self._order], self._labels[self._order]
+        positives = np.add.reduceat(np.where(clicked, ordered, 0), self._begins)
+        negatives = np.add.reduceat(np.where(clicked, 0, ordered), self._begins)
+        below = np.cumsum(negatives) - negatives
+        pairs = int(positives.sum()) * int(negatives.sum())
+        return int((positives * (2 * below + negatives)).sum()) / 2 / pairs if pairs else np.nan
+
+    def log_loss(self, counts: Counts) -> float:
+        """Returns the mean loss where row i occurs counts[i] times, in nats."""
+        return float(self._losses @ counts / counts.sum())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """A metric of two models.
+
+    Attributes:
+        metric: its name.
+        first: of the first model.
+        second: of the second.
+        low: lower bound of second - first, at 95%.
+        high: upper bound.
+    """
+
+    metric: str
+    first: float
+    second: float
+    low: float
+    high: float
+
+
+def compare(
+    first: Predictions, second: Predictions, num_rows: int, samples: int, seed: int
+) -> list[Comparison]:
+    """Compares AUC and log loss by a paired bootstrap.
+
+    Args:
+        first: of the first model.
+        second: of the second, for the same rows.
+        num_rows: N.
+        samples: how many times rows are drawn.
+        seed: of the draws.
+    """
+    generator = np.random.default_rng(seed)
+    metrics = (Predictions.auc, Predictions.log_loss)
+    differences = np.empty((samples, len(metrics)))
+    for i in tqdm(range(samples), desc="bootstrap", disable=not sys.stderr.isatty()):
+        counts = np.bincount(generator.integers(0, num_rows, num_rows), minlength=num_rows)
+        differences[i] = [metric(second, counts) - metric(first, counts) for metric in metrics]
+    once = np.ones(num_rows, np.int64)
+    low, high = np.nanquantile(differences, (0.025, 0.975), axis=0)
+    return [
+        Comparison(name, metric(first, once), metric(second, once), low[i], high[i])
+        for i, (name, metric) in enumerate(zip(("AUC", "log loss"), metrics, strict=True))
+    ]
+
+
+def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Reads labels and logits, in the order of the rows.
+
+    Raises:
+        UserError: the file is missing, or is no file of predictions.
+    """
+    wanted = ["row", "label", "logit"]
+    try:
+        table: Any = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        rows, labels, logits = (table.column(name).to_numpy() for name in wanted)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: no predictions, columns {', '.join(wanted)} of `--mode predict`: {error}"
+        ) from error
+    if not np.array_equal(rows, np.arange(len(rows))):
+        raise UserError(f"{path}: the rows are not numbered from 0 on")
+    return labels.astype(bool), logits.astype(np.float64)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the comparison of two files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("first", type=Path)
+    parser.add_argument("second", type=Path)
+    parser.add_argument("--samples", type=int, default=1000, help="draws of rows")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    try:
+        labels, logits = read(options.first)
+        other_labels, other_logits = read(options.second)
+        if not np.array_equal(labels, other_labels):
+            raise UserError(f"{options.second}: its labels are not those of {options.first}")
+        if labels.all() or not labels.any():
+            raise UserError(f"{options.first}: all labels are equal, so there is no AUC")
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    models = Predictions(labels, logits), Predictions(labels, other_logits)
+    print(f"{len(labels):,} rows; second - first, with an interval of 95%")
+    for line in compare(*models, len(labels), options.samples, options.seed):
+        print(
+            f"{line.metric:8}  {line.first:.6f}  {line.second:.6f}  "
+            f"{line.second - line.first:+.6f}  [{line.low:+.6f}, {line.high:+.6f}]"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--mode predict`: a file with the predictions for every row of a split."""
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import csv, parquet
+
+from dlrm.train.metrics import roc_auc
+from tests.dlrm.conftest import ROWS
+
+
+@pytest.fixture
+def checkpoints(program, dataset, tmp_path, capsys):
+    """Two runs of other seeds."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for seed, folder in enumerate(folders):
+        program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", f"--seed={seed}")
+        assert program.exit_code == 0, capsys.readouterr().err
+    return folders
+
+
+def predict(program, dataset, path, checkpoint, *flags):
+    return program(
+        *("--mode=predict", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoint}"),
+        *(f"--predictions={path}", *flags),
+    )
+
+
+def test_predictions_are_those_that_the_test_scores(
+    program, dataset, tmp_path, capsys, checkpoints
+):
+    path = tmp_path / "test.parquet"
+    records = predict(program, dataset, path, checkpoints[0])
+    assert program.exit_code == 0, capsys.readouterr().err
+    assert records[-1]["data"]["predicted_rows"] == ROWS["test"]
+    assert f"Wrote {ROWS['test']:,} predictions for the test split" in capsys.readouterr().out
+    table = parquet.read_table(path)
+    assert table.column_names == ["row", "label", "probability", "logit"]
+    row, label, probability, logit = (torch.from_numpy(c.to_numpy()) for c in table.columns)
+    assert torch.equal(row, torch.arange(ROWS["test"]))
+    torch.testing.assert_close(probability, torch.sigmoid(logit))
+    tested = program(
+        *("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoints[0]}")
+    )
+    assert roc_auc(logit, label > 0) == tested[-1]["data"]["auc"]
+
+
+def test_csv_and_another_split(program, dataset, tmp_path, capsys, checkpoints):
+    files = [tmp_path / "a.csv", tmp_path / "a.parquet"]
+    for path in files:
+        predict(program, dataset, path, checkpoints[0], "--eval_split=validation")
+        assert program.exit_code == 0, capsys.readouterr().err
+    text, binary = csv.read_csv(files[0]), parquet.read_table(files[1])
+    for column in binary.column_names:
+        assert np.array_equal(
+            text[column].to_numpy().astype(binary[column].to_numpy().dtype),
+            binary[column].to_numpy(),
+        )
+    assert len(binary) == ROWS["validation"]
+
+
+def test_probabilities_of_checkpoints_are_averaged(program, dataset, tmp_path, capsys, checkpoints):
+    alone = []
+    for i, checkpoint in enumerate(checkpoints):
+        predict(program, dataset, tmp_path / f"{i}.parquet", checkpoint)
+        alone.append(parquet.read_table(tmp_path / f"{i}.parquet")["probability"].to_numpy())
+    path = tmp_path / "both.parquet"
+    predict(program, dataset, path, checkpoints[0], f"--average_with={checkpoints[1]}")
+    assert program.exit_code == 0, capsys.readouterr().err
+    both = parquet.read_table(path)["probability"].to_numpy()
+    assert not np.array_equal(*alone)
+    np.testing.assert_allclose(both, np.mean(alone, axis=0), rtol=1e-6)
+
+
+def test_an_interrupted_file_does_not_appear(program, dataset, tmp_path, checkpoints, monkeypatch):
+    from dlrm.train import predict as module
+
+    monkeypatch.setattr(module, "find_nonfinite", lambda _: "logits")
+    predict(program, dataset, tmp_path / "a.csv", checkpoints[0])
+    assert program.exit_code != 0
+    assert not list(tmp_path.glob("a.csv*"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--predictions=x.csv",), "--mode predict needs --load_checkpoint_path"),
+        (("--load_checkpoint_path=runs",), "--mode predict needs --predictions"),
+    ],
+)
+def test_missing_settings_are_named(program, dataset, capsys, flags, message):
+    program("--mode=predict", f"--dataset={dataset}", *flags)
+    assert program.exit_code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("a.txt", "must end in .parquet or .csv"), ("none/a.csv", "there is no folder")],
+)
+def test_files_that_cannot_be_written(
+    program, dataset, tmp_path, capsys, checkpoints, name, message
+):
+    predict(program, dataset, tmp_path / name, checkpoints[0])
+    assert program.exit_code == 2
+    assert message in capsys.readouterr().err
