@@ -91,9 +91,12 @@ def checked(what: str, hint: Any, value: Any) -> Any:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         expected, fits = f"one of {', '.join(arguments)}", value in arguments
-    elif typing.get_origin(hint) is tuple and arguments[-1] is Ellipsis:
-        expected = "a list of integers"
-        fits = isinstance(value, list) and all(type(element) is int for element in value)
+    elif typing.get_origin(hint) is tuple and arguments[0] is not float:
+        names = {int: "integers", str: "texts"}
+        count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
+        expected = f"a list of {count}{names[arguments[0]]}"
+        fits = isinstance(value, list) and all(type(e) is arguments[0] for e in value)
+        fits = fits and (not count or len(value) == len(arguments))
         value = tuple(value) if fits else value
     elif typing.get_origin(hint) is tuple:
         expected = f"a list of {len(arguments)} numbers"
@@ -104,8 +107,8 @@ def checked(what: str, hint: Any, value: Any) -> Any:
         expected, value = "a number", _number(value)
         fits = type(value) is float
     else:
-        names = {int: "an integer", bool: "true or false", str: "text"}
-        expected, fits = names[hint], type(value) is hint
+        kinds = {int: "an integer", bool: "true or false", str: "text"}
+        expected, fits = kinds[hint], type(value) is hint
     if not fits:
         raise UserError(f"{what} must be {expected}, got {value!r}")
     return value

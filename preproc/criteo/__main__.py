@@ -73,6 +73,19 @@ def _parse_fractions(text: str) -> tuple[float, ...]:
     return tuple(float(Fraction(number.strip())) for number in text.split(","))
 
 
+def _parse_counts(text: str) -> tuple[int, ...]:
+    return tuple(_parse_integer(number) for number in text.split(","))
+
+
+def _parser_of(kind: object) -> tuple[Callable[[str], object], str]:
+    """Returns the parser of a type, and what it takes in words."""
+    if kind is int:
+        return _parse_integer, "an integer"
+    if typing.get_args(kind)[0] is int:
+        return _parse_counts, "integers such as 95000,5000,-1"
+    return _parse_fractions, "numbers such as 0.8,0.1,0.1"
+
+
 def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     """Returns the value of one setting of the transform."""
     kind = typing.get_type_hints(CriteoSemantics)[field.name]
@@ -84,12 +97,11 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
         if text not in choices:
             raise PreprocError(f"--{field.name} must be one of {', '.join(choices)}; got {text!r}")
         return text
-    parse: Callable[[str], object] = _parse_integer if kinds[0] is int else _parse_fractions
+    parse, expected = _parser_of(kinds[0])
     try:
         value = parse(text)
     except (ValueError, ZeroDivisionError) as error:
-        kind_name = "an integer" if kinds[0] is int else "numbers such as 0.8,0.1,0.1"
-        raise PreprocError(f"--{field.name} must be {kind_name}, got {text!r}") from error
+        raise PreprocError(f"--{field.name} must be {expected}, got {text!r}") from error
     if isinstance(value, tuple) and len(value) != 3:
         raise PreprocError(
             f"--{field.name} must be three numbers (train,validation,test), got {text!r}"

@@ -5,7 +5,7 @@ from collections import Counter
 
 from preproc.criteo.input import find_inputs
 from preproc.criteo.job import CriteoJob
-from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason
+from preproc.criteo.rules import NUM_COLUMNS, NUM_NUMERICAL, reject_reason, split_bounds
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import UTF8_MARK, InputFile
@@ -31,7 +31,9 @@ def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], DiskNeeds]:
         PreprocError: it cannot; the message names the file, the reason and the remedy.
     """
     check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
-    inputs = find_inputs(job.input, by_days=job.semantics.split_fractions is None)
+    inputs = find_inputs(job.input, by_days=job.semantics.halves_last_day)
+    if job.semantics.split_days is not None:
+        split_bounds([1] * len(inputs), job.semantics)
     samples = [_sample(file) for file in inputs]
     for file, rows in zip(inputs, samples, strict=True):
         check_sample(file, rows)

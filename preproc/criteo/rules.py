@@ -11,8 +11,10 @@ is a preset in presets/, and every setting of it can be overridden.
 """
 
 import dataclasses
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -120,6 +122,16 @@ class CriteoSemantics:
         None,
         "train,validation,test fractions in row order, such as 0.8,0.1,0.1; none splits by days.",
     )
+    split_rows: tuple[int, int, int] | None = setting(
+        None,
+        "train,validation,test rows in row order, such as 95000,5000,-1, where -1 is all others; "
+        "in place of fractions.",
+    )
+    split_days: tuple[int, int, int] | None = setting(
+        None,
+        "train,validation,test files in input order, such as 21,1,-1, where -1 is all others; in "
+        "place of fractions.",
+    )
     shuffle_seed: int | None = setting(
         None,
         "Orders the training split by a hash of this seed and the row number, a whole number from "
@@ -148,6 +160,20 @@ class CriteoSemantics:
                 "`split_fractions` must be three numbers in [0, 1] that add up to 1 "
                 f"(train,validation,test), got {','.join(map(str, fractions))}"
             )
+        if self.split_rows is not None and self.split_days is not None:
+            raise UserError("`split_rows` and `split_days` exclude each other; drop one")
+        for name in ("split_rows", "split_days"):
+            counts = getattr(self, name) or ()
+            if any(count < -1 for count in counts) or list(counts).count(-1) > 1:
+                raise UserError(
+                    f"`{name}` must be three numbers of train,validation,test, of which one may be "
+                    f"-1 for all others, got {','.join(map(str, counts))}"
+                )
+
+    @property
+    def halves_last_day(self) -> bool:
+        """Whether the last day becomes validation and test."""
+        return self.split_fractions is self.split_rows is self.split_days is None
 
 
 def transform_numerical(
@@ -191,6 +217,25 @@ def order_dictionary(
     return values[order]
 
 
+def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:
+    """Returns the ends of the splits, with -1 as all others."""
+    others = total - sum(count for count in counts if count >= 0)
+    if others < 0 or (others > 0 and -1 not in counts):
+        raise UserError(
+            f"`{name}` {','.join(map(str, counts))} makes {total - others:,} {unit}, but there are "
+            f"{total:,}; -1 in place of a number takes all others"
+        )
+    return list(itertools.accumulate(others if count < 0 else count for count in counts))
+
+
+def _ranges(train_end: int, validation_end: int, total: int) -> dict[Split, tuple[int, int]]:
+    return {
+        "train": (0, train_end),
+        "validation": (train_end, validation_end),
+        "test": (validation_end, total),
+    }
+
+
 def split_bounds(
     rows_per_day: list[int], semantics: CriteoSemantics
 ) -> dict[Split, tuple[int, int]]:
@@ -202,13 +247,21 @@ def split_bounds(
 
     Returns:
         Half-open ranges of global row numbers, which count valid rows from 0.
+
+    Raises:
+        UserError: `split_rows` or `split_days` do not add up to what there is.
     """
     total = sum(rows_per_day)
+    if semantics.split_rows is not None:
+        return _ranges(*_ends("split_rows", semantics.split_rows, total, "valid rows"))
+    if semantics.split_days is not None:
+        ends = _ends("split_days", semantics.split_days, len(rows_per_day), "files")
+        return _ranges(*(sum(rows_per_day[:end]) for end in ends))
     if semantics.split_fractions is not None:
         train, validation, _ = semantics.split_fractions
         first = math.floor(train * total + 1e-9)
         second = math.floor((train + validation) * total + 1e-9)
-        return {"train": (0, first), "validation": (first, second), "test": (second, total)}
+        return _ranges(first, second, total)
     last = rows_per_day[-1]
     half = last // 2 if semantics.last_day_rounding == "floor" else (last + 1) // 2
     start = total - last

@@ -159,6 +159,16 @@ def test_fractions_are_three_numbers(tmp_path, text):
         semantics_of(str(file))
 
 
+def test_counts_are_three_integers(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("split_rows: [20, 5, -1]\n")
+    assert semantics_of(str(file)).split_rows == (20, 5, -1)
+    for text in ("[1, 2]", "[1.5, 1, 1]", "3"):
+        file.write_text(f"split_rows: {text}\n")
+        with pytest.raises(UserError, match="split_rows must be a list of 3 integers"):
+            semantics_of(str(file))
+
+
 def test_a_name_that_is_none_lists_those_that_are():
     with pytest.raises(
         UserError, match="`preset` kagle: no such file; built in are bars_x1, bars_x4, kaggle"

@@ -20,7 +20,7 @@ EVERY_FLAG = """
 --memory_limit=1GiB --threads=3 --max_bad_fraction=0.5 --progress=json --overwrite --work_dir=work
 --numerical_offset=4 --numerical_min=-2 --numerical_missing=output_zero --frequency_limit=7
 --dictionary_days=train --category_modulus=none --last_day=validation_test
---last_day_rounding=floor --split_fractions=0.5,1/4,1/4
+--last_day_rounding=floor --split_fractions=0.5,1/4,1/4 --split_rows=20,-1,5
 """
 SCRIPT = harness.REPOSITORY / "preproc" / "prepare_dataset.sh"
 
@@ -39,6 +39,7 @@ def test_every_setting_is_a_flag(tmp_path):
     assert (job.progress, job.overwrite) == ("json", True)
     semantics = job.semantics
     assert semantics.split_fractions == (0.5, 0.25, 0.25)
+    assert (semantics.split_rows, semantics.split_days) == ((20, -1, 5), None)
     assert semantics.category_modulus is None
     assert (semantics.numerical_offset, semantics.numerical_min) == (4, -2)
     assert (semantics.frequency_limit, semantics.dictionary_days) == (7, "train")
@@ -76,6 +77,12 @@ def test_preset_alone_gives_its_semantics(preset):
         ("--split_fractions=a,b,c", "--split_fractions must be numbers such as"),
         ("--split_fractions=1/0,0,0", "--split_fractions must be numbers such as"),
         ("--split_fractions=0.5,0.5,0.5", "--split_fractions must be three numbers in"),
+        ("--split_rows=1,2", "--split_rows must be three"),
+        ("--split_rows=a,b,c", "--split_rows must be integers such as 95000,5000,-1"),
+        ("--split_rows=-1,5,-1", "--split_rows must be three numbers of train,validation,test"),
+        ("--split_rows=1,-2,5", "--split_rows must be three numbers of train,validation,test"),
+        ("--split_days=2,2,-1", "--split_days 2,2,-1 makes 4 files, but there are 3"),
+        ("--split_days=1,0,0", "--split_days 1,0,0 makes 1 files, but there are 3"),
         ("--category_modulus=0", "--category_modulus must lie in"),
         ("--last_day=never", "--last_day must be one of test_validation, validation_test"),
         ("--numerical_min=-9", "numerical_min"),
