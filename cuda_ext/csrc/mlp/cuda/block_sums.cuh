@@ -10,6 +10,31 @@ namespace recsys::kernels {
 constexpr int kRowsInFlight = 4;  // whose loads a warp starts before it uses one
 constexpr int kSumLanes = 32;     // columns, or vectors of them, that a block takes side by side
 
+// Samples and columns of a block. Its teams, a warp each, take turns at the samples; a lane takes
+// kWidth neighbouring columns.
+template <int kWidth, int64_t kBlockRows>
+struct BlockRange {
+  static constexpr int kBlockColumns = kSumLanes * kWidth;
+
+  int lane = static_cast<int>(threadIdx.x) % kSumLanes;
+  int team = static_cast<int>(threadIdx.x) / kSumLanes;
+  int teams = static_cast<int>(blockDim.x) / kSumLanes;
+  int64_t block;         // among those of the same columns
+  int64_t first_column;  // of the block
+  int64_t column;        // of the lane, the first
+  int64_t first;         // sample
+  int64_t last;          // sample after them
+
+  __device__ __forceinline__ BlockRange(int64_t num_rows, int64_t num_columns) {
+    const int64_t across = (num_columns + kBlockColumns - 1) / kBlockColumns;
+    block = blockIdx.x / across;
+    first_column = blockIdx.x % across * kBlockColumns;
+    column = first_column + lane * kWidth;
+    first = block * kBlockRows;
+    last = first + kBlockRows < num_rows ? first + kBlockRows : num_rows;
+  }
+};
+
 // Adds what the teams of a block have for each of its columns, in the order of the teams.
 template <typename Sum>
 __device__ __forceinline__ void add_over_teams(SharedPointer<Sum> of_teams, int block_columns,

@@ -47,18 +47,12 @@ __global__ void apply_output_layer(OutputLayerArguments arguments) {
 // warp each, take turns at its samples. kWidth neighbouring columns a lane.
 template <typename Element, typename Sum, int kWidth>
 __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
-  constexpr int kBlockColumns = kSumLanes * kWidth;
   const int64_t num_columns = arguments.num_columns;
-  const int64_t across = (num_columns + kBlockColumns - 1) / kBlockColumns;
-  const int64_t block = blockIdx.x / across;
-  const int64_t first_column = blockIdx.x % across * kBlockColumns;
-  const int lane = static_cast<int>(threadIdx.x) % kSumLanes;
-  const int team = static_cast<int>(threadIdx.x) / kSumLanes;
-  const int teams = static_cast<int>(blockDim.x) / kSumLanes;
-  const int64_t column = first_column + lane * kWidth;
-  const int64_t first = block * kOutputLayerRows;
-  const int64_t last =
-      first + kOutputLayerRows < arguments.num_rows ? first + kOutputLayerRows : arguments.num_rows;
+  const BlockRange<kWidth, kOutputLayerRows> range(arguments.num_rows, num_columns);
+  constexpr int kBlockColumns = kSumLanes * kWidth;
+  const int64_t column = range.column;
+  const int64_t last = range.last;
+  const int teams = range.teams;
   const auto* x = static_cast<const Element*>(arguments.x);
   const auto* gradient = static_cast<const Sum*>(arguments.gradient);
   auto* delta = static_cast<Element*>(arguments.delta);
@@ -68,7 +62,7 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   if (column < num_columns) {
     const Columns<Element, kWidth> weights =
         load_columns<kWidth>(static_cast<const Element*>(arguments.weight), column);
-    for (int64_t row = first + team; row < last; row += kRowsInFlight * teams) {
+    for (int64_t row = range.first + range.team; row < last; row += kRowsInFlight * teams) {
       Columns<Element, kWidth> values[kRowsInFlight];
       Sum upstream[kRowsInFlight];
 #pragma unroll
@@ -102,16 +96,17 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
   const SharedPointer<Sum> gradient_of_teams = products_of_teams + teams * kBlockColumns;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
-    of_teams[team * kBlockColumns + lane * kWidth + k] = of_delta[k];
-    products_of_teams[team * kBlockColumns + lane * kWidth + k] = of_products[k];
+    of_teams[range.team * kBlockColumns + range.lane * kWidth + k] = of_delta[k];
+    products_of_teams[range.team * kBlockColumns + range.lane * kWidth + k] = of_products[k];
   }
-  if (lane == 0) {
-    gradient_of_teams[team] = of_gradient;
+  if (range.lane == 0) {
+    gradient_of_teams[range.team] = of_gradient;
   }
-  Sum* totals = static_cast<Sum*>(arguments.block_sums) + block * (2 * num_columns + 1);
-  add_over_teams(of_teams, kBlockColumns, first_column, num_columns, totals);
-  add_over_teams(products_of_teams, kBlockColumns, first_column, num_columns, totals + num_columns);
-  if (first_column == 0) {
+  Sum* totals = static_cast<Sum*>(arguments.block_sums) + range.block * (2 * num_columns + 1);
+  add_over_teams(of_teams, kBlockColumns, range.first_column, num_columns, totals);
+  add_over_teams(products_of_teams, kBlockColumns, range.first_column, num_columns,
+                 totals + num_columns);
+  if (range.first_column == 0) {
     add_over_teams(gradient_of_teams, 1, 0, 1, totals + 2 * num_columns);
   }
 }

@@ -11,24 +11,18 @@ namespace recsys::kernels {
 // teams of a block, a warp each, take turns at its samples. kWidth neighbouring columns a lane.
 template <typename Element, typename Sum, int kWidth>
 __global__ void mask_gradient(ReluBackwardArguments arguments) {
-  constexpr int kBlockColumns = kSumLanes * kWidth;
   const int64_t num_columns = arguments.num_columns;
-  const int64_t across = (num_columns + kBlockColumns - 1) / kBlockColumns;
-  const int64_t block = blockIdx.x / across;
-  const int64_t first_column = blockIdx.x % across * kBlockColumns;
-  const int lane = static_cast<int>(threadIdx.x) % kSumLanes;
-  const int team = static_cast<int>(threadIdx.x) / kSumLanes;
-  const int teams = static_cast<int>(blockDim.x) / kSumLanes;
-  const int64_t column = first_column + lane * kWidth;
-  const int64_t first = block * kReluBackwardRows;
-  const int64_t last = first + kReluBackwardRows < arguments.num_rows ? first + kReluBackwardRows
-                                                                      : arguments.num_rows;
+  const BlockRange<kWidth, kReluBackwardRows> range(arguments.num_rows, num_columns);
+  constexpr int kBlockColumns = kSumLanes * kWidth;
+  const int64_t column = range.column;
+  const int64_t last = range.last;
+  const int teams = range.teams;
   const auto* gradient = static_cast<const Element*>(arguments.gradient);
   const auto* output = static_cast<const Element*>(arguments.output);
   auto* delta = static_cast<Element*>(arguments.delta);
   Sum sums[kWidth] = {};
   if (column < num_columns) {
-    for (int64_t row = first + team; row < last; row += kRowsInFlight * teams) {
+    for (int64_t row = range.first + range.team; row < last; row += kRowsInFlight * teams) {
       Columns<Element, kWidth> values[kRowsInFlight];
       Columns<Element, kWidth> outputs[kRowsInFlight];
 #pragma unroll
@@ -58,10 +52,10 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
   const SharedPointer<Sum> of_teams = dynamic_shared<Sum>();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
-    of_teams[team * kBlockColumns + lane * kWidth + k] = sums[k];
+    of_teams[range.team * kBlockColumns + range.lane * kWidth + k] = sums[k];
   }
-  add_over_teams(of_teams, kBlockColumns, first_column, num_columns,
-                 static_cast<Sum*>(arguments.block_sums) + block * num_columns);
+  add_over_teams(of_teams, kBlockColumns, range.first_column, num_columns,
+                 static_cast<Sum*>(arguments.block_sums) + range.block * num_columns);
 }
 
 }  // namespace recsys::kernels
