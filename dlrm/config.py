@@ -377,7 +377,10 @@ class RunConfig:
         resumable=True,
     )
     cuda_graphs: bool = setting(
-        False, "Capture the whole training step in a CUDA graph and replay it", resumable=True
+        False,
+        "Capture the whole training step in a CUDA graph and replay it; in "
+        "--mode inference_benchmark, the prediction for each batch size",
+        resumable=True,
     )
     freeze_mlps: bool = setting(False, "Keep the MLPs as they are while training")
     freeze_embeddings: bool = setting(False, "Keep the embeddings as they are while training")

@@ -272,7 +272,8 @@ class DlrmRecipe(Generic[LookupsT]):
                 f"`inference_benchmark_batch_sizes` {batch_size}: the {split} split has fewer rows"
             ) from error
         batches = itertools.islice(source.batches(), DISTINCT_INPUTS)
-        return [functools.partial(self._probabilities, batch) for batch in batches]
+        predict = self.devices.replayed_inference(self._probabilities)
+        return [functools.partial(predict, batch) for batch in batches]
 
     def _probabilities(self, batch: Batch[LookupsT]) -> Tensor:
         return torch.sigmoid(self.devices.model(batch.numerical, batch.ids))

@@ -26,8 +26,8 @@ from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.loader import to_device
 from dlrm.data.synthetic import draw_ids
 from dlrm.train.devices import OneDevice
+from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.metrics import roc_auc
-from dlrm.train.step import GraphedTrainStep
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
@@ -250,18 +250,28 @@ def profile_step(setting: Setting) -> dict[str, Any]:
 
 
 def infer(setting: Setting) -> dict[str, Any]:
-    """Measures inference: milliseconds of a batch."""
+    """Measures inference, eager and replayed: milliseconds of a batch."""
     model = build(setting).model.eval()
     milliseconds: dict[str, float] = {}
+    variants = ("eager", "graph") if setting.device.type == "cuda" else ("eager",)
+
+    def predict(batch: Batch[Tensor]) -> Tensor:
+        logits: Tensor = model(batch.numerical, batch.ids)
+        return logits
+
     for rows in setting.inference_batch_sizes:
         turns = itertools.cycle(make_batches(setting, rows, "zipf"))
-        for name in PRECISIONS:
+        for name, variant in itertools.product(PRECISIONS, variants):
             precision = precision_of(name, setting.device)
+            taken = GraphedInference(predict) if variant == "graph" else predict
 
-            def work(turns: Any = turns, used: Precision = precision) -> None:
-                batch = next(turns)
+            def work(
+                turns: Any = turns,
+                used: Precision = precision,
+                taken: Callable[[Batch[Tensor]], Tensor] = taken,
+            ) -> None:
                 with torch.no_grad(), used.autocast():
-                    model(batch.numerical, batch.ids)
+                    taken(next(turns))
 
             for _ in range(3):
                 work()
@@ -269,7 +279,7 @@ def infer(setting: Setting) -> dict[str, Any]:
                 seconds_per_call(work, setting.device, setting.calls)
                 for _ in range(setting.repeats)
             ]
-            milliseconds[f"{name}, batch {rows}"] = 1e3 * statistics.median(times)
+            milliseconds[f"{name}, batch {rows}, {variant}"] = 1e3 * statistics.median(times)
     return {"ms": milliseconds}
 
 

@@ -23,8 +23,9 @@ from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.explain import explain
+from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.quantize import TableBytes, quantize
-from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
+from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.loop import TrainStep
@@ -51,6 +52,12 @@ class Devices(Protocol[LookupsT]):
 
     def replayed(self, step: DlrmTrainStep[LookupsT]) -> TrainStep[Batch[LookupsT]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
+        ...
+
+    def replayed_inference(
+        self, predict: Callable[[Batch[LookupsT]], Tensor]
+    ) -> Callable[[Batch[LookupsT]], Tensor]:
+        """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
         ...
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
@@ -106,6 +113,12 @@ class OneDevice:
     def replayed(self, step: DlrmTrainStep[Tensor]) -> TrainStep[Batch[Tensor]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
         return GraphedTrainStep(step) if self.config.run.cuda_graphs else step
+
+    def replayed_inference(
+        self, predict: Callable[[Batch[Tensor]], Tensor]
+    ) -> Callable[[Batch[Tensor]], Tensor]:
+        """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
+        return GraphedInference(predict) if self.config.run.cuda_graphs else predict
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
@@ -179,6 +192,12 @@ class SeveralDevices:
     def replayed(self, step: DlrmTrainStep[ExchangedLookups]) -> TrainStep[Batch[ExchangedLookups]]:
         """Returns the step unchanged: CUDA graphs are for one device."""
         return step
+
+    def replayed_inference(
+        self, predict: Callable[[Batch[ExchangedLookups]], Tensor]
+    ) -> Callable[[Batch[ExchangedLookups]], Tensor]:
+        """Returns the call unchanged: CUDA graphs are for one device."""
+        return predict
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:  # noqa: ARG002
         """Returns nothing: no process has all columns of a row."""

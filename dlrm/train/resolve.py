@@ -9,7 +9,7 @@ import torch
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.model.weights import model_settings
 from dlrm.nn.mlp import has_apex
-from dlrm.train.step import check_graphable
+from dlrm.train.graphs import check_graphable
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.recipe import adopt

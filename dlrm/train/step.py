@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training step of DLRM, eager or replayed from a CUDA graph."""
+"""The training step of DLRM."""
 
 from typing import Generic, Protocol
 
 import torch
 from torch import Tensor
 
-from cuda_ext import library, ops
+from cuda_ext import ops
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from recsys.errors import UserError
 from recsys.train.optimizers.dense import Rates, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
@@ -182,73 +181,3 @@ class DlrmTrainStep(Generic[LookupsT]):
         scale = self._precision.loss_scale
         torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         return loss.detach()
-
-
-class GraphedTrainStep:
-    """A step captured in a CUDA graph, replayed in one launch.
-
-    Shorter batches than the longest, such as the last of an epoch, are not replayed: they take an
-    eager step. See `check_graphable`.
-
-    Args:
-        step: the step to capture, after three eager steps.
-    """
-
-    _WARMUP_STEPS = 3
-
-    def __init__(self, step: DlrmTrainStep[Tensor]) -> None:
-        self._step = step
-        self._seen = 0
-        self._rows = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._batch: Batch[Tensor] | None = None
-        self._loss: Tensor | None = None
-
-    def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
-        """Trains on a batch; returns its scalar loss on the device."""
-        self._step.set_lr(lr)
-        self._rows = max(self._rows, len(batch))
-        if len(batch) < self._rows:
-            return self._step.update(batch)
-        if self._graph is None:
-            self._seen += 1
-            if self._seen <= self._WARMUP_STEPS:
-                return self._step.update(batch)
-            self._capture(batch)
-        assert self._graph is not None
-        assert self._batch is not None
-        assert self._loss is not None
-        self._batch.numerical.copy_(batch.numerical)
-        self._batch.ids.copy_(batch.ids)
-        self._batch.label.copy_(batch.label)
-        self._graph.replay()
-        return self._loss.clone()
-
-    def _capture(self, batch: Batch[Tensor]) -> None:
-        self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        # In the default mode a reader thread that pins memory meanwhile would break the capture.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._loss = self._step.update(self._batch)
-
-
-def check_graphable(embedding_type: str, device: torch.device) -> None:
-    """Refuses `cuda_graphs` where the step cannot be captured.
-
-    Raises:
-        UserError: the device is not CUDA, or the update has shapes that depend on the ids.
-    """
-    if device.type != "cuda":
-        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
-    if embedding_type != "joint_fused":
-        raise UserError(
-            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
-        )
-    for family in ("lookup", "update", "graph"):
-        if library.path_of("cuda", family) != "compiled":
-            raise UserError(
-                "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch "
-                "count the distinct ids of a batch, which a captured graph cannot do. They are "
-                f"missing: {library.why_not_compiled('cuda', family)}"
-            )

@@ -10,8 +10,9 @@ from dlrm.data.loader import BatchLoader
 from dlrm.data.sources import open_rows
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables
+from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.metrics import roc_auc
-from dlrm.train.step import DlrmTrainStep, GraphedTrainStep
+from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
 from tests.dlrm.conftest import NUM_NUMERICAL
@@ -72,6 +73,21 @@ def test_a_captured_step_trains_as_an_eager_one():
     graphed = train("cuda", GraphedTrainStep)
     assert graphed[0] == pytest.approx(eager[0], rel=1e-5)
     torch.testing.assert_close(graphed[1], eager[1], rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_replayed_inference_predicts_as_the_eager_one_after_an_update_too():
+    model = build("cuda").eval()
+
+    def predict(batch):
+        return model(batch.numerical, batch.ids)
+
+    graphed = GraphedInference(predict)
+    for seed in range(6):
+        wanted = batch(seed, "cuda", 256 if seed % 2 else 1)
+        torch.testing.assert_close(graphed(wanted), predict(wanted))
+        for parameter in model.mlp_parameters():
+            parameter.mul_(1.1)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1024.0), (torch.bfloat16, 1.0)])

@@ -8,7 +8,7 @@ import torch
 
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.nn.embedding import read_tables
-from dlrm.train.step import GraphedTrainStep
+from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from tests.fake_cuda.dlrm_steps import PRECISIONS, build, load_batch, record_step
 from tests.fake_cuda.recorder import Recorder
 
@@ -45,6 +45,21 @@ def test_inference_needs_no_wait(precision, rows):
         logits = model(batch.numerical, batch.ids)
     assert logits.shape == (rows,)
     assert logits.is_cuda
+
+
+def test_inference_is_replayed_from_a_graph_for_each_batch_size():
+    model = build().model.eval()
+    calls = []
+
+    def predict(batch):
+        calls.append((len(batch), torch.cuda.is_current_stream_capturing()))
+        return model(batch.numerical, batch.ids)
+
+    graphed = GraphedInference(predict)
+    with Recorder() as recorder, torch.no_grad(), PRECISIONS["bfloat16"].autocast():
+        for rows in (64, 64, 1, 64, 1, 1):
+            assert graphed(load_batch(recorder, rows)).shape == (rows,)
+    assert calls == [(64, False), (64, True), (1, False), (1, True)]
 
 
 def test_planar_tables_are_saved_and_drawn_with_little_more_than_their_own_memory():

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs of the training step and of inference."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cuda_ext import library
+from dlrm.data.batch import Batch
+from dlrm.train.step import DlrmTrainStep
+from recsys.errors import UserError
+
+
+class BatchGraph:
+    """A call captured in a CUDA graph, for batches of one size.
+
+    Args:
+        call: work on the device that never waits for it; returns a tensor.
+        batch: a batch of the size, on which `call` has run before.
+    """
+
+    def __init__(self, call: Callable[[Batch[Tensor]], Tensor], batch: Batch[Tensor]) -> None:
+        self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        # In the default mode a reader thread that pins memory meanwhile would break the capture.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._result = call(self._batch)
+
+    def __call__(self, batch: Batch[Tensor]) -> Tensor:
+        """Returns the result for a batch, in a tensor of its own."""
+        self._batch.numerical.copy_(batch.numerical)
+        self._batch.ids.copy_(batch.ids)
+        self._batch.label.copy_(batch.label)
+        self._graph.replay()
+        return self._result.clone()
+
+
+class GraphedTrainStep:
+    """A step captured in a CUDA graph, replayed in one launch.
+
+    Shorter batches than the longest, such as the last of an epoch, are not replayed: they take an
+    eager step. See `check_graphable`.
+
+    Args:
+        step: the step to capture, after three eager steps.
+    """
+
+    _WARMUP_STEPS = 3
+
+    def __init__(self, step: DlrmTrainStep[Tensor]) -> None:
+        self._step = step
+        self._seen = 0
+        self._rows = 0
+        self._graph: BatchGraph | None = None
+
+    def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
+        """Trains on a batch; returns its scalar loss on the device."""
+        self._step.set_lr(lr)
+        self._rows = max(self._rows, len(batch))
+        if len(batch) < self._rows:
+            return self._step.update(batch)
+        if self._graph is None:
+            self._seen += 1
+            if self._seen <= self._WARMUP_STEPS:
+                return self._step.update(batch)
+            self._graph = BatchGraph(self._step.update, batch)
+        return self._graph(batch)
+
+
+class GraphedInference:
+    """Inference captured in a CUDA graph for each size of batch.
+
+    A graph reads the weights where they lie: after an update in place it
+    predicts with the new ones, after a move it must be captured again. It belongs to one precision.
+
+    Args:
+        predict: maps a batch to predictions, without gradients.
+    """
+
+    def __init__(self, predict: Callable[[Batch[Tensor]], Tensor]) -> None:
+        self._predict = predict
+        self._graphs: dict[int, BatchGraph | None] = {}
+
+    def __call__(self, batch: Batch[Tensor]) -> Tensor:
+        """Predicts for a batch; the second of a size is captured."""
+        rows = len(batch)
+        if rows not in self._graphs:
+            self._graphs[rows] = None
+            return self._predict(batch)
+        graph = self._graphs[rows]
+        if graph is None:
+            graph = self._graphs[rows] = BatchGraph(self._predict, batch)
+        return graph(batch)
+
+
+def check_graphable(embedding_type: str, device: torch.device) -> None:
+    """Refuses `cuda_graphs` where the step cannot be captured.
+
+    Raises:
+        UserError: the device is not CUDA, or the update has shapes that depend on the ids.
+    """
+    if device.type != "cuda":
+        raise UserError(f"`cuda_graphs` needs a CUDA device, this run uses {device.type}")
+    if embedding_type != "joint_fused":
+        raise UserError(
+            "`cuda_graphs` needs `embedding_type` joint_fused: sparse gradients cannot be captured"
+        )
+    for family in ("lookup", "update", "graph"):
+        if library.path_of("cuda", family) != "compiled":
+            raise UserError(
+                "`cuda_graphs` needs the extension's CUDA kernels: the updates in plain PyTorch "
+                "count the distinct ids of a batch, which a captured graph cannot do. They are "
+                f"missing: {library.why_not_compiled('cuda', family)}"
+            )
