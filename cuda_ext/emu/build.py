@@ -22,7 +22,13 @@ NAMESPACE = "cuda_ext_emulated"
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = PACKAGE.parent / "build" / "emulator"
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-DRECSYS_EMULATOR")
+# nvcc contracts a product and a sum into one operation, rounded once; g++ does it where told to.
+_CONTRACTED = (
+    ("-ffp-contract=fast", "-mfma")
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    else ("-ffp-contract=fast",)
+)
+_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-DRECSYS_EMULATOR", *_CONTRACTED)
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
 
