@@ -112,6 +112,8 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
     try:
         table: Any = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
         rows, labels, logits = (table.column(name).to_numpy() for name in wanted)
+        if table.column("label").null_count:
+            raise ValueError("rows have no label")
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: no predictions, columns {', '.join(wanted)} of `--mode predict`: {error}"

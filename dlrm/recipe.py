@@ -20,7 +20,7 @@ from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
-from dlrm.data.origin import dataset_origin
+from dlrm.data.origin import dataset_origin, has_labels
 from dlrm.data.sources import load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
@@ -90,6 +90,11 @@ class DlrmRecipe(Generic[LookupsT]):
                 ensure_synthetic_dataset(config, machine.print_line)
             processes.barrier()
         spec = load_feature_spec(config.data, config.model.num_numerical_features)
+        if config.run.mode in ("train", "test") and not has_labels(config.data):
+            raise UserError(
+                f"`dataset` {config.data.dataset}: its rows have no labels; use it with `mode` "
+                "predict"
+            )
         config = resolve(config, machine.device, spec, processes.world_size)
         devices = build_devices(config, spec, machine.device, processes, machine.print_line)
         origin = dataset_origin(config.data, spec, devices.model.embeddings.table_sizes)
@@ -227,7 +232,14 @@ class DlrmRecipe(Generic[LookupsT]):
         source = self.devices.batches(wanted)
         started = time.perf_counter()
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
-            num_rows = write_predictions(path, models, source, machine.precision, bar.update)
+            num_rows = write_predictions(
+                path,
+                models,
+                source,
+                machine.precision,
+                bar.update,
+                has_labels=has_labels(data),
+            )
         rate = num_rows / (time.perf_counter() - started)
         of_models = f" averaged over {len(models)} checkpoints" if run.average_with else ""
         machine.print_line(

@@ -16,8 +16,25 @@ logger = logging.getLogger(__name__)
 _DICTIONARIES = "dictionaries/"
 _GENERATED = "synthetic"
 """Fingerprint of all generated data, whose ids mean nothing."""
-_MEANINGLESS = frozenset({"preset", "shuffle_seed"})
-"""Keys of the semantics that change neither an id, nor a number, nor a row's split."""
+_MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
+"""Keys of the semantics that change neither an id, nor a number, nor a training row's split."""
+
+
+def has_labels(config: DataConfig) -> bool:
+    """Returns False for a dataset of rows that had no label."""
+    manifest = None if config.is_synthetic else _manifest_of(config)
+    return manifest is None or not manifest.is_unlabelled
+
+
+def _manifest_of(config: DataConfig) -> Manifest | None:
+    root = dataset_root(config)
+    if not (root / MANIFEST_FILE).is_file():
+        return None
+    try:
+        return Manifest.load(root)
+    except DatasetError as error:
+        logger.warning("%s", error)
+        return None
 
 
 def dataset_origin(config: DataConfig, spec: FeatureSpec, table_sizes: Sequence[int]) -> Origin:
@@ -34,16 +51,15 @@ def dataset_origin(config: DataConfig, spec: FeatureSpec, table_sizes: Sequence[
     sizes = {f"rows of {name}": n for name, n in zip(names, table_sizes, strict=True)}
     if config.is_synthetic:
         return Origin(sizes, _GENERATED)
-    root = dataset_root(config)
-    if not (root / MANIFEST_FILE).is_file():
-        return Origin(sizes)
-    try:
-        manifest = Manifest.load(root)
-    except DatasetError as error:
-        logger.warning("%s", error)
+    manifest = _manifest_of(config)
+    if manifest is None:
         return Origin(sizes)
     if manifest.kind == _GENERATED:
         return Origin(sizes, _GENERATED)
     files = {n: f for n, f in manifest.files.items() if n.startswith(_DICTIONARIES)}
-    semantics = {n: v for n, v in manifest.semantics.items() if n not in _MEANINGLESS}
+    semantics = {
+        name: value
+        for name, value in manifest.semantics.items()
+        if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
+    }
     return Origin(sizes, fingerprint(files) if files else manifest.fingerprint, semantics)

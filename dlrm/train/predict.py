@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import csv, parquet
@@ -26,7 +27,10 @@ SCHEMA = pa.schema(
         ("logit", pa.float32()),
     ]
 )
-"""Columns of the file: number of the row in its split from 0 on, click, prediction."""
+"""Columns of the file: number of the row in its split from 0 on, click, prediction.
+
+The label is null where the rows have none.
+"""
 
 _WRITERS: dict[str, Callable[..., Any]] = {
     ".parquet": parquet.ParquetWriter,
@@ -55,6 +59,8 @@ def write_predictions(
     source: BatchSource[LookupsT],
     precision: Precision,
     on_batch: Callable[[], object],
+    *,
+    has_labels: bool = True,
 ) -> int:
     """Predicts all rows in their order, a batch at a time.
 
@@ -66,6 +72,7 @@ def write_predictions(
         source: batches of the split, in order.
         precision: autocast of the forward pass.
         on_batch: called after each batch.
+        has_labels: False writes nulls.
 
     Returns:
         How many rows there are.
@@ -85,13 +92,13 @@ def write_predictions(
                     f"infinite: the parameters have diverged, or the rows hold such numbers. "
                     f"{ADVICE}; check the data with python -m dataspec.verify"
                 )
-            columns = [
-                torch.arange(first, first + len(logits)),
-                (batch.label > 0.5).to(torch.uint8).cpu(),
-                torch.sigmoid(logits),
-                logits,
+            clicks = (batch.label > 0.5).to(torch.uint8).cpu().numpy()
+            arrays = [
+                pa.array(np.arange(first, first + len(logits))),
+                pa.array(clicks) if has_labels else pa.nulls(len(logits), pa.uint8()),
+                pa.array(torch.sigmoid(logits).numpy()),
+                pa.array(logits.numpy()),
             ]
-            arrays = [pa.array(column.numpy()) for column in columns]
             writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
             first += len(logits)
             on_batch()

@@ -20,6 +20,7 @@ from absl import flags
 
 from preproc import command
 from preproc.criteo import pipeline as criteo_pipeline
+from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.job import PRESETS, SECTIONS, CriteoJob, semantics_of
 from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
@@ -43,12 +44,17 @@ def define_flags() -> flags.FlagValues:
     defaults = {"progress": "auto"}
     define_settings(values, _FROM_FLAGS, defaults=defaults, check_choices=False)
     for field in declared(CriteoSemantics):
-        flags.DEFINE_string(
+        define = flags.DEFINE_boolean if _is_boolean(field) else flags.DEFINE_string
+        define(
             *(field.name, None, field.metadata["help"]),
             flag_values=values,
             module_name=title("transform"),
         )
     return values
+
+
+def _is_boolean(field: dataclasses.Field[Any]) -> bool:
+    return isinstance(field.default, bool)
 
 
 def describe_presets(values: flags.FlagValues) -> None:
@@ -118,10 +124,19 @@ def job_from_flags(values: flags.FlagValues) -> CriteoJob:
     given, _ = values_from_flags(values, _FROM_FLAGS)
     texts = {field: values[field.name].value for field in declared(CriteoSemantics)}
     overrides: dict[str, Any] = {
-        field.name: _parse_setting(field, text) for field, text in texts.items() if text is not None
+        field.name: text if _is_boolean(field) else _parse_setting(field, text)
+        for field, text in texts.items()
+        if text is not None
     }
     preset = values.preset if values["preset"].present else None
-    given["semantics"] = semantics_of(preset, overrides)
+    dictionaries = given["dictionaries"]
+    if dictionaries is not None and preset is not None:
+        raise PreprocError(f"`dictionaries` {dictionaries} brings its own rules; drop `preset`")
+    given["semantics"] = (
+        semantics_of(preset, overrides)
+        if dictionaries is None
+        else semantics_of_dataset(dictionaries, overrides)
+    )
     given["spark"] = section_from_dict(SparkSettings, given)
     return section_from_dict(CriteoJob, given)
 

@@ -23,10 +23,12 @@ class Dictionaries:
     Attributes:
         folder: holds a file per column.
         key: hash of the input and settings they depend on; later stages depend on it.
+        num_columns: columns of categories.
     """
 
     folder: Path
     key: str = ""
+    num_columns: int = NUM_CATEGORICAL
 
     def path(self, column: int) -> Path:
         """Returns the file of a column: categories as uint32, from id 1."""
@@ -35,7 +37,7 @@ class Dictionaries:
     @property
     def kept(self) -> tuple[int, ...]:
         """Number of categories of each column."""
-        sizes = (self.path(c).stat().st_size for c in range(NUM_CATEGORICAL))
+        sizes = (self.path(c).stat().st_size for c in range(self.num_columns))
         return tuple(size // DICTIONARY_DTYPE.itemsize for size in sizes)
 
     @property
@@ -45,11 +47,15 @@ class Dictionaries:
 
     def missing(self) -> list[int]:
         """Returns the columns that have no dictionary yet."""
-        return [c for c in range(NUM_CATEGORICAL) if not self.path(c).exists()]
+        return [c for c in range(self.num_columns) if not self.path(c).exists()]
 
     def load(self) -> list[npt.NDArray[np.uint32]]:
         """Memory-maps the categories of each column, in id order."""
-        return [map_file(self.path(c), DICTIONARY_DTYPE) for c in range(NUM_CATEGORICAL)]
+        return [self.load_column(column) for column in range(self.num_columns)]
+
+    def load_column(self, column: int) -> npt.NDArray[np.uint32]:
+        """Memory-maps the categories of a column, in id order."""
+        return map_file(self.path(column), DICTIONARY_DTYPE)
 
     def save(self, column: int, categories: npt.NDArray[np.uint32]) -> None:
         """Writes the dictionary of a column."""
@@ -58,16 +64,16 @@ class Dictionaries:
 
     def copy_to(self, dataset: Path) -> None:
         """Copies all files into a staged dataset."""
-        target = dataset_dictionaries(dataset)
-        for column in range(NUM_CATEGORICAL):
+        target = dataset_dictionaries(dataset, self.num_columns)
+        for column in range(self.num_columns):
             shutil.copyfile(self.path(column), target.path(column))
 
 
-def dataset_dictionaries(dataset: Path) -> Dictionaries:
+def dataset_dictionaries(dataset: Path, num_columns: int) -> Dictionaries:
     """Makes the folder for the dictionaries of a dataset."""
     folder = dataset / DICTIONARY_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    return Dictionaries(folder)
+    return Dictionaries(folder, num_columns=num_columns)
 
 
 def map_file(path: Path, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engines import ENGINES
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import RejectReason, Split
@@ -30,6 +31,8 @@ class EngineJob:
     inputs: tuple[InputFile, ...]
     workspace: Workspace
     reporter: ProgressReporter
+    dictionaries: Dictionaries | None = None
+    """Dictionaries to encode with; None: categories are counted."""
 
     def for_engine(self) -> "EngineJob":
         """Returns the job with the format that the engine has to write.

@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+from preproc.criteo.applied import recorded_semantics
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.criteo.layouts.torchrec import dataset_spec, separate_dataset, write_wide
 from preproc.criteo.rules import REJECT_REASONS, Split
@@ -38,7 +39,7 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     Manifest(
         kind="criteo",
         engine=result.engine,
-        semantics={"preset": job.preset, **dataclasses.asdict(job.semantics)},
+        semantics=recorded_semantics(job),
         source_files=sources,
         rows={str(k): v for k, v in result.rows.items()},
         positives={str(k): v for k, v in result.positives.items()},
@@ -47,7 +48,8 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
         files=files,
         fingerprint=fingerprint(files),
     ).save(dataset)
-    if empty := [split for split, rows in result.rows.items() if not rows]:
+    empty = [split for split, rows in result.rows.items() if not rows]
+    if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")
     engine_job.workspace.publish(dataset, engine_job.reporter.note)
     return job.output

@@ -53,6 +53,11 @@ class CriteoJob:
     input: Path = setting(REQUIRED, "Folder with day_0 ... day_N, or one file; plain or gzip.")
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: CriteoSemantics = dataclasses.field(default_factory=CriteoSemantics)
+    dictionaries: Path | None = setting(
+        None,
+        "Dataset whose rules and dictionaries are applied to the rows, instead of counting their "
+        "categories; all rows go to the test split unless a split is given.",
+    )
     preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(

@@ -4,6 +4,7 @@
 from pathlib import Path
 
 from preproc.criteo import preflight as criteo_preflight
+from preproc.criteo.applied import given_dictionaries
 from preproc.criteo.engine import Engine, EngineJob, load_engine
 from preproc.criteo.finish import finalize
 from preproc.criteo.job import CriteoJob
@@ -31,7 +32,8 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         needs.explained("the same command continues"),
         Workspace(job.output, job.work_dir).locked() as workspace,
     ):
-        engine_job = EngineJob(job, inputs, workspace, reporter)
+        given = given_dictionaries(job, workspace)
+        engine_job = EngineJob(job, inputs, workspace, reporter, given)
         try:
             chosen = engine or load_engine(job.engine)
             return finalize(engine_job, chosen(engine_job.for_engine()))

@@ -36,7 +36,7 @@ def check(job: CriteoJob) -> tuple[tuple[InputFile, ...], DiskNeeds]:
         split_bounds([1] * len(inputs), job.semantics)
     samples = [_sample(file) for file in inputs]
     for file, rows in zip(inputs, samples, strict=True):
-        check_sample(file, rows)
+        check_sample(file, rows, unlabelled=job.semantics.unlabelled)
     lengths = [len(row) + 1 for rows in samples for row in rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
     needs = disk_needs(job, sum(f.text_bytes for f in inputs) / row_bytes)
@@ -53,8 +53,13 @@ def _sample(file: InputFile) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def check_sample(file: InputFile, rows: list[bytes]) -> None:
+def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:
     """Refuses a file whose first rows are no Criteo log.
+
+    Args:
+        file: the file.
+        rows: its first rows.
+        unlabelled: they should have no label.
 
     Raises:
         PreprocError: no row is valid, or the first is a header line or has a byte order mark.
@@ -63,7 +68,7 @@ def check_sample(file: InputFile, rows: list[bytes]) -> None:
         raise PreprocError(
             f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
         )
-    reasons = [reject_reason(row) for row in rows]
+    reasons = [reject_reason(row, unlabelled=unlabelled) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(
             f"{file.path}: begins with a header line ({_excerpt(rows[0])}); Criteo logs have none. "
@@ -80,14 +85,21 @@ def check_sample(file: InputFile, rows: list[bytes]) -> None:
         ((name, _usual_count(rows, byte)) for name, byte in _SEPARATORS.items()),
         key=lambda counted: (counted[1], counted[0] == "tab"),
     )
-    if separator == "tab" and count == NUM_COLUMNS - 1:
-        guess = "looks like Kaggle test.txt, which has no label; use train.txt"
+    wanted = NUM_COLUMNS - unlabelled
+    if separator == "tab" and count == NUM_COLUMNS - 1 and not unlabelled:
+        guess = (
+            "looks like Kaggle test.txt, which has no label; use train.txt, or `unlabelled` with "
+            "the `dictionaries` of a dataset"
+        )
+    elif separator == "tab" and count == NUM_COLUMNS and unlabelled:
+        guess = "the rows seem to begin with a label; drop `unlabelled`"
     elif separator != "tab" and count in (NUM_COLUMNS, NUM_COLUMNS - 1):
         guess = f"the fields are separated by {separator}s; convert them to tabs"
-    elif count == NUM_COLUMNS:
-        guess = f"40 fields as there should be, but the first row is refused ({reasons[0]})"
+    elif count == wanted:
+        guess = f"{wanted} fields as there should be, but the first row is refused ({reasons[0]})"
     else:
-        guess = "this is not a Criteo log (label, 13 integers, 26 hex categories)"
+        label = "" if unlabelled else "label, "
+        guess = f"this is not a Criteo log ({label}13 integers, 26 hex categories)"
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
         f"fields: {guess}. Row 1: {_excerpt(rows[0])}"

@@ -14,8 +14,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -48,26 +48,31 @@ outside printable ASCII; `label`: not `0` or `1`; `integer`: not `-?[0-9]{1,10}`
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 
 
-def row_grammar() -> re.Pattern[bytes]:
+def row_grammar(*, unlabelled: bool = False) -> re.Pattern[bytes]:
     """Returns the pattern of a valid row, without its line end.
 
     Integers must also fit int32, which a pattern cannot express.
+
+    Args:
+        unlabelled: rows have no label.
     """
-    return re.compile(
-        rb"[01](?:\t(?:-?[0-9]{1,10})?){%d}(?:\t(?:[0-9a-fA-F]{1,8})?){%d}"
-        % (NUM_NUMERICAL, NUM_CATEGORICAL)
-    )
+    integer, category = rb"(?:-?[0-9]{1,10})?", rb"(?:[0-9a-fA-F]{1,8})?"
+    first, integers = (integer, NUM_NUMERICAL - 1) if unlabelled else (rb"[01]", NUM_NUMERICAL)
+    rest = rb"(?:\t%s){%d}(?:\t%s){%d}" % (integer, integers, category, NUM_CATEGORICAL)
+    return re.compile(first + rest)
 
 
 _GRAMMAR = row_grammar()
 
 
-def reject_reason(row: bytes) -> RejectReason | None:
+def reject_reason(row: bytes, *, unlabelled: bool = False) -> RejectReason | None:
     """Returns the reason to reject a row, None if it is valid.
 
     Args:
         row: bytes without the line end.
+        unlabelled: it has no label.
     """
+    row = b"0\t" + row if unlabelled else row
     fields = row.split(b"\t")
     if len(fields) != NUM_COLUMNS:
         return "columns"
@@ -104,6 +109,11 @@ class CriteoSemantics:
         "raw_zero: a missing value is the raw value 0; output_zero: it becomes 0.0 after the "
         "logarithm.",
     )
+    bin_numerical: bool = setting(
+        False,
+        "Add the numbers as 13 more categorical features: a number x above 2 falls into the bin "
+        "floor(ln(x)^2), others are bins of their own.",
+    )
     frequency_limit: int = setting(15, "A category seen fewer times gets id 0; 0 and 1 keep all.")
     dictionary_days: Literal["all", "train"] = setting(
         "all",
@@ -131,6 +141,9 @@ class CriteoSemantics:
         None,
         "train,validation,test files in input order, such as 21,1,-1, where -1 is all others; in "
         "place of fractions.",
+    )
+    unlabelled: bool = setting(
+        False, "Rows have no label, 39 fields; the dataset then has the label 0 throughout."
     )
     shuffle_seed: int | None = setting(
         None,
@@ -171,6 +184,17 @@ class CriteoSemantics:
                 )
 
     @property
+    def num_categorical(self) -> int:
+        """Categorical features: those of the log, and the bins of its numbers."""
+        return NUM_CATEGORICAL + (NUM_NUMERICAL if self.bin_numerical else 0)
+
+    def reading(self) -> Mapping[str, Any]:
+        """Returns the settings by which a row's fields are read."""
+        binned = {"bins_from": self.numerical_min} if self.bin_numerical else {}
+        unlabelled = {"unlabelled": True} if self.unlabelled else {}
+        return {"modulus": self.category_modulus, **binned, **unlabelled}
+
+    @property
     def halves_last_day(self) -> bool:
         """Whether the last day becomes validation and test."""
         return self.split_fractions is self.split_rows is self.split_days is None
@@ -196,6 +220,27 @@ def transform_numerical(
     if semantics.numerical_missing == "output_zero":
         result = np.where(missing, np.float32(0), result)
     return result
+
+
+def bin_categories(
+    values: npt.NDArray[np.int64], semantics: CriteoSemantics
+) -> npt.NDArray[np.uint32]:
+    """Returns the bins of raw integers, as categories.
+
+    For no integer is ln(x)^2 nearer than 6e-10 to the next bin, so that float64 gives the bin.
+    Source: the winners of Criteo's contest on Kaggle (Juan et al. 2014, libffm).
+
+    Args:
+        values: raw integers, any shape.
+        semantics: gives the minimum to which smaller values are raised first.
+
+    Returns:
+        uint32 of the same shape: x itself up to 2 (negative ones modulo 2**32), floor(ln(x)^2) + 2
+        above.
+    """
+    raised = np.maximum(values, semantics.numerical_min)
+    above = np.floor(np.log(np.maximum(raised, 1).astype(np.float64)) ** 2) + 2
+    return np.where(raised > 2, above.astype(np.int64), raised).astype(np.uint32)
 
 
 def order_dictionary(

@@ -76,6 +76,12 @@ class Manifest:
     fingerprint: str
     statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether the rows had no label, so that all labels are 0."""
+        of_rows = self.semantics.get("applied", self.semantics)
+        return isinstance(of_rows, dict) and of_rows.get("unlabelled") is True
+
     @staticmethod
     def describe_files(root: Path) -> dict[str, dict[str, Any]]:
         """Returns size and checksum of every file but the manifest."""

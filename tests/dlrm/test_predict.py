@@ -7,7 +7,9 @@ import torch
 from pyarrow import csv, parquet
 
 from dlrm.train.metrics import roc_auc
+from preproc.criteo import __main__ as command
 from tests.dlrm.conftest import ROWS
+from tests.preproc.criteo.rows import good_text, without_labels
 
 
 @pytest.fixture
@@ -44,6 +46,36 @@ def test_predictions_are_those_that_the_test_scores(
         *("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={checkpoints[0]}")
     )
     assert roc_auc(logit, label > 0) == tested[-1]["data"]["auc"]
+
+
+def test_later_rows_without_labels_are_predicted_as_in_the_whole_dataset(program, tmp_path, capsys):
+    """By the dictionaries of the training dataset, from raw rows on."""
+    text = good_text(700, seed=2, vocabulary=200)
+    (tmp_path / "log").write_bytes(text)
+    (tmp_path / "later").write_bytes(without_labels(b"\n".join(text.split(b"\n")[500:])))
+    whole, later = tmp_path / "whole", tmp_path / "unlabelled"
+    splits = ("--preset=kaggle", "--split_rows=400,100,-1", "--bin_numerical")
+    for source, dataset, flags in (
+        ("log", whole, splits),
+        ("later", later, (f"--dictionaries={whole}", "--unlabelled")),
+    ):
+        files = (f"--input={tmp_path / source}", f"--output={dataset}")
+        assert command.main(["preproc.criteo", *files, *flags]) == 0, capsys.readouterr().err
+    trained = tmp_path / "trained"
+    program(f"--dataset={whole}", f"--save_checkpoint_path={trained}", "--test_after=2")
+    assert program.exit_code == 0, capsys.readouterr().err
+    tables = []
+    for dataset in (whole, later):
+        path = tmp_path / f"{dataset.name}.parquet"
+        predict(program, dataset, path, trained)
+        assert program.exit_code == 0, capsys.readouterr().err
+        tables.append(parquet.read_table(path))
+    for column in ("row", "probability", "logit"):
+        assert tables[0][column].equals(tables[1][column])
+    assert tables[0]["label"].null_count == 0
+    assert tables[1]["label"].null_count == 200
+    program("--mode=test", f"--dataset={later}", f"--load_checkpoint_path={trained}")
+    assert "its rows have no labels; use it with --mode predict" in capsys.readouterr().err
 
 
 def test_csv_and_another_split(program, dataset, tmp_path, capsys, checkpoints):

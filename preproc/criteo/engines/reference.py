@@ -22,6 +22,7 @@ from preproc.criteo.rules import (
     NUM_NUMERICAL,
     REJECT_REASONS,
     CriteoSemantics,
+    bin_categories,
     order_dictionary,
     reject_reason,
     shuffle_keys,
@@ -43,8 +44,8 @@ class ParsedRows:
         label: [n].
         integers: [n, 13]; 0 where the field is empty.
         integers_missing: [n, 13], True where the field is empty.
-        categories: [n, 26]; 0 where the field is empty.
-        categories_missing: [n, 26], True where the field is empty.
+        categories: [n, F]; 0 where the field is empty.
+        categories_missing: [n, F], True where the field is empty.
     """
 
     label: npt.NDArray[np.bool_]
@@ -79,26 +80,37 @@ def _row_of(file: InputFile, offset: int, line: bytes) -> bytes:
     return row
 
 
-def read_rows(file: InputFile) -> tuple[ParsedRows, list[RejectedRow]]:
-    """Returns the values of a file's valid rows, and its rejected rows."""
+def read_rows(file: InputFile, semantics: CriteoSemantics) -> tuple[ParsedRows, list[RejectedRow]]:
+    """Returns the values of a file's valid rows, and its rejected rows.
+
+    Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted.
+    """
     valid, rejected = [], []
     for number, (offset, row) in enumerate(iterate_lines(file), start=1):
-        reason = reject_reason(row)
+        reason = reject_reason(row, unlabelled=semantics.unlabelled)
         if reason is None:
-            valid.append(row.split(b"\t"))
+            valid.append([*([b"0"] if semantics.unlabelled else []), *row.split(b"\t")])
         else:
             rejected.append(RejectedRow(file.path.name, offset, number, reason, row))
     fields = np.array(valid, dtype="S11").reshape(-1, NUM_COLUMNS)
     missing = fields == b""
     first = 1 + NUM_NUMERICAL
     integers = np.where(missing, b"0", fields)[:, 1:first].astype(np.int64)
-    categories = [[int(f or b"0", 16) for f in row[first:]] for row in valid]
+    texts = [[int(f or b"0", 16) for f in row[first:]] for row in valid]
+    categories = np.array(texts, dtype=np.uint32).reshape(-1, NUM_CATEGORICAL)
+    if semantics.category_modulus is not None:
+        categories = (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
+    numerical_missing, categories_missing = missing[:, 1:first], missing[:, first:]
+    if semantics.bin_numerical:
+        bins = np.where(numerical_missing, 0, bin_categories(integers, semantics))
+        categories = np.hstack([categories, bins.astype(np.uint32)])
+        categories_missing = np.hstack([categories_missing, numerical_missing])
     return ParsedRows(
         label=fields[:, 0] == b"1",
         integers=integers,
-        integers_missing=missing[:, 1:first],
-        categories=np.array(categories, dtype=np.uint32).reshape(-1, NUM_CATEGORICAL),
-        categories_missing=missing[:, first:],
+        integers_missing=numerical_missing,
+        categories=categories,
+        categories_missing=categories_missing,
     ), rejected
 
 
@@ -110,24 +122,16 @@ def build_dictionaries(
     Args:
         rows: all rows.
         counted: number of rows, from the first, whose categories are counted.
-        semantics: gives modulus and frequency limit.
+        semantics: gives the frequency limit.
     """
     dictionaries = []
-    for column in range(NUM_CATEGORICAL):
+    for column in range(semantics.num_categorical):
         present = ~rows.categories_missing[:counted, column]
-        categories = _modulo(rows.categories[:counted, column][present], semantics)
+        categories = rows.categories[:counted, column][present]
         values, counts = np.unique(categories, return_counts=True)
         ordered = order_dictionary(values, counts.astype(np.uint64), semantics.frequency_limit)
         dictionaries.append(ordered)
     return dictionaries
-
-
-def _modulo(
-    categories: npt.NDArray[np.uint32], semantics: CriteoSemantics
-) -> npt.NDArray[np.uint32]:
-    if semantics.category_modulus is None:
-        return categories
-    return (categories.astype(np.uint64) % semantics.category_modulus).astype(np.uint32)
 
 
 def encode(
@@ -137,7 +141,7 @@ def encode(
     ids = []
     for column, dictionary in enumerate(dictionaries):
         id_of = {int(category): i for i, category in enumerate(dictionary, start=1)}
-        categories = _modulo(rows.categories[:, column], semantics).tolist()
+        categories = rows.categories[:, column].tolist()
         looked_up = np.array([id_of.get(c, 0) for c in categories], dtype=np.int32)
         ids.append(np.where(rows.categories_missing[:, column], 0, looked_up).astype(np.int32))
     return ClickColumns(
@@ -164,7 +168,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     job = engine_job.job
     parsed, rejected, files = [], [], []
     for file in engine_job.inputs:
-        rows, rejected_rows = read_rows(file)
+        rows, rejected_rows = read_rows(file, job.semantics)
         parsed.append(rows)
         rejected += rejected_rows
         valid = len(rows.label)
@@ -181,7 +185,8 @@ def run(engine_job: EngineJob) -> EngineResult:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
     bounds = split_bounds([f.rows for f in files], job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
-    dictionaries = build_dictionaries(rows, counted, job.semantics)
+    given = engine_job.dictionaries
+    dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)
     columns = encode(rows, dictionaries, job.semantics)
     columns = _shuffle(columns, bounds["train"], job.semantics.shuffle_seed)
 
@@ -189,7 +194,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
     stage = EncodeStage(staging, job.format)
-    saved = Dictionaries(staging)
+    saved = Dictionaries(staging, num_columns=job.semantics.num_categorical)
     for column, categories in enumerate(dictionaries):
         saved.save(column, categories)
     spec = FeatureSpec.criteo(saved.cardinalities)

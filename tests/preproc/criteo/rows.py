@@ -80,7 +80,14 @@ SEMANTICS = st.builds(
     numerical_missing=st.sampled_from(["raw_zero", "output_zero"]),
     frequency_limit=st.integers(0, 4),
     category_modulus=st.sampled_from([None, 1, 7, 10**6, 2**31 + 11, 2**32]),
+    bin_numerical=st.booleans(),
+    unlabelled=st.sampled_from([False, False, True]),
 )
+
+
+def without_labels(text: bytes) -> bytes:
+    """Cuts the first field off each line."""
+    return b"\n".join(line.partition(b"\t")[2] for line in text.split(b"\n"))
 
 
 def good_text(rows: int, seed: int, vocabulary: int = 3000) -> bytes:

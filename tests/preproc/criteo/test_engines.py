@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gzip
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from preproc.criteo import shuffle as shuffle_columns
+from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
@@ -26,7 +28,14 @@ from preproc.files.quarantine import unescape_row
 from preproc.nvtabular import counts as nvtabular_counts
 from preproc.spark.settings import SparkSettings
 from recsys.data.manifest import Manifest
-from tests.preproc.criteo.rows import assert_same, good_text, run, write_days, write_real_rows
+from tests.preproc.criteo.rows import (
+    assert_same,
+    good_text,
+    run,
+    without_labels,
+    write_days,
+    write_real_rows,
+)
 from tests.preproc.nvtabular import environment
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
@@ -177,6 +186,16 @@ def real_rows(folder: Path, real_data: Callable[[], Path]) -> Path:
     return write_real_rows(real_data(), folder)
 
 
+def unlabelled_days(folder: Path, _: Callable[[], Path]) -> Path:
+    odd_days(folder, _)
+    for day in folder.iterdir():
+        text = day.read_bytes()
+        text = gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text
+        day.write_bytes(without_labels(text))
+    (folder / "day_0.tsv.gz").rename(folder / "day_0")
+    return folder
+
+
 def semantics(preset: str = "dlrm", **changes: object) -> dict[str, object]:
     return {"semantics": dataclasses.replace(semantics_of(preset), **changes), "format": BOTH}
 
@@ -204,6 +223,14 @@ CASES = {
         semantics(split_fractions=(1.0, 0.0, 0.0), shuffle_seed=2**64 - 1),
     ),
     "real rows": (real_rows, semantics("kaggle") | {"max_bad_fraction": 0.0}),
+    "bins of real numbers": (
+        real_rows,
+        semantics("kaggle", bin_numerical=True, numerical_offset=4, numerical_min=-3),
+    ),
+    "no labels, bins": (
+        unlabelled_days,
+        semantics("mlperf", unlabelled=True, bin_numerical=True, frequency_limit=3),
+    ),
 }
 
 
@@ -221,12 +248,74 @@ def expected(request, tmp_path_factory) -> Callable[[str], tuple[Path, Manifest]
     return prepared
 
 
-@matrix(CASES, dataframe=("odd spelling", "real rows"), reference=False)
+@matrix(
+    CASES,
+    dataframe=("odd spelling", "real rows", "bins of real numbers", "no labels, bins"),
+    reference=False,
+)
 def test_bytes_of_the_reference_engine(engine, small_units, expected, tmp_path, case):
     source, wanted = expected(case)
     made = engine(source, tmp_path / "made", **CASES[case][1])
     assert_same(made, wanted)
     assert [p.name for p in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory) -> tuple[Path, Path]:
+    """A log, and the dataset of it whose dictionaries know the first rows alone."""
+    folder = tmp_path_factory.mktemp("taught")
+    log = folder / "log"
+    log.write_bytes(good_text(900, seed=5, vocabulary=300))
+    rules = semantics("mlperf", split_rows=(500, 100, -1), bin_numerical=True, **TRAIN_ONLY)
+    run(log, folder / "dataset", "reference", **rules)
+    return log, folder / "dataset"
+
+
+@every_engine
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_applied_dictionaries_give_the_rows_of_the_whole(engine, taught, tmp_path, unlabelled):
+    log, dataset = taught
+    text = b"".join(log.read_bytes().splitlines(keepends=True)[600:])
+    (tmp_path / "later").write_bytes(without_labels(text) if unlabelled else text)
+    rules = semantics_of_dataset(dataset, {"unlabelled": unlabelled})
+    made = engine(
+        tmp_path / "later",
+        tmp_path / "made",
+        semantics=rules,
+        dictionaries=dataset,
+        format=BOTH,
+    )
+    whole = Manifest.load(dataset)
+    assert (made.rows, made.cardinalities) == (
+        {"train": 0, "validation": 0, "test": 300},
+        whole.cardinalities,
+    )
+    for name, entry in whole.files.items():
+        if name.startswith(("dictionaries/", "test/cat", "test/num")) or (
+            name.startswith(("test/", "parquet/test/")) and not unlabelled
+        ):
+            assert made.files[name] == entry, name
+    labels = (tmp_path / "made" / "test" / "label.bin").read_bytes()
+    assert not unlabelled or labels == bytes(300)
+    assert made.semantics["applied"]["unlabelled"] is unlabelled
+    assert made.semantics["split_rows"] == [500, 100, -1]
+
+
+def test_applied_dictionaries_are_checked(taught, tmp_path):
+    log, dataset = taught
+    with pytest.raises(PreprocError, match="brings its own rules; drop `numerical_min`"):
+        semantics_of_dataset(dataset, {"numerical_min": 0})
+    with pytest.raises(PreprocError, match="prepared by other rules"):
+        run(log, tmp_path / "made", dictionaries=dataset, **semantics(split_rows=(0, 0, -1)))
+    damaged = shutil.copytree(dataset, tmp_path / "damaged")
+    (damaged / "dictionaries" / "cat_3.bin").write_bytes(b"12345678")
+    with pytest.raises(PreprocError, match=r"cat_3\.bin: is missing, or not the file"):
+        run(
+            log,
+            tmp_path / "made",
+            dictionaries=damaged,
+            semantics=semantics_of_dataset(damaged, {}),
+        )
 
 
 def test_odd_days_are_odd(expected):

@@ -20,7 +20,7 @@ from preproc.criteo.engines.native.scan import (
     scan_unit,
 )
 from preproc.criteo.engines.native.units import NativeSettings
-from preproc.criteo.rules import NUM_CATEGORICAL, REMEDIES, split_bounds
+from preproc.criteo.rules import REMEDIES, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally
 from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts, settings_key
@@ -46,12 +46,13 @@ def merge(
             "frequency_limit": max(job.semantics.frequency_limit, 1),
         }
     )
-    dictionaries = Dictionaries(engine_job.workspace.unit_dir("merge", key), key)
+    folder = engine_job.workspace.unit_dir("merge", key)
+    dictionaries = Dictionaries(folder, key, job.semantics.num_categorical)
     missing = dictionaries.missing()
     if not missing:
         return dictionaries
     remove_attempts(dictionaries.folder)
-    runs = Runs(counted)
+    runs = Runs(counted, dictionaries.num_columns)
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
     progress = Progress()
@@ -100,9 +101,9 @@ def _scan_first(
 ) -> ScannedUnit:
     """Scans the first `rows` valid rows of a unit."""
     name = f"{unit.unit.name}_first_{rows}"
-    modulus = engine_job.job.semantics.category_modulus
+    semantics = engine_job.job.semantics
     work = functools.partial(
-        scan_unit, scanned.folder, modulus, settings.table_bytes, name=name, row_limit=rows
+        scan_unit, scanned.folder, semantics, settings.table_bytes, name=name, row_limit=rows
     )
     if (first := load_unit(scanned.folder, unit.unit, name)) is None:
         executor.map(work, [unit.unit], LEAST_SCAN_BYTES, Progress())
@@ -118,16 +119,17 @@ class Runs:
 
     Args:
         units: units whose categories are counted.
+        num_columns: columns of categories.
     """
 
-    def __init__(self, units: Sequence[ScannedUnit]) -> None:
-        self._units = units
+    def __init__(self, units: Sequence[ScannedUnit], num_columns: int) -> None:
+        self._units, self._num_columns = units, num_columns
         self._lock = threading.Lock()
         self._columns: list[list[npt.NDArray[np.uint64]]] = []
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the units without the mapped files."""
-        return Runs, (self._units,)
+        return Runs, (self._units, self._num_columns)
 
     def sizes(self) -> list[int]:
         """Returns the bytes of the runs of each column."""
@@ -135,7 +137,7 @@ class Runs:
         for unit in self._units:
             for run in unit.result.runs:
                 entries[run.column] += run.entries
-        return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(NUM_CATEGORICAL)]
+        return [entries[column] * binding.RUN_ENTRY.itemsize for column in range(self._num_columns)]
 
     def of_column(self, column: int) -> list[npt.NDArray[np.uint64]]:
         """Returns the memory-mapped runs of a column."""
@@ -145,7 +147,7 @@ class Runs:
         return self._columns[column]
 
     def _map(self) -> list[list[npt.NDArray[np.uint64]]]:
-        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(NUM_CATEGORICAL)]
+        columns: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(self._num_columns)]
         for unit in self._units:
             entries = map_file(unit.runs_path, binding.RUN_ENTRY)
             for run in unit.result.runs:

@@ -54,7 +54,7 @@ def run_stages(
     """
     units = plan_units(engine_job.inputs, settings)
     scanned = scan(engine_job, executor, units, settings)
-    dictionaries = merge(engine_job, executor, scanned, settings)
+    dictionaries = engine_job.dictionaries or merge(engine_job, executor, scanned, settings)
     plan = encode(engine_job, executor, scanned, dictionaries)
     return plan.stage.finish(
         engine=engine,

@@ -19,7 +19,7 @@ from preproc.criteo.engines.native.units import (
     feed_unit,
     line_range,
 )
-from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES
+from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, Tally
@@ -120,8 +120,7 @@ def scan(
 
     missing = [unit for unit in units if unit not in done]
     progress = Progress(before.text_bytes, before.rows)
-    modulus = job.semantics.category_modulus
-    work = functools.partial(scan_unit, folder, modulus, settings.table_bytes)
+    work = functools.partial(scan_unit, folder, job.semantics, settings.table_bytes)
     with engine_job.reporter.stage("scan", total, progress.counters):
         executor.map(work, missing, LEAST_SCAN_BYTES, progress, watch=watch)
     done = load()
@@ -138,7 +137,7 @@ def _scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
     key = settings_key(
         {
             "kernel": binding.kernel_version(),
-            "modulus": engine_job.job.semantics.category_modulus,
+            **engine_job.job.semantics.reading(),
             "units": [(u.file.identity, u.begin, u.end) for u in units],
         }
     )
@@ -147,7 +146,7 @@ def _scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
 
 def scan_unit(
     folder: Path,
-    modulus: int | None,
+    semantics: CriteoSemantics,
     table_bytes: int | None,
     unit: TextUnit,
     budget: int,
@@ -159,7 +158,7 @@ def scan_unit(
 
     Args:
         folder: holds the files of the results.
-        modulus: categories are taken modulo this; None keeps them.
+        semantics: gives modulus, bins and whether rows begin with a label.
         table_bytes: memory for counts; None for all of the budget.
         unit: the unit to scan.
         budget: bytes of memory.
@@ -175,7 +174,7 @@ def scan_unit(
     if scanned is None:
         with attempt_folder(folder) as private:
             table_bytes = table_bytes or budget - STREAM_BYTES
-            _scan_text(private / name, modulus, table_bytes, unit, progress, row_limit)
+            _scan_text(private / name, semantics, table_bytes, unit, progress, row_limit)
             # The record last: it marks the unit as done.
             for suffix in ("runs", "rejects", "json"):
                 (private / f"{name}.{suffix}").replace(folder / f"{name}.{suffix}")
@@ -186,7 +185,7 @@ def scan_unit(
 
 def _scan_text(
     path: Path,
-    modulus: int | None,
+    semantics: CriteoSemantics,
     table_bytes: int,
     unit: TextUnit,
     progress: Progress,
@@ -201,7 +200,7 @@ def _scan_text(
         atomic_file(path.with_name(f"{path.name}.runs")) as runs_fd,
         atomic_file(path.with_name(f"{path.name}.rejects")) as rejects_fd,
         binding.Scanner(
-            modulus=modulus,
+            semantics=semantics,
             table_bytes=table_bytes,
             row_limit=row_limit,
             runs_fd=runs_fd,

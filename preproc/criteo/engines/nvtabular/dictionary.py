@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.nvtabular.rows import (
-    CATEGORICAL,
     MISSING_CATEGORY,
     ValidRows,
+    category_columns,
     write_part,
 )
 from preproc.criteo.rules import REMEDIES, order_dictionary
@@ -45,12 +45,13 @@ def build_dictionaries(
     key = settings_key({"rows": rows.key, "counted": counted, "group_parts": size})
     folder = engine_job.workspace.unit_dir("nvtabular_count", key)
     parts = _first_parts(rows, counted, folder)
-    folders = count_columns(process, parts, CATEGORICAL, folder, size, engine_job.reporter)
+    names = category_columns(job.semantics)
+    folders = count_columns(process, parts, names, folder, size, engine_job.reporter)
     key = settings_key({"rows": rows.key, "counted": counted, "frequency_limit": limit})
     folder = engine_job.workspace.unit_dir("nvtabular_dictionaries", key)
-    dictionaries = Dictionaries(folder, key)
+    dictionaries = Dictionaries(folder, key, len(names))
     for column in dictionaries.missing():
-        categories = _dictionary(folders, CATEGORICAL[column], limit, job.memory_limit)
+        categories = _dictionary(folders, names[column], limit, job.memory_limit)
         dictionaries.save(column, categories)
     return dictionaries
 

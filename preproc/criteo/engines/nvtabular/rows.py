@@ -25,7 +25,9 @@ from preproc.criteo.rules import (
     NUM_NUMERICAL,
     REJECT_REASONS,
     SHORTEST_ROW_BYTES,
+    CriteoSemantics,
     RejectReason,
+    bin_categories,
     reject_reason,
 )
 from preproc.files.errors import PreprocError
@@ -37,7 +39,8 @@ from preproc.nvtabular.counts import RowFile
 
 ROW, LABEL = "row", "label"
 NUMERICAL = tuple(f"I{i + 1}" for i in range(NUM_NUMERICAL))
-CATEGORICAL = tuple(f"C{i + 1}" for i in range(NUM_CATEGORICAL))
+_CATEGORICAL = tuple(f"C{i + 1}" for i in range(NUM_CATEGORICAL))
+_BINS = tuple(f"B{i + 1}" for i in range(NUM_NUMERICAL))
 """Columns of the parts: global row number, label, integers as float64, categories as int64."""
 
 MISSING_CATEGORY = -1
@@ -51,11 +54,20 @@ CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
 _FORMAT_VERSION = 1
 _HEX_DIGITS = 8
 
-# Ten digits may exceed int32, so rows with ten digits are checked by `reject_reason`.
-_SURELY_VALID = (
-    rf"[01](?:\t(?:-?[0-9]{{1,9}})?){{{NUM_NUMERICAL}}}"
-    rf"(?:\t(?:[0-9a-fA-F]{{1,8}})?){{{NUM_CATEGORICAL}}}"
-)
+
+def category_columns(semantics: CriteoSemantics) -> tuple[str, ...]:
+    """Returns the columns of categories in a part, bins last."""
+    return _CATEGORICAL + (_BINS if semantics.bin_numerical else ())
+
+
+def _surely_valid(*, unlabelled: bool) -> str:
+    """Returns the pattern of nearly all valid rows.
+
+    Ten digits may exceed int32, so rows with ten digits are checked by `reject_reason`.
+    """
+    integers = r"\t".join([r"(?:-?[0-9]{1,9})?"] * NUM_NUMERICAL)
+    label = "" if unlabelled else r"[01]\t"
+    return rf"{label}{integers}(?:\t(?:[0-9a-fA-F]{{1,8}})?){{{NUM_CATEGORICAL}}}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
     key = settings_key(
         {
             "version": [_FORMAT_VERSION, CHUNK_BYTES],
-            "modulus": job.semantics.category_modulus,
+            **job.semantics.reading(),
             "files": [f.identity for f in inputs],
         }
     )
@@ -133,7 +145,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
             tally.rejected_files.append((file.path.name, folder / f"{index:03d}.bad"))
             record = read_record(folder / f"{index:03d}.json")
             if record is None:
-                record = _read_file(file, folder, index, job.semantics.category_modulus, tally)
+                record = _read_file(file, folder, index, job.semantics, tally)
                 write_record(folder / f"{index:03d}.json", record)
             else:
                 tally.add(0, record["lines"], sum(record["part_rows"]))
@@ -155,7 +167,7 @@ def _part_path(folder: Path, index: int, number: int) -> Path:
 
 
 def _read_file(
-    file: InputFile, folder: Path, index: int, modulus: int | None, tally: _Tally
+    file: InputFile, folder: Path, index: int, semantics: CriteoSemantics, tally: _Tally
 ) -> dict[str, Any]:
     """Writes parts and rejected rows of a file; returns its record."""
     rejected: dict[RejectReason, int] = dict.fromkeys(REJECT_REASONS, 0)
@@ -163,7 +175,7 @@ def _read_file(
     lines = 0
     with (folder / f"{index:03d}.bad").open("w", encoding="ascii") as rejected_file:
         for chunk in read_chunks(file, CHUNK_BYTES, CRITEO_LOG):
-            valid, reasons = _validate(chunk)
+            valid, reasons = _validate(chunk, unlabelled=semantics.unlabelled)
             for line, reason in reasons.items():
                 rejected[reason] += 1
                 offset, number = chunk.offset + int(chunk.starts[line]), chunk.first_line + line
@@ -172,7 +184,7 @@ def _read_file(
             rejected_file.flush()
             rows = chunk.num_lines - len(reasons)
             if rows:
-                table = _parse(chunk.text_of(valid), tally.rows, rows, modulus)
+                table = _parse(chunk.text_of(valid), tally.rows, rows, semantics)
                 write_part(_part_path(folder, index, len(part_rows)), table)
                 part_rows.append(rows)
             lines += chunk.num_lines
@@ -182,12 +194,12 @@ def _read_file(
     return {"lines": lines, "rejected": rejected, "part_rows": part_rows}
 
 
-def _validate(chunk: Chunk) -> tuple[BoolArray, dict[int, RejectReason]]:
+def _validate(chunk: Chunk, *, unlabelled: bool) -> tuple[BoolArray, dict[int, RejectReason]]:
     """Returns a mask of valid lines, and reasons for the others."""
-    valid = chunk.matches(_SURELY_VALID)
+    valid = chunk.matches(_surely_valid(unlabelled=unlabelled))
     reasons: dict[int, RejectReason] = {}
     for line in np.flatnonzero(~valid).tolist():
-        reason = reject_reason(chunk.row(line))
+        reason = reject_reason(chunk.row(line), unlabelled=unlabelled)
         if reason is None:
             valid[line] = True
         else:
@@ -201,35 +213,50 @@ def write_part(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, compression="snappy")
 
 
-def _parse(text: bytes, first_row: int, rows: int, modulus: int | None) -> pa.Table:
+def _parse(text: bytes, first_row: int, rows: int, semantics: CriteoSemantics) -> pa.Table:
     """Parses valid rows to the columns of a part.
 
     Args:
         text: lines of valid rows.
         first_row: global number of the first row.
         rows: number of rows.
-        modulus: categories are taken modulo this; None keeps them.
+        semantics: gives modulus, bins and whether rows begin with a label.
     """
     types = {LABEL: pa.int8(), **dict.fromkeys(NUMERICAL, pa.int32())}
+    labels = [] if semantics.unlabelled else [LABEL]
     table = pyarrow.csv.read_csv(
         pa.BufferReader(text),
-        read_options=pyarrow.csv.ReadOptions(column_names=[LABEL, *NUMERICAL, *CATEGORICAL]),
+        read_options=pyarrow.csv.ReadOptions(column_names=[*labels, *NUMERICAL, *_CATEGORICAL]),
         parse_options=pyarrow.csv.ParseOptions(
             delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False
         ),
         convert_options=pyarrow.csv.ConvertOptions(
             check_utf8=False,
-            column_types=types | dict.fromkeys(CATEGORICAL, pa.binary()),
+            column_types=types | dict.fromkeys(_CATEGORICAL, pa.binary()),
             null_values=[""],
             strings_can_be_null=False,
         ),
     ).combine_chunks()
     assert table.num_rows == rows, "the grammar and the parser disagree about line ends"
-    columns = {ROW: pa.array(np.arange(first_row, first_row + rows)), LABEL: table[LABEL]}
+    label = table[LABEL] if labels else pa.array(np.zeros(rows, np.int8))
+    columns = {ROW: pa.array(np.arange(first_row, first_row + rows)), LABEL: label}
     # float64 holds every int32; the type of integers would depend on missing values.
     columns |= {name: table[name].cast(pa.float64()) for name in NUMERICAL}
-    columns |= {name: pa.array(_categories(table[name], modulus)) for name in CATEGORICAL}
+    modulus = semantics.category_modulus
+    columns |= {name: pa.array(_categories(table[name], modulus)) for name in _CATEGORICAL}
+    if semantics.bin_numerical:
+        columns |= {
+            bins: pa.array(_bins(table[name], semantics))
+            for bins, name in zip(_BINS, NUMERICAL, strict=True)
+        }
     return pa.table(columns)
+
+
+def _bins(column: pa.ChunkedArray, semantics: CriteoSemantics) -> npt.NDArray[np.int64]:
+    """Returns the bins of a column of int32, `MISSING_CATEGORY` for nulls."""
+    values = column.fill_null(0).to_numpy().astype(np.int64)
+    bins = bin_categories(values, semantics).astype(np.int64)
+    return np.where(column.is_null().to_numpy(), MISSING_CATEGORY, bins)
 
 
 _DIGIT_VALUES = np.zeros(256, np.int64)

@@ -12,7 +12,7 @@ older packages, so it runs in a process with an environment of its own (`make nv
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,12 @@ from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.engines.nvtabular.dictionary import build_dictionaries
 from preproc.criteo.engines.nvtabular.rows import (
-    CATEGORICAL,
     LABEL,
     MISSING_CATEGORY,
     NUMERICAL,
     ROW,
     ValidRows,
+    category_columns,
     read_rows,
 )
 from preproc.criteo.rules import CriteoSemantics, Split, split_bounds
@@ -67,7 +67,9 @@ def run(engine_job: EngineJob) -> EngineResult:
         bounds = split_bounds([f.rows for f in rows.files], job.semantics)
         total = sum(f.rows for f in rows.files)
         counted = total if job.semantics.dictionary_days == "all" else bounds["train"][1]
-        dictionaries = build_dictionaries(engine_job, process, rows, counted)
+        dictionaries = engine_job.dictionaries or build_dictionaries(
+            engine_job, process, rows, counted
+        )
         spec = FeatureSpec.criteo(dictionaries.cardinalities)
         stage, clicks = _encode(engine_job, process, rows, dictionaries, spec, bounds)
     return stage.finish(
@@ -99,6 +101,7 @@ def _encode(
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", stage.key)
     groups = list(groups_of(rows.parts, size))
     missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]
+    names = category_columns(engine_job.job.semantics)
     progress = GroupProgress()
     for index in set(range(len(groups))) - set(missing):
         progress.skip(groups[index])
@@ -110,7 +113,9 @@ def _encode(
                 for index in missing:
                     first = sum(file.rows for group in groups[:index] for file in group)
                     clicks = Counter[Split](dict.fromkeys(bounds, 0))
-                    for columns in _encode_group(process, groups[index], first, scratch, progress):
+                    for columns in _encode_group(
+                        process, groups[index], first, names, scratch, progress
+                    ):
                         clicks.update(writer.write(first, columns))
                         first += len(columns)
                     stage.write_record(_group_name(index), clicks)
@@ -122,6 +127,7 @@ def _encode_group(
     process: NvtabularProcess,
     group: list[RowFile],
     first: int,
+    names: Sequence[str],
     scratch: Path,
     progress: GroupProgress,
 ) -> Iterator[ClickColumns]:
@@ -131,13 +137,14 @@ def _encode_group(
         process: started and prepared.
         group: parts with the rows.
         first: global number of the first row.
+        names: columns of categories.
         scratch: folder for the encoded parts.
         progress: advanced by the request.
     """
     encoded = scratch / "encoded"
     progress.run(process, {"do": "encode", "folder": str(encoded)}, group)
     for file in group:
-        yield _read_encoded(encoded / file.path.name, first, file.rows)
+        yield _read_encoded(encoded / file.path.name, first, file.rows, names)
         first += file.rows
 
 
@@ -154,7 +161,8 @@ def _prepare(
 ) -> None:
     """Sends NVTabular the vocabularies and the transform of numerical features."""
     vocabularies = {}
-    for name, categories in zip(CATEGORICAL, dictionaries.load(), strict=True):
+    names = category_columns(semantics)
+    for name, categories in zip(names, dictionaries.load(), strict=True):
         # The missing category comes first, so it gets id 0 and no vocabulary is empty.
         values = np.concatenate([[MISSING_CATEGORY], categories]).astype(np.int64)
         vocabularies[name] = write_vocabulary(scratch, name, values)
@@ -172,19 +180,20 @@ def _prepare(
     process.call(request, lambda _: None)
 
 
-def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
+def _read_encoded(path: Path, first: int, rows: int, names: Sequence[str]) -> ClickColumns:
     """Reads an encoded part.
 
     Args:
         path: its file.
         first: expected global number of its first row.
         rows: expected number of rows.
+        names: columns of categories.
 
     Raises:
         PreprocError: it does not have exactly these rows, in order.
     """
     table = pq.read_table(path)
-    columns = {name: table[name] for name in (ROW, LABEL, *NUMERICAL, *CATEGORICAL)}
+    columns = {name: table[name] for name in (ROW, LABEL, *NUMERICAL, *names)}
     missing = any(c.null_count for c in columns.values())
     if missing or not np.array_equal(columns[ROW].to_numpy(), np.arange(first, first + rows)):
         raise PreprocError(
@@ -192,7 +201,7 @@ def _read_encoded(path: Path, first: int, rows: int) -> ClickColumns:
             "order and without missing values. Please report this error of the engine; `engine` "
             "native makes the same dataset"
         )
-    ids = (columns[name].to_numpy() for name in CATEGORICAL)
+    ids = (columns[name].to_numpy() for name in names)
     return ClickColumns(
         columns[LABEL].to_numpy() == 1,
         np.stack([columns[name].to_numpy() for name in NUMERICAL], axis=1).astype(np.float32),

@@ -10,6 +10,7 @@ Every folder is named by a hash of all that it depends on, and exists only when 
 """
 
 import itertools
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.criteo.columns import EncodeStage, SplitColumnsWriter, open_stage
@@ -32,7 +34,7 @@ from preproc.criteo.rules import (
     Split,
     split_bounds,
 )
-from preproc.files.workspace import settings_key
+from preproc.files.workspace import atomic_file, settings_key
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
 from recsys.data.click_columns import ClickColumns
@@ -51,7 +53,11 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     runner = runner.for_sql(job.spark.spark_conf)
     units = read_rows(engine_job, runner)
     days = all_days(units)
-    dictionaries = count_categories(engine_job, runner, units)
+    dictionaries = engine_job.dictionaries
+    if dictionaries is None:
+        dictionaries = count_categories(engine_job, runner, units)
+    else:
+        _write_ids(dictionaries)
     bounds = split_bounds([day.rows for day in days], semantics)
     stage = open_stage(engine_job, {"dictionaries": dictionaries.key}, bounds)
     spec = FeatureSpec.criteo(dictionaries.cardinalities)
@@ -117,7 +123,7 @@ def _encoded(
         name = f"d{column}"
         session.read.parquet(uri(_ids_folder(dictionaries, column))).createOrReplaceTempView(name)
         key = category(column, semantics)
-        joins.append(f"LEFT JOIN {name} ON rows.{key} = {name}.value")
+        joins.append(f"LEFT JOIN {name} ON {key} = {name}.value")
         ids.append(f"coalesce({name}.id, 0) AS id{column}")
         if kept <= BROADCAST_CATEGORIES:
             small.append(name)
@@ -166,7 +172,7 @@ def _write_unit(
             for batch in file.iter_batches(_BATCH_ROWS):
                 numbers = _row_numbers(unit, batch, first_rows)
                 order = np.argsort(numbers, kind="stable")
-                numbers, rows = numbers[order], _columns(batch, order)
+                numbers, rows = numbers[order], _columns(batch, order, columns.num_categorical)
                 cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
                 for start, stop in zip([0, *cuts], [*cuts, len(numbers)], strict=True):
                     if start < stop:
@@ -194,7 +200,7 @@ def _row_numbers(unit: UnitRows, batch: Any, first_rows: list[int]) -> npt.NDArr
     return rows
 
 
-def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
+def _columns(batch: Any, order: npt.NDArray[np.int64], num_categorical: int) -> ClickColumns:
     def column(name: str) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = batch[name].to_numpy(zero_copy_only=False)[order]
         return values
@@ -202,7 +208,7 @@ def _columns(batch: Any, order: npt.NDArray[np.int64]) -> ClickColumns:
     return ClickColumns(
         column("label").astype(np.bool_),
         np.stack([column(f"n{i}") for i in range(NUM_NUMERICAL)], axis=1),
-        tuple(column(f"id{c}") for c in range(NUM_CATEGORICAL)),
+        tuple(column(f"id{c}") for c in range(num_categorical)),
     )
 
 
@@ -224,7 +230,17 @@ def _ids_folder(dictionaries: Dictionaries, column: int) -> Path:
 
 
 def category(column: int, semantics: CriteoSemantics) -> str:
-    """Returns the SQL of a column's categories, modulus applied."""
+    """Returns the SQL of a column's categories, or of a number's bins."""
+    if column >= NUM_CATEGORICAL:
+        raised = (
+            f"greatest(CAST(i{column - NUM_CATEGORICAL} AS BIGINT), {semantics.numerical_min}L)"
+        )
+        # SQL's greatest() skips NULL.
+        return (
+            f"CASE WHEN i{column - NUM_CATEGORICAL} IS NULL THEN NULL"
+            f" WHEN {raised} > 2 THEN CAST(floor(pow(ln(CAST({raised} AS DOUBLE)), 2)) AS BIGINT)"
+            f" + 2 ELSE {raised} & 4294967295L END"
+        )
     modulus = semantics.category_modulus
     return f"c{column}" if modulus is None else f"c{column} % {modulus}L"
 
@@ -242,12 +258,12 @@ def count_categories(
         {
             "groups": [unit.key for unit in units],
             "rows": rows,
-            "modulus": semantics.category_modulus,
+            **semantics.reading(),
             "frequency_limit": limit,
         }
     )
     folder = engine_job.workspace.unit_dir("dictionaries", key).resolve()
-    dictionaries = Dictionaries(folder, key)
+    dictionaries = Dictionaries(folder, key, semantics.num_categorical)
     if not dictionaries.missing():
         return dictionaries
     total = sum(unit.text_bytes for unit in units)
@@ -263,7 +279,7 @@ def count_categories(
                 lambda fraction: done.__setitem__(0, int(fraction * total)),
                 by="feature",
             )
-        for column in range(NUM_CATEGORICAL):
+        for column in range(dictionaries.num_columns):
             _write_dictionary(dictionaries, column)
         done[0] = total
     return dictionaries
@@ -288,8 +304,9 @@ def _first_rows(runner: SparkRunner, units: list[UnitRows], rows: int) -> Any:
 
 def _numbered(runner: SparkRunner, rows: Any, semantics: CriteoSemantics, limit: int) -> Any:
     """Returns a DataFrame of (feature, value, id) of the categories kept."""
-    pairs = ", ".join(f"{c}, {category(c, semantics)}" for c in range(NUM_CATEGORICAL))
-    rows.selectExpr(f"stack({NUM_CATEGORICAL}, {pairs}) AS (feature, value)").where(
+    columns = semantics.num_categorical
+    pairs = ", ".join(f"{c}, {category(c, semantics)}" for c in range(columns))
+    rows.selectExpr(f"stack({columns}, {pairs}) AS (feature, value)").where(
         "value IS NOT NULL"
     ).createOrReplaceTempView("seen")
     return runner.session.sql(
@@ -298,6 +315,19 @@ def _numbered(runner: SparkRunner, rows: Any, semantics: CriteoSemantics, limit:
         " FROM (SELECT feature, value, count(*) AS seen FROM seen GROUP BY feature, value)"
         f" WHERE seen >= {limit}"
     )
+
+
+def _write_ids(dictionaries: Dictionaries) -> None:
+    """Writes (value, id) pairs of given dictionaries, as counting would."""
+    for column, categories in enumerate(dictionaries.load()):
+        folder = _ids_folder(dictionaries, column)
+        if len(categories) == 0 or (folder / "pairs.parquet").exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        ids = np.arange(1, len(categories) + 1, dtype=np.int32)
+        pairs = pa.table({"value": categories.astype(np.int64), "id": ids})
+        with atomic_file(folder / "pairs.parquet") as fd, os.fdopen(os.dup(fd), "wb") as file:
+            pq.write_table(pairs, file)
 
 
 def _write_dictionary(dictionaries: Dictionaries, column: int) -> None:

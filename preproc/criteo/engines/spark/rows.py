@@ -96,14 +96,16 @@ def _read_unit(
     def too_many(rejected: int, lines: int) -> bool:
         return sum(len(d.rejected) for d in earlier) + rejected > limit * most_rows(lines)
 
-    key = settings_key({"format": _FORMAT, "files": [f.identity for f in files]})
+    unlabelled = engine_job.job.semantics.unlabelled
+    depends = {"format": _FORMAT, "files": [f.identity for f in files]}
+    key = settings_key(depends | ({"unlabelled": True} if unlabelled else {}))
     folder = engine_job.workspace.unit_dir("rows", key).resolve()
     rows = folder / "rows"
     record = read_record(folder / "rows.json")
     if record is None:
         if not rows.exists():
-            _write_rows(runner, files, rows, on_fraction)
-        record = _describe(runner, files, rows, too_many)
+            _write_rows(runner, files, rows, on_fraction, unlabelled=unlabelled)
+        record = _describe(runner, files, rows, too_many, unlabelled=unlabelled)
     days = tuple(
         _day(file, [b[1:] for b in record["blocks"] if b[0] == i], record["bad"][i])
         for i, file in enumerate(files)
@@ -136,6 +138,8 @@ def _write_rows(
     files: tuple[InputFile, ...],
     rows: Path,
     on_fraction: Callable[[float], None],
+    *,
+    unlabelled: bool,
 ) -> None:
     # Links: their names number the files, and Spark recognises gzip by the name alone.
     links = rows.with_name("links")
@@ -146,7 +150,7 @@ def _write_rows(
         (links / f"{index:05d}.{suffix}").symlink_to(file.path.resolve())
     text = runner.session.read.text([uri(p) for p in sorted(links.iterdir())], lineSep="\n")
     try:
-        write_parquet(runner, parse_lines(text), rows, on_fraction)
+        write_parquet(runner, parse_lines(text, unlabelled=unlabelled), rows, on_fraction)
     except PreprocError as error:
         unreadable = re.search(r"/links/([0-9]{5})\.", str(error.__cause__))
         if unreadable is None:
@@ -156,25 +160,27 @@ def _write_rows(
     shutil.rmtree(links)
 
 
-def parse_lines(text: Any) -> Any:
+def parse_lines(text: Any, *, unlabelled: bool = False) -> Any:
     """Parses and validates lines without a CSV parser.
 
     The grammar is matched with the whole line before any field is converted.
 
     Args:
         text: DataFrame of Spark's text reader.
+        unlabelled: rows have no label; theirs is false.
 
     Returns:
         DataFrame of the columns below; `raw` is the text of a rejected row, NULL in valid rows.
     """
-    pattern = sql_text(f"^{row_grammar().pattern.decode()}\\z")
-    integers = [f"try_cast(get(f, {i}) AS INT)" for i in range(1, 1 + NUM_NUMERICAL)]
+    pattern = sql_text(f"^{row_grammar(unlabelled=unlabelled).pattern.decode()}\\z")
+    first = 0 if unlabelled else 1
+    texts = [f"get(f, {first + i})" for i in range(NUM_NUMERICAL + NUM_CATEGORICAL)]
+    integers = [f"try_cast({text} AS INT)" for text in texts[:NUM_NUMERICAL]]
     in_range = " AND ".join(
-        f"(get(f, {i}) = '' OR {integer} IS NOT NULL)"
-        for i, integer in enumerate(integers, start=1)
+        f"({text} = '' OR {integer} IS NOT NULL)"
+        for text, integer in zip(texts, integers, strict=False)
     )
-    first = 1 + NUM_NUMERICAL
-    categories = [f"get(f, {first + c})" for c in range(NUM_CATEGORICAL)]
+    categories = texts[NUM_NUMERICAL:]
     lines = text.selectExpr(
         "CAST(left(_metadata.file_name, 5) AS INT) AS day",
         "_metadata.file_block_start AS block",
@@ -198,7 +204,7 @@ def parse_lines(text: Any) -> Any:
         "line_bytes",
         f"octet_length(row) > {MAX_LINE_BYTES} AS too_long",
         f"IF(valid, NULL, substring(row, 1, {MAX_LINE_BYTES})) AS raw",
-        "get(f, 0) = '1' AS label",
+        "false AS label" if unlabelled else "get(f, 0) = '1' AS label",
         *(f"{integer} AS i{i}" for i, integer in enumerate(integers)),
         *(
             f"CAST(conv(IF(valid, nullif({text}, ''), NULL), 16, 10) AS BIGINT) AS c{c}"
@@ -212,6 +218,8 @@ def _describe(
     files: tuple[InputFile, ...],
     rows: Path,
     too_many: Callable[[int, int], bool],
+    *,
+    unlabelled: bool,
 ) -> dict[str, Any]:
     """Returns a unit's record: blocks and rejected rows of its files.
 
@@ -235,7 +243,7 @@ def _describe(
             if row["too_long"]:
                 raise PreprocError(long_line_message(path, offset))
             raw = bytes(row["raw"])
-            reason = reject_reason(raw)
+            reason = reject_reason(raw, unlabelled=unlabelled)
             if reason is None:
                 raise AssertionError(f"{path}: byte {offset}: Spark refused a valid row")
             number = lines_before + row["line"] - first_line + 1

@@ -40,14 +40,16 @@ static std::string damage(std::string text, std::mt19937& random) {
 
 static void run(const std::string& text, std::mt19937& random) {
   const uint64_t moduli[] = {0, 1, 1000, 40000000, uint64_t{1} << 32};
-  const uint64_t modulus = moduli[random() % std::size(moduli)];
+  const RowRule row_rule{moduli[random() % std::size(moduli)], random() % 2,
+                         static_cast<int64_t>(random() % 3) - 1, random() % 4};
+  const int columns = row_rule.bins_numerical ? kMaxColumns : kCategoricals;
   char name[] = "kernel_driver_XXXXXX";
   const int runs_fd = mkstemp(name);
   unlink(name);
   const int null = open("/dev/null", O_RDWR);
   Progress progress{};
   const uint64_t limit = random() % 5 == 0 ? random() % 1000 : UINT64_MAX;
-  Scan* scan = criteo_scan_open(modulus, 1, limit, runs_fd, null, 0, &progress);
+  Scan* scan = criteo_scan_open(&row_rule, 1, limit, runs_fd, null, 0, &progress);
   require(scan != nullptr, "open");
   for (size_t at = 0; at < text.size();) {
     // Pieces in blocks of their own size, so that reading past one is seen.
@@ -67,7 +69,7 @@ static void run(const std::string& text, std::mt19937& random) {
   require(pread(runs_fd, entries.data(), static_cast<size_t>(bytes), 0) == bytes, "read runs");
   std::vector<Dictionary*> dictionaries;
   uint64_t kept = 0;
-  for (uint32_t column = 0; column < kCategoricals; ++column) {
+  for (uint32_t column = 0; column < static_cast<uint32_t>(columns); ++column) {
     std::vector<RunSlice> slices;
     for (const Run& r : runs) {
       if (r.column == column) slices.push_back({entries.data() + r.first_entry, r.entries});
@@ -97,13 +99,13 @@ static void run(const std::string& text, std::mt19937& random) {
     target.first_row = i * (rows / 3);
     target.rows = i == 0 ? rows / 3 : rows / 2;
     target.label_fd = target.float16_fd = target.float32_fd = null;
-    for (int c = 0; c < kCategoricals; ++c) {
+    for (int c = 0; c < columns; ++c) {
       target.categorical_fds[c] = null;
       target.id_bytes[c] = static_cast<uint8_t>(1 << (random() % 3));
     }
   }
   Encode* encode =
-      criteo_encode_open(dictionaries.data(), modulus, &rule, targets.data(), 2, &progress);
+      criteo_encode_open(dictionaries.data(), &row_rule, &rule, targets.data(), 2, &progress);
   require(
       criteo_encode_text(encode, reinterpret_cast<const uint8_t*>(text.data()), text.size()) == 0,
       "encode");

@@ -23,7 +23,7 @@ from preproc.criteo.rules import (
 from preproc.files.errors import CancelledError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress
-from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text
+from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text, without_labels
 
 KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 pytestmark = KERNEL
@@ -47,7 +47,7 @@ def scan(text: bytes, semantics: CriteoSemantics, table_bytes: int = 2**20, piec
     """Returns the result, entries of runs and rejected rows of a text."""
     with memory_file() as runs_fd, memory_file() as rejects_fd:
         with binding.Scanner(
-            modulus=semantics.category_modulus,
+            semantics=semantics,
             table_bytes=table_bytes,
             runs_fd=runs_fd,
             rejects_fd=rejects_fd,
@@ -61,7 +61,7 @@ def scan(text: bytes, semantics: CriteoSemantics, table_bytes: int = 2**20, piec
 
 def merge(result, entries, semantics: CriteoSemantics, budget: int = 2**21) -> list[np.ndarray]:
     dictionaries = []
-    for column in range(NUM_CATEGORICAL):
+    for column in range(semantics.num_categorical):
         runs = [
             entries[r.first_entry : r.first_entry + r.entries]
             for r in result.runs
@@ -83,7 +83,7 @@ def merge(result, entries, semantics: CriteoSemantics, budget: int = 2**21) -> l
 def encode(text: bytes, rows: int, dictionaries, semantics: CriteoSemantics):
     """Returns label, float16, float32 and ids of all rows."""
     with contextlib.ExitStack() as stack:
-        fds = [stack.enter_context(memory_file()) for _ in range(3 + NUM_CATEGORICAL)]
+        fds = [stack.enter_context(memory_file()) for _ in range(3 + semantics.num_categorical)]
         target = binding.EncodeTarget(
             first_row=0,
             rows=rows,
@@ -92,7 +92,7 @@ def encode(text: bytes, rows: int, dictionaries, semantics: CriteoSemantics):
             float16_fd=fds[1],
             float32_fd=fds[2],
             categorical_fds=tuple(fds[3:]),
-            id_bytes=(4,) * NUM_CATEGORICAL,
+            id_bytes=(4,) * semantics.num_categorical,
         )
         tables = stack.enter_context(binding.open_dictionaries(dictionaries))
         with binding.Encoder(
@@ -113,9 +113,10 @@ def encode(text: bytes, rows: int, dictionaries, semantics: CriteoSemantics):
 
 @given(text=TEXTS, semantics=SEMANTICS, piece=st.sampled_from([1, 7, 64, 1000, 10**6]))
 def test_kernel_is_the_definition(tmp_path_factory, text, semantics, piece):
+    text = without_labels(text) if semantics.unlabelled else text
     path = tmp_path_factory.getbasetemp() / "kernel_text"
     path.write_bytes(text)
-    rows, bad = criteo_reference.read_rows(InputFile(path, len(text), "none", "", 1.0))
+    rows, bad = criteo_reference.read_rows(InputFile(path, len(text), "none", "", 1.0), semantics)
     count = len(rows.label)
 
     result, entries, rejects = scan(text, semantics, piece=piece)
@@ -263,14 +264,16 @@ def test_float32_comes_between():
 def test_cancel_and_long_lines():
     progress = Progress()
     with memory_file() as fd:
-        scanner = binding.Scanner(modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress)
+        scanner = binding.Scanner(
+            semantics=CriteoSemantics(), table_bytes=2**20, runs_fd=fd, progress=progress
+        )
         with scanner, pytest.raises(binding.LineTooLongError, match="byte 3 ") as refused:
             scanner.feed(b"x\n\n" + b"0" * (2**20 + 2))
         assert refused.value.offset == 3
         progress.cancel()
         with (
             scanner.__class__(
-                modulus=None, table_bytes=2**20, runs_fd=fd, progress=progress
+                semantics=CriteoSemantics(), table_bytes=2**20, runs_fd=fd, progress=progress
             ) as other,
             pytest.raises(CancelledError),
         ):
@@ -293,7 +296,7 @@ def test_row_limit_counts_the_first_valid_rows(tmp_path: Path):
         with (
             memory_file() as fd,
             binding.Scanner(
-                modulus=None,
+                semantics=CriteoSemantics(),
                 table_bytes=2**20,
                 runs_fd=fd,
                 progress=Progress(),

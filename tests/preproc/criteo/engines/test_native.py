@@ -22,7 +22,15 @@ from recsys.data.manifest import Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
 from tests import harness
-from tests.preproc.criteo.rows import GOOD_ROWS, TEXTS, assert_same, good_text, run, write_days
+from tests.preproc.criteo.rows import (
+    GOOD_ROWS,
+    TEXTS,
+    assert_same,
+    good_text,
+    run,
+    without_labels,
+    write_days,
+)
 
 pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
 
@@ -42,16 +50,33 @@ def days(tmp_path_factory) -> Path:
     fractions=st.sampled_from([None, (0.8, 0.1, 0.1), (0.0, 0.5, 0.5), (1.0, 0.0, 0.0)]),
     scope=st.sampled_from(["all", "train"]),
     unit_bytes=st.sampled_from([900, 5000, 10**6]),
+    bin_numerical=st.booleans(),
+    unlabelled=st.booleans(),
 )
 def test_native_equals_reference(
-    tmp_path_factory, texts, good, preset, fractions, scope, unit_bytes
+    tmp_path_factory,
+    texts,
+    good,
+    preset,
+    fractions,
+    scope,
+    unit_bytes,
+    bin_numerical,
+    unlabelled,
 ):
     folder = tmp_path_factory.mktemp("random")
     (folder / "in").mkdir()
     for day, text in enumerate(texts):
-        (folder / "in" / f"day_{day}").write_bytes(good + b"\n" + text)
+        lines = good + b"\n" + text
+        lines = without_labels(lines) if unlabelled else lines
+        (folder / "in" / f"day_{day}").write_bytes(lines)
     semantics = dataclasses.replace(
-        semantics_of(preset), split_fractions=fractions, dictionary_days=scope, frequency_limit=2
+        semantics_of(preset),
+        split_fractions=fractions,
+        dictionary_days=scope,
+        frequency_limit=2,
+        bin_numerical=bin_numerical,
+        unlabelled=unlabelled,
     )
     native_settings = NativeSettings(unit_bytes=unit_bytes, table_bytes=1, merge_bytes=2**21)
     made = run(
@@ -96,14 +121,14 @@ def test_more_than_ten_days_stay_in_order(tmp_path):
 def test_rows_are_where_they_should_be(days, tmp_path):
     """Reads the dataset back and follows rows from the text, through the dictionary files."""
     run(days, tmp_path / "made", format=BOTH)
-    parsed, _ = read_rows(InputFile.open(days / "day_2"))
+    parsed, _ = read_rows(InputFile.open(days / "day_2"), CriteoSemantics())
     test, validation = (
         SplitBinaryReader(tmp_path / "made", split) for split in ("test", "validation")
     )
     half = len(parsed.label) // 2
     assert (test.num_rows, validation.num_rows) == (half, len(parsed.label) - half)
     rows = validation.read(0, 5)
-    dictionaries = dataset_dictionaries(tmp_path / "made")
+    dictionaries = dataset_dictionaries(tmp_path / "made", 26)
     for i in range(5):
         row = half + i
         assert rows.label[i] == parsed.label[row]

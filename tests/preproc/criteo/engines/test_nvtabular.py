@@ -64,7 +64,9 @@ def test_an_interrupted_run_continues(tmp_path, monkeypatch, one_process):
 def test_an_error_of_nvtabular_is_shown(tmp_path, monkeypatch, one_process):
     """The process lives on, so this may use the shared one."""
     days = write_days(tmp_path / "days", rows=100)
-    monkeypatch.setattr(nvtabular_dictionary, "CATEGORICAL", ("C1", "no_such_column"))
+    monkeypatch.setattr(
+        nvtabular_dictionary, "category_columns", lambda _: ("C1", "no_such_column")
+    )
     with pytest.raises(PreprocError, match=r"NVTabular failed \(count\): .*no_such_column"):
         run(days, tmp_path / "made", "nvtabular")
 

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from preproc.criteo.engine import EngineJob
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
-from preproc.criteo.engines.nvtabular.rows import CATEGORICAL, LABEL, NUMERICAL, ROW, ValidRows
+from preproc.criteo.engines.nvtabular.rows import (
+    LABEL,
+    NUMERICAL,
+    ROW,
+    ValidRows,
+    category_columns,
+)
 from preproc.criteo.engines.reference import read_rows as read_reference_rows
 from preproc.criteo.job import CriteoJob, semantics_of
 from preproc.criteo.rules import CriteoSemantics
@@ -70,7 +76,7 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
     made = columns_of(rows)
     expected, bad = [], []
     for index in range(len(texts)):
-        parsed, bad_rows = read_reference_rows(InputFile.open(tmp_path / f"day_{index}"))
+        parsed, bad_rows = read_reference_rows(InputFile.open(tmp_path / f"day_{index}"), semantics)
         expected.append(parsed)
         bad += bad_rows
         assert rows.files[index].rows == len(parsed.label)
@@ -83,7 +89,7 @@ def test_rows_are_the_reference_engines(tmp_path_factory, texts, good, modulus, 
         values = np.concatenate([p.integers[:, i] for p in expected])
         assert np.array_equal(np.isnan(made[name]), missing)
         assert np.array_equal(made[name][~missing], values[~missing])
-    for i, name in enumerate(CATEGORICAL):
+    for i, name in enumerate(category_columns(semantics_of("dlrm"))):
         missing = np.concatenate([p.categories_missing[:, i] for p in expected])
         values = np.concatenate([p.categories[:, i] for p in expected]).astype(np.int64)
         values = values if modulus is None else values % modulus

@@ -21,6 +21,7 @@ from preproc.criteo.engines.native.kernel.shared_library import (
     RawEncodeTarget,
     RawMergeResult,
     RawNumericalRule,
+    RawRowRule,
     RawRun,
     RawRunSlice,
     RawScanSummary,
@@ -114,11 +115,21 @@ class _Reader:
         self.close()
 
 
+def _row_rule(semantics: CriteoSemantics) -> RawRowRule:
+    """Returns the rule by which rows are read."""
+    return RawRowRule(
+        semantics.category_modulus or 0,
+        semantics.bin_numerical,
+        semantics.numerical_min,
+        not semantics.unlabelled,
+    )
+
+
 class Scanner(_Reader):
     """Validates rows and counts their categories.
 
     Args:
-        modulus: categories are taken modulo this; None keeps them.
+        semantics: gives modulus, bins and whether rows begin with a label.
         table_bytes: memory for counts; when it is full, they are written as a sorted run.
         runs_fd: file for the sorted runs.
         rejects_fd: file for the rejected rows; -1 to drop them.
@@ -132,7 +143,7 @@ class Scanner(_Reader):
     def __init__(
         self,
         *,
-        modulus: int | None,
+        semantics: CriteoSemantics,
         table_bytes: int,
         runs_fd: int,
         rejects_fd: int = -1,
@@ -143,7 +154,7 @@ class Scanner(_Reader):
         self._progress = progress  # the kernel holds its address
         super().__init__(
             load().criteo_scan_open(
-                modulus or 0,
+                ctypes.byref(_row_rule(semantics)),
                 table_bytes,
                 row_limit,
                 runs_fd,
@@ -244,7 +255,7 @@ class Encoder(_Reader):
 
     Args:
         dictionaries: lookup tables of all columns, from `open_dictionaries`.
-        semantics: gives modulus and transform of numerical features.
+        semantics: gives modulus, bins and transform of numerical features.
         targets: row ranges and their files; ascending and disjoint.
         progress: counters to advance.
     """
@@ -264,8 +275,9 @@ class Encoder(_Reader):
         for raw, target in zip(self._targets, targets, strict=True):
             for name in ("first_row", "rows", "out_row", "label_fd", "float16_fd", "float32_fd"):
                 setattr(raw, name, getattr(target, name))
-            raw.categorical_fds[:] = target.categorical_fds
-            raw.id_bytes[:] = target.id_bytes
+            count = len(target.categorical_fds)
+            raw.categorical_fds[:count] = target.categorical_fds
+            raw.id_bytes[:count] = target.id_bytes
         rule = RawNumericalRule(
             semantics.numerical_offset,
             semantics.numerical_min,
@@ -274,7 +286,7 @@ class Encoder(_Reader):
         super().__init__(
             load().criteo_encode_open(
                 dictionaries,
-                semantics.category_modulus or 0,
+                ctypes.byref(_row_rule(semantics)),
                 ctypes.byref(rule),
                 self._targets,
                 len(targets),

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel_choice.h"
+#include "id_columns.h"
 #include "memory.h"
 
 namespace criteo {
@@ -21,35 +21,6 @@ CRITEO_INLINE uint32_t category_of_key(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7ed1b41du;  // the inverses of the two factors modulo 2**32
   x = (x ^ (x >> 13) ^ (x >> 26)) * 0xa5cb9243u;
   return x ^ (x >> 16);
-}
-
-// x % modulus by two multiplications; exact for 32 bits (Lemire, Kaser, Kurz 2019).
-class Modulus {
- public:
-  // modulus 0 leaves numbers as they are, as does 2**32.
-  explicit Modulus(uint64_t modulus) : modulus_(modulus), inverse_(0) {
-    if (modulus > 0 && modulus < (uint64_t{1} << 32)) inverse_ = UINT64_MAX / modulus + 1;
-    is_one_ = modulus == 1;
-  }
-  bool changes_nothing() const { return inverse_ == 0 && !is_one_; }
-  CRITEO_INLINE uint32_t operator()(uint32_t x) const {
-    if (inverse_ == 0) return is_one_ ? 0 : x;
-    const uint64_t fraction = inverse_ * x;
-    return static_cast<uint32_t>((static_cast<unsigned __int128>(fraction) * modulus_) >> 64);
-  }
-
- private:
-  uint64_t modulus_;
-  uint64_t inverse_;
-  bool is_one_;
-};
-
-// Copies a column of rows [from, from + count) of a batch, modulo `modulus`.
-inline void copy_column(const RowBatch& batch, int from, int count, int column,
-                        const Modulus& modulus, uint32_t* categories) {
-  for (int r = 0; r < count; ++r) categories[r] = batch.categorical[from + r][column];
-  if (modulus.changes_nothing()) return;
-  for (int r = 0; r < count; ++r) categories[r] = modulus(categories[r]);
 }
 
 // One sorted run in a runs file: entries of (key << 32 | count), ascending.
@@ -169,34 +140,38 @@ class CountTable {
 // The tables of all columns; when the budget is used up, they are written as sorted runs.
 class CategoryCounts {
  public:
-  CategoryCounts(uint64_t modulus, size_t budget_bytes, int runs_fd)
-      : modulus_(modulus), budget_(budget_bytes), runs_fd_(runs_fd), tables_(kCategoricals) {}
+  CategoryCounts(const RowRule& rule, size_t budget_bytes, int runs_fd)
+      : columns_(rule),
+        budget_(budget_bytes),
+        runs_fd_(runs_fd),
+        tables_(static_cast<size_t>(columns_.count())) {}
 
   void add(const RowBatch& batch) {
     // A count has 32 bits in a run; a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
     rows_since_spill_ += static_cast<uint64_t>(batch.rows);
-    uint32_t present_everywhere = ~uint32_t{0};
-    for (int r = 0; r < batch.rows; ++r) present_everywhere &= batch.categorical_present[r];
+    uint64_t present_everywhere = ~uint64_t{0};
+    for (int r = 0; r < batch.rows; ++r) present_everywhere &= batch.id_present[r];
     uint32_t categories[kBatchRows], keys[kBatchRows];
-    for (int c = 0; c < kCategoricals; ++c) {
-      copy_column(batch, 0, batch.rows, c, modulus_, categories);
+    for (int c = 0; c < columns_.count(); ++c) {
+      columns_.copy(batch, 0, batch.rows, c, categories);
       kernels_.hash_categories(categories, batch.rows, keys);
       int count = batch.rows;
       if (((present_everywhere >> c) & 1) == 0) {
         count = 0;
         for (int r = 0; r < batch.rows; ++r) {
           keys[count] = keys[r];
-          count += (batch.categorical_present[r] >> c) & 1;
+          count += (batch.id_present[r] >> c) & 1;
         }
       }
-      while (!tables_[c].has_room(static_cast<size_t>(count))) make_room(tables_[c]);
-      tables_[c].add(keys, count);
+      CountTable& table = tables_[static_cast<size_t>(c)];
+      while (!table.has_room(static_cast<size_t>(count))) make_room(table);
+      table.add(keys, count);
     }
   }
 
   void spill() {
-    for (int c = 0; c < kCategoricals; ++c) {
+    for (size_t c = 0; c < tables_.size(); ++c) {
       const size_t entries = tables_[c].sort_in_place();
       write_all(runs_fd_, tables_[c].data(), entries * sizeof(uint64_t));
       if (entries > 0) runs_.push_back({static_cast<uint32_t>(c), 0, written_, entries});
@@ -222,7 +197,7 @@ class CategoryCounts {
   }
 
   const Kernels& kernels_ = kernels();
-  Modulus modulus_;
+  IdColumns columns_;
   size_t budget_;
   int runs_fd_;
   std::vector<CountTable> tables_;

@@ -63,8 +63,9 @@ struct RejectedHeader {
 
 class RowScanner final : public RowSink {
  public:
-  RowScanner(uint64_t modulus, size_t table_bytes, uint64_t row_limit, int runs_fd, int rejects_fd)
-      : counts_(modulus, table_bytes, runs_fd), row_limit_(row_limit), rejects_fd_(rejects_fd) {}
+  RowScanner(const RowRule& rule, size_t table_bytes, uint64_t row_limit, int runs_fd,
+             int rejects_fd)
+      : counts_(rule, table_bytes, runs_fd), row_limit_(row_limit), rejects_fd_(rejects_fd) {}
 
   bool rows(const RowBatch& batch) override {
     RowBatch* shorter = nullptr;
@@ -101,8 +102,9 @@ class RowScanner final : public RowSink {
 template <typename Sink>
 struct Reading {
   template <typename... Args>
-  Reading(Progress* progress, uint64_t offset, Args&&... args)
-      : sink(std::forward<Args>(args)...), stream(sink, progress, offset) {}
+  Reading(Progress* progress, uint64_t offset, const RowRule& rule, Args&&... args)
+      : sink(rule, std::forward<Args>(args)...),
+        stream(sink, progress, offset, rule.has_label != 0) {}
   Sink sink;
   RowStream stream;
 };
@@ -134,11 +136,11 @@ CRITEO_API void criteo_last_error(ErrorReport* report) {
 // Version of runs and rejects files: changes whenever the same text could give other bytes.
 CRITEO_API int criteo_kernel_version() { return 1; }
 
-CRITEO_API Scan* criteo_scan_open(uint64_t modulus, uint64_t table_bytes, uint64_t row_limit,
+CRITEO_API Scan* criteo_scan_open(const RowRule* rule, uint64_t table_bytes, uint64_t row_limit,
                                   int runs_fd, int rejects_fd, uint64_t offset,
                                   Progress* progress) {
   return guarded_make<Scan>([&] {
-    return new Scan(progress, offset, modulus, table_bytes, row_limit, runs_fd, rejects_fd);
+    return new Scan(progress, offset, *rule, table_bytes, row_limit, runs_fd, rejects_fd);
   });
 }
 
@@ -187,11 +189,13 @@ CRITEO_API Dictionary* criteo_dictionary_open(const uint32_t* categories, uint64
 CRITEO_API void criteo_dictionary_close(Dictionary* dictionary) { delete dictionary; }
 
 // targets: ascending, disjoint row ranges of the text; must outlive the handle.
-CRITEO_API Encode* criteo_encode_open(const Dictionary* const* dictionaries, uint64_t modulus,
-                                      const NumericalRule* rule, EncodeTarget* targets,
-                                      uint64_t num_targets, Progress* progress) {
-  return guarded_make<Encode>(
-      [&] { return new Encode(progress, 0, dictionaries, modulus, *rule, targets, num_targets); });
+CRITEO_API Encode* criteo_encode_open(const Dictionary* const* dictionaries,
+                                      const RowRule* row_rule, const NumericalRule* rule,
+                                      EncodeTarget* targets, uint64_t num_targets,
+                                      Progress* progress) {
+  return guarded_make<Encode>([&] {
+    return new Encode(progress, 0, *row_rule, dictionaries, *rule, targets, num_targets);
+  });
 }
 
 CRITEO_API int criteo_encode_text(Encode* encode, const uint8_t* text, uint64_t size) {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "count_table.h"
+#include "id_columns.h"
 #include "memory.h"
 #include "row_stream.h"
 
@@ -145,23 +145,23 @@ struct EncodeTarget {
   int32_t label_fd;
   int32_t float16_fd;
   int32_t float32_fd;  // -1: not written
-  int32_t categorical_fds[kCategoricals];
-  uint8_t id_bytes[kCategoricals];  // 1, 2 or 4
+  int32_t categorical_fds[kMaxColumns];
+  uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
 };
 
 class RowEncoder final : public RowSink {
  public:
-  RowEncoder(const Dictionary* const* dictionaries, uint64_t modulus, const NumericalRule& rule,
-             EncodeTarget* targets, size_t num_targets)
-      : dictionaries_(dictionaries, dictionaries + kCategoricals),
-        modulus_(modulus),
+  RowEncoder(const RowRule& row_rule, const Dictionary* const* dictionaries,
+             const NumericalRule& rule, EncodeTarget* targets, size_t num_targets)
+      : columns_(row_rule),
+        dictionaries_(dictionaries, dictionaries + columns_.count()),
         transform_(rule),
         targets_(targets),
         num_targets_(num_targets),
         label_(kBufferRows),
         float16_(kBufferRows * kNumericals),
         float32_(kBufferRows * kNumericals),
-        ids_(kBufferRows * kCategoricals) {
+        ids_(static_cast<size_t>(kBufferRows * columns_.count())) {
     for (size_t i = 0; i < num_targets; ++i) targets[i].positives = 0;
   }
 
@@ -201,7 +201,7 @@ class RowEncoder final : public RowSink {
     if (target.float32_fd >= 0) {
       pwrite_all(target.float32_fd, float32_.data(), 4 * kNumericals * n, 4 * kNumericals * row);
     }
-    for (int c = 0; c < kCategoricals; ++c) {
+    for (int c = 0; c < columns_.count(); ++c) {
       const uint64_t width = target.id_bytes[c];
       pwrite_all(target.categorical_fds[c], column(c), width * n, width * row);
     }
@@ -220,7 +220,8 @@ class RowEncoder final : public RowSink {
       start(target.label_fd, 1);
       start(target.float16_fd, 2 * kNumericals);
       start(target.float32_fd, 4 * kNumericals);
-      for (int c = 0; c < kCategoricals; ++c) start(target.categorical_fds[c], target.id_bytes[c]);
+      for (int c = 0; c < columns_.count(); ++c)
+        start(target.categorical_fds[c], target.id_bytes[c]);
     }
   }
 
@@ -251,7 +252,7 @@ class RowEncoder final : public RowSink {
         if (want_float32) float32_[out + c] = value.float32;
       }
     }
-    for (int c = 0; c < kCategoricals; ++c) {
+    for (int c = 0; c < columns_.count(); ++c) {
       switch (target.id_bytes[c]) {
         case 1:
           look_up(batch, from, count, c, reinterpret_cast<int8_t*>(column(c)) + at);
@@ -268,22 +269,22 @@ class RowEncoder final : public RowSink {
 
   template <typename Id>
   void look_up(const RowBatch& batch, int from, int count, int c, Id* out) {
-    const Dictionary& dictionary = *dictionaries_[c];
-    copy_column(batch, from, count, c, modulus_, categories_);
+    const Dictionary& dictionary = *dictionaries_[static_cast<size_t>(c)];
+    columns_.copy(batch, from, count, c, categories_);
     kernels_.hash_categories(categories_, count, keys_);
     if (dictionary.is_large()) {
       for (int r = 0; r < count; ++r) dictionary.prefetch(dictionary.bucket_of_key(keys_[r]));
     }
     for (int r = 0; r < count; ++r) {
-      const uint32_t present = (batch.categorical_present[from + r] >> c) & 1;
+      const uint32_t present = (batch.id_present[from + r] >> c) & 1;
       const uint32_t id = dictionary.find(categories_[r], dictionary.bucket_of_key(keys_[r]));
       out[r] = static_cast<Id>(id & (0 - present));
     }
   }
 
   const Kernels& kernels_ = kernels();
+  IdColumns columns_;
   std::vector<const Dictionary*> dictionaries_;
-  Modulus modulus_;
   NumericalTransform transform_;
   EncodeTarget* targets_;
   size_t num_targets_;

@@ -27,6 +27,7 @@ namespace criteo {
 constexpr int kNumericals = 13;
 constexpr int kCategoricals = 26;
 constexpr int kFields = 1 + kNumericals + kCategoricals;
+constexpr int kMaxColumns = kCategoricals + kNumericals;  // of ids: the bins of numbers come last
 constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
 constexpr size_t kPadding = 64;  // bytes after the text that must be readable
 
@@ -43,12 +44,13 @@ struct RowBatch {
   int rows = 0;
   uint8_t label[kBatchRows];
   uint16_t numerical_present[kBatchRows];  // bit c: column c is not empty
-  uint32_t categorical_present[kBatchRows];
+  uint64_t id_present[kBatchRows];         // of categorical columns, then of numerical ones
   int32_t numerical[kBatchRows][kNumericals];
   uint32_t categorical[kBatchRows][kCategoricals];
 };
 
-// Offsets of the fields in those rows of a batch that have the right number of fields.
+// Offsets of the fields in those rows of a batch that have the right number of fields. A row
+// without a label has an empty one that ends before its first byte.
 struct FieldEnds {
   int rows = 0;
   uint32_t start[kBatchRows];
@@ -208,13 +210,19 @@ struct PortableSteps {
 //
 // text: ends in a line feed, followed by kPadding readable bytes.
 // line: lines before the text; increased by the lines read.
+// has_label: rows begin with a label.
 template <typename Steps>
-CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, uint64_t& line,
-                                  FieldEnds& fields, std::vector<RejectedRow>& rejected) {
+CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, bool has_label,
+                                  uint64_t& line, FieldEnds& fields,
+                                  std::vector<RejectedRow>& rejected) {
   fields.rows = 0;
   uint32_t* row_ends = fields.ends;
-  uint32_t* out = row_ends;
   uint32_t start = 0;
+  const auto begin_row = [&] {
+    *row_ends = start - 1;
+    return row_ends + !has_label;
+  };
+  uint32_t* out = begin_row();
   const uint64_t first_line = line;
   for (uint32_t chunk = 0; chunk < size; chunk += 64) {
     ChunkMasks masks = Steps::chunk_masks(text + chunk);
@@ -237,14 +245,14 @@ CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, uint64_t& 
       } else {
         const uint32_t without_cr = end - (end > start && text[end - 1] == '\r');
         rejected.push_back({start, line, without_cr - start, kColumns});
-        out = row_ends;
       }
       start = end + 1;
+      out = begin_row();
       ++line;
       if (fields.rows == kBatchRows) return start;
     }
     out = Steps::append_positions(masks.delimiters, chunk, out);
-    // A row of more than 40 fields is rejected whatever follows, so further ends are dropped.
+    // A row of more fields is rejected whatever follows, so further ends are dropped.
     if (out - row_ends > kFields) out = row_ends + kFields;
   }
   return start;
@@ -252,27 +260,29 @@ CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, uint64_t& 
 
 // Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
 template <typename Steps>
-CRITEO_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, RowBatch& batch,
-                              uint8_t* rejected) {
+CRITEO_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, bool has_label,
+                              RowBatch& batch, uint8_t* rejected) {
   bool all_valid = true;
   batch.rows = fields.rows;
   for (int r = 0; r < fields.rows; ++r) {
     const uint32_t* ends = fields.ends + r * kFields;
     const uint8_t label = text[fields.start[r]];
-    bool valid = ends[0] - fields.start[r] == 1 && (label | 1) == '1';
-    batch.label[r] = label & 1;
+    bool valid = !has_label || (ends[0] - fields.start[r] == 1 && (label | 1) == '1');
+    batch.label[r] = label & has_label;
     valid &= Steps::parse_numericals(text, ends, batch.numerical[r], batch.numerical_present[r]);
-    valid &= Steps::parse_categoricals(text, ends + kNumericals, batch.categorical[r],
-                                       batch.categorical_present[r]);
+    uint32_t present;
+    valid &= Steps::parse_categoricals(text, ends + kNumericals, batch.categorical[r], present);
+    batch.id_present[r] = uint64_t{batch.numerical_present[r]} << kCategoricals | present;
     rejected[r] = !valid;
     all_valid &= valid;
   }
   return all_valid;
 }
 
-// Returns the reason to reject a row of 40 fields, from the leftmost field that is not valid.
-inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uint32_t* ends) {
-  for (int f = 0; f < kFields; ++f) {
+// Returns the reason to reject a row of all fields, from the leftmost field that is not valid.
+inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uint32_t* ends,
+                                  bool has_label) {
+  for (int f = has_label ? 0 : 1; f < kFields; ++f) {
     const uint8_t* begin = text + start;
     const uint8_t* end = text + ends[f];
     const uint32_t length = static_cast<uint32_t>(end - begin);

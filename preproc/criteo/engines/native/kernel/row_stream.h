@@ -46,10 +46,11 @@ class RowSink {
 class RowStream {
  public:
   // offset: byte of the file at which the text begins.
-  RowStream(RowSink& sink, Progress* progress, uint64_t offset)
+  RowStream(RowSink& sink, Progress* progress, uint64_t offset, bool has_label)
       : sink_(sink),
         progress_(progress),
         offset_(offset),
+        has_label_(has_label),
         buffer_(kMaxLineBytes + 2 + kReadBytes + kPadding),
         fields_(1),
         batch_(1) {}
@@ -112,9 +113,9 @@ class RowStream {
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
-      const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at), lines_,
-                                                fields_[0], rejected_);
-      if (!kernels_.parse_rows(text + at, fields_[0], batch_[0], is_rejected_)) {
+      const uint32_t read = kernels_.split_rows(text + at, static_cast<uint32_t>(size - at),
+                                                has_label_, lines_, fields_[0], rejected_);
+      if (!kernels_.parse_rows(text + at, fields_[0], has_label_, batch_[0], is_rejected_)) {
         drop_rejected_rows(text + at, first_line);
       }
       report_rejected(text + at, at);
@@ -138,13 +139,13 @@ class RowStream {
         const uint32_t start = fields.start[r];
         const uint32_t* ends = fields.ends + r * kFields;
         rejected_.push_back({start, first_line + fields.line[r], ends[kFields - 1] - start,
-                             reject_reason(text, start, ends)});
+                             reject_reason(text, start, ends, has_label_)});
         continue;
       }
       if (kept != r) {
         batch.label[kept] = batch.label[r];
         batch.numerical_present[kept] = batch.numerical_present[r];
-        batch.categorical_present[kept] = batch.categorical_present[r];
+        batch.id_present[kept] = batch.id_present[r];
         std::memcpy(batch.numerical[kept], batch.numerical[r], sizeof(batch.numerical[r]));
         std::memcpy(batch.categorical[kept], batch.categorical[r], sizeof(batch.categorical[r]));
       }
@@ -168,6 +169,7 @@ class RowStream {
   RowSink& sink_;
   Progress* progress_;
   uint64_t offset_;
+  bool has_label_;
   const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
   Pages<FieldEnds> fields_;

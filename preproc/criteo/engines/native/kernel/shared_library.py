@@ -5,12 +5,13 @@ import ctypes
 import functools
 from pathlib import Path
 
-from preproc.criteo.rules import NUM_CATEGORICAL, REJECT_REASONS
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, REJECT_REASONS
 from preproc.files.errors import CancelledError, KernelError
 
 LIBRARY = Path(__file__).with_name("criteo_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
+_MAX_COLUMNS = NUM_CATEGORICAL + NUM_NUMERICAL
 
 
 class LineTooLongError(KernelError):
@@ -71,6 +72,17 @@ class RawMergeResult(ctypes.Structure):
     )
 
 
+class RawRowRule(ctypes.Structure):
+    """struct RowRule."""
+
+    _fields_ = (
+        ("modulus", ctypes.c_uint64),
+        ("bins_numerical", ctypes.c_uint64),
+        ("numerical_minimum", ctypes.c_int64),
+        ("has_label", ctypes.c_uint64),
+    )
+
+
 class RawNumericalRule(ctypes.Structure):
     """struct NumericalRule."""
 
@@ -92,8 +104,8 @@ class RawEncodeTarget(ctypes.Structure):
         ("label_fd", ctypes.c_int32),
         ("float16_fd", ctypes.c_int32),
         ("float32_fd", ctypes.c_int32),
-        ("categorical_fds", ctypes.c_int32 * NUM_CATEGORICAL),
-        ("id_bytes", ctypes.c_uint8 * NUM_CATEGORICAL),
+        ("categorical_fds", ctypes.c_int32 * _MAX_COLUMNS),
+        ("id_bytes", ctypes.c_uint8 * _MAX_COLUMNS),
     )
 
 
@@ -103,7 +115,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "criteo_scan_open": (
         ctypes.c_void_p,
         (
-            *(ctypes.c_uint64,) * 3,
+            ctypes.c_void_p,
+            *(ctypes.c_uint64,) * 2,
             ctypes.c_int,
             ctypes.c_int,
             ctypes.c_uint64,
@@ -133,10 +146,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "criteo_encode_open": (
         ctypes.c_void_p,
         (
-            ctypes.c_void_p,
-            ctypes.c_uint64,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
+            *(ctypes.c_void_p,) * 4,
             ctypes.c_uint64,
             ctypes.c_void_p,
         ),
