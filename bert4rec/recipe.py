@@ -254,6 +254,9 @@ class Bert4RecTraining:
             f"{baseline:.6f}"
         )
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Does nothing: all epochs train the same model."""
+
     def count(self, batch: BatchGroup) -> Mapping[str, int]:
         """Counts samples, targets, and tokens that the model reads."""
         return {

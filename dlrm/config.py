@@ -270,6 +270,12 @@ class OptimizerConfig:
         0.0, "Weight decay of the embedding rows that occur in a batch"
     )
     mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
+    reset_embeddings: bool = setting(
+        False,
+        "Draw the embeddings anew before each epoch but the first: the MLPs train for several "
+        "epochs, the embeddings for one, so that rare ids are not memorised (MEDA, "
+        "arXiv:2305.19531)",
+    )
     plateau_factor: float = setting(
         1.0, "Factor of the learning rate after each evaluation without a better AUC"
     )

@@ -363,6 +363,13 @@ class DlrmTraining(Generic[LookupsT]):
             f"evaluating on the {self.recipe.config.data.eval_split} split"
         )
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Draws the embeddings anew if `reset_embeddings` is set."""
+        if self.recipe.config.optimizer.reset_embeddings and epoch > 0:
+            self.recipe.devices.reset_embeddings()
+            if self.train_step.embedding_optimizer is not None:
+                self.train_step.embedding_optimizer.reset()
+
     def count(self, batch: Batch[LookupsT]) -> Mapping[str, int]:
         """Counts the samples of a batch."""
         return {"samples": len(batch)}

@@ -50,6 +50,10 @@ class Devices(Protocol[LookupsT]):
         """Builds the training step of the model."""
         ...
 
+    def reset_embeddings(self) -> None:
+        """Draws the embeddings anew, as at the start."""
+        ...
+
     def replayed(self, step: DlrmTrainStep[LookupsT]) -> TrainStep[Batch[LookupsT]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
         ...
@@ -109,6 +113,10 @@ class OneDevice:
             freeze_mlps=run.freeze_mlps,
             freeze_embeddings=run.freeze_embeddings,
         )
+
+    def reset_embeddings(self) -> None:
+        """Draws the embeddings anew, as at the start."""
+        self.model.embeddings.reset_parameters()
 
     def replayed(self, step: DlrmTrainStep[Tensor]) -> TrainStep[Batch[Tensor]]:
         """Returns the step, replayed from a CUDA graph if `cuda_graphs` is set."""
@@ -188,6 +196,11 @@ class SeveralDevices:
             freeze_mlps=run.freeze_mlps,
             freeze_embeddings=run.freeze_embeddings,
         )
+
+    def reset_embeddings(self) -> None:
+        """Draws the embeddings anew; copies on several ranks stay equal."""
+        self.model.embeddings.reset_parameters()
+        self.model.broadcast_replicated()
 
     def replayed(self, step: DlrmTrainStep[ExchangedLookups]) -> TrainStep[Batch[ExchangedLookups]]:
         """Returns the step unchanged: CUDA graphs are for one device."""

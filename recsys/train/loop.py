@@ -184,6 +184,7 @@ class Loop(Generic[BatchT]):
         print_line: prints a line, on the first process.
         bar: bar of the steps; lines of progress are printed where it is disabled.
         observers: measure the steps.
+        begin_epoch: called before the first batch of an epoch, with its number.
     """
 
     config: LoopConfig
@@ -200,6 +201,7 @@ class Loop(Generic[BatchT]):
     processes: Processes = ALONE
     bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
     observers: Sequence[StepObserver[BatchT]] = ()
+    begin_epoch: Callable[[int], None] = lambda _: None
     _monitor: LossMonitor = dataclasses.field(default_factory=LossMonitor)
     _losses: list[Tensor] = dataclasses.field(default_factory=list)
     _test_speeds: list[float] = dataclasses.field(default_factory=list)
@@ -263,7 +265,7 @@ class Loop(Generic[BatchT]):
 
     def _run_epoch(self, throughput: ThroughputWindow, stop: SharedStop) -> str:
         state, config = self.state, self.config
-        batches = self.source.batches(state.epoch, state.batch)
+        batches = self._open_epoch()
         try:
             while state.batch < self.source.num_batches:
                 waiting_since = time.perf_counter()
@@ -308,6 +310,12 @@ class Loop(Generic[BatchT]):
         if config.gc_after_epoch:
             release_unused_memory(self.device)
         return "done"
+
+    def _open_epoch(self) -> Iterator[BatchT]:
+        """Returns the batches of the epoch that are left."""
+        if self.state.batch == 0:
+            self.begin_epoch(self.state.epoch)
+        return self.source.batches(self.state.epoch, self.state.batch)
 
     def _evaluation_is_due(self, is_epoch_end: bool) -> bool:
         if self.evaluate is None:

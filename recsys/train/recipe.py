@@ -245,6 +245,9 @@ class Training(Protocol[BatchT]):
     def summary(self) -> str:
         """Describes the training batches in a line."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepares the model for the first batch of an epoch."""
+
     def count(self, batch: BatchT) -> Mapping[str, int]:
         """Counts what `run_benchmark` divides by time: samples and more."""
 

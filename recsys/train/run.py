@@ -180,6 +180,7 @@ class Run(Generic[BatchT]):
             processes=self.machine.processes,
             bar=bar,
             observers=step_observers(self.recipe.config, self.machine, training.count),
+            begin_epoch=training.begin_epoch,
         )
 
     @contextlib.contextmanager

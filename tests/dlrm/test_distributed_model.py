@@ -11,6 +11,7 @@ from dlrm.config import OptimizerConfig
 from dlrm.distributed.exchange import VectorExchange
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.nn.embedding import read_tables
+from dlrm.train.devices import SeveralDevices
 from dlrm.train.step import DlrmTrainStep
 from recsys.train import processes as distributed_processes
 from recsys.train.heartbeat import ProcessLostError
@@ -222,17 +223,20 @@ def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(tmp_path, name, fr
     assert_same_tables(ranks, read_tables(reference.embeddings), rtol=1e-5, atol=1e-6)
 
 
-def start_differently(rank, placed, folder):
+def start_differently(rank, placed, folder, again):
     torch.manual_seed(100 + rank)
     model = DistributedDlrm(model_config("joint_fused"), placed, rank)
     model.broadcast_replicated()
+    if again:
+        SeveralDevices(None, None, torch.device("cpu"), model).reset_embeddings()
     shared = [p.detach() for p in model.mlp_parameters()]
     shared += [t.values for t in model.sharded.replicated.stored_tables()]
     torch.save(shared, f"{folder}/{rank}.pt")
 
 
-def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path):
-    run_ranks(2, start_differently, placement("mixed", 2), str(tmp_path))
+@pytest.mark.parametrize("again", [False, True])
+def test_ranks_begin_with_the_same_weights_of_what_all_have(tmp_path, again):
+    run_ranks(2, start_differently, placement("mixed", 2), str(tmp_path), again)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -29,6 +29,7 @@ def command(dataset, folder, *arguments):
         "--optimizer=rowwise_adagrad",
         "--dropout=0.1",
         "--shuffle_batch_order",
+        "--reset_embeddings",
         *SMALL_MODEL,
         *arguments,
     ]

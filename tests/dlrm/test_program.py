@@ -31,6 +31,25 @@ def weights(folder):
     }
 
 
+def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path, capsys):
+    """Tables and the states of their rows, which would else be those of two epochs."""
+    runs = []
+    flags = ("--optimizer=rowwise_adagrad", "--lr=1e-9", "--reset_embeddings")
+    for epochs in (1, 2):
+        folder = tmp_path / str(epochs)
+        program(
+            f"--dataset={dataset}", f"--save_checkpoint_path={folder}", f"--epochs={epochs}", *flags
+        )
+        assert program.exit_code == 0, capsys.readouterr().err
+        runs.append(weights(folder))
+    once, twice = (run["embedding_2.weight"] for run in runs)
+    assert not torch.allclose(once, twice, atol=1e-3)
+    bound = CARDINALITIES[2] ** -0.5
+    assert all(0.99 * bound < table.abs().max() <= bound + 1e-6 for table in (once, twice))
+    once, twice = (float(run["embedding_0.sum_of_squares"].sum()) for run in runs)
+    assert once == pytest.approx(twice, rel=0.3)
+
+
 @pytest.mark.parametrize("dataset_type", DATASET_TYPES)
 def test_learns_from_every_dataset_type(program, dataset, dataset_type, capsys):
     records = program(f"--dataset={dataset}", f"--dataset_type={dataset_type}", "--print_freq=10")

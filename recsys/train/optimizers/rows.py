@@ -188,6 +188,17 @@ class RowwiseOptimizer:
             None if loss_scale == 1.0 else torch.full((), 1 / loss_scale, device=device)
         )
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forgets all steps, in place."""
+        fresh = [
+            ops.row_optimizer_state(self._rule, t.values) for t in self._tables.stored_tables()
+        ]
+        for state, initial in zip(self.state, fresh, strict=True):
+            for name, value in initial.items():
+                state[name].copy_(value)
+        self.steps.zero_()
+
     def gradients(self) -> list[RowGradients]:
         """Returns the gradients of the last backward, and clears them."""
         return self._tables.take_row_gradients()

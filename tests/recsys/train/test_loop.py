@@ -82,6 +82,19 @@ def test_sees_every_batch_of_every_epoch_once():
     assert run.evaluations == [(5, 1), (10, 2)]
 
 
+@pytest.mark.parametrize(
+    ("at", "begun"),
+    [((0, 0), [0, 1, 2]), ((0, 3), [1, 2]), ((1, 0), [1, 2]), ((1, 5), [2])],
+)
+def test_each_epoch_begins_once_also_in_resumed_runs(at, begun):
+    epoch, batch = at
+    run = Run(epochs=3, state=LoopState(step=5 * epoch + batch, epoch=epoch, batch=batch))
+    epochs = []
+    run.loop.begin_epoch = epochs.append
+    run.fit()
+    assert epochs == begun
+
+
 @pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 10])
 def test_max_steps_is_exact(max_steps):
     run = Run(epochs=2, max_steps=max_steps)
