@@ -79,7 +79,7 @@ test-fake-cuda: setup  ## the code paths of a GPU, followed with fake tensors
 	$(BIN)/python -m tests.fake_cuda -q $(SUITE)
 
 test-torchrec: peers  ## tests beside TorchRec
-	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark
+	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark tests/preproc
 
 test-spark: spark  ## tests of the Spark engine
 	$(SPARK)/python -m pytest -q $(SUITE) -m spark tests/preproc

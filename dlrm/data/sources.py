@@ -11,6 +11,7 @@ from dlrm.config import DataConfig
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.records import BinaryRecordsReader
 from recsys.data.split_binary import Access, SplitBinaryReader
@@ -170,6 +171,8 @@ def open_rows(
         return ParquetRows(ParquetReader(root, split, spec), check_ids)
     if config.dataset_type == "binary":
         return BinaryRecordsReader(root, split, spec, check_ids=check_ids)
+    if config.dataset_type == "npy":
+        return NpyReader(root, split, spec, check_ids=check_ids)
     return open_columns(config, split, spec, check_ids=check_ids)
 
 

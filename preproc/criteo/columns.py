@@ -53,7 +53,7 @@ class EncodeStage:
         self.key = folder.name
         self.dataset = folder / "dataset"
         self.columns = self.dataset if "split" in formats else folder / "columns"
-        self.float32 = folder / "float32" if "parquet" in formats else None
+        self.float32 = folder / "float32" if {"parquet", "npy"} & set(formats) else None
         self._records = folder / "records"
         self.dataset.mkdir(exist_ok=True)
         self._records.mkdir(exist_ok=True)

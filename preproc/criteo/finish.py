@@ -8,6 +8,7 @@ from pathlib import Path
 
 from preproc.criteo.applied import recorded_semantics
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult
+from preproc.criteo.layouts.npy import write_days
 from preproc.criteo.layouts.torchrec import dataset_spec, separate_dataset, write_wide
 from preproc.criteo.rules import REJECT_REASONS, Split
 from preproc.criteo.shuffle import ColumnFile, shuffle_columns
@@ -66,6 +67,8 @@ def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
         from preproc.criteo.layouts import parquet  # imports PyArrow: 40 MiB, a third of a second
 
         parquet.write_splits(engine_job, result)
+    if "npy" in job.format:
+        write_days(engine_job, result)
     if "split" in job.format and job.layout == "torchrec":
         write_wide(engine_job, result)
     return result

@@ -18,7 +18,7 @@ from recsys.presets import PresetFolder
 from recsys.resources import available_cores
 from recsys.settings import REQUIRED, require_choices, require_positive, setting
 
-Format = Literal["split", "parquet"]
+Format = Literal["split", "parquet", "npy"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 Layout = Literal["nvidia", "torchrec"]
@@ -61,7 +61,8 @@ class CriteoJob:
     preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(
-        ("split",), f"Formats to write, comma-separated: {', '.join(FORMATS)}."
+        ("split",),
+        f"Formats to write, comma-separated: {', '.join(FORMATS)} (TorchRec's arrays of each day).",
     )
     layout: Layout = setting(
         "nvidia",

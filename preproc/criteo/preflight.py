@@ -131,10 +131,12 @@ def disk_needs(job: CriteoJob, rows: float) -> DiskNeeds:
     output_bytes = rows * _SPLIT_ROW_BYTES
     if "parquet" in job.format:
         output_bytes += rows * _PARQUET_ROW_BYTES
+    if "npy" in job.format:
+        output_bytes += rows * (_WIDE_ROW_BYTES + _FLOAT32_ROW_BYTES)
     if job.layout == "torchrec":
         output_bytes += rows * (_FLOAT32_ROW_BYTES + _WIDE_ROW_BYTES)
     if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
-        has_float32 = "parquet" in job.format or job.layout == "torchrec"
+        has_float32 = job.format != ("split",) or job.layout == "torchrec"
         column_bytes = _SPLIT_ROW_BYTES + has_float32 * _FLOAT32_ROW_BYTES
         output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
     work_bytes = _NVTABULAR_ROW_BYTES if job.engine == "nvtabular" else _RUNS_ROW_BYTES

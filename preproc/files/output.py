@@ -26,13 +26,14 @@ MARKERS = (MODEL_SIZE_FILE, SPEC_FILE, MANIFEST_FILE)
 """Files that make a folder a dataset."""
 
 WORK_INSIDE, STAGING_INSIDE = ".preproc-work", ".preproc-staging"
-FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "sequences")
+FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "npy", "sequences")
 
 _COMPLETE, _OLD = "complete", "old"
 _SHOWN_NAMES = 5
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _KNOWN = re.compile(
     r"(parquet/)?(train|validation|test)/((label|numerical|cat_\d+)\.bin|part_\d+\.parquet|_metadata)"
+    r"|npy/day_\d+_(dense|sparse|labels)\.npy"
     r"|dictionaries/cat_\d+\.bin|feature_spec\.yaml|(model_size|manifest)\.json|quarantine\.csv"
 )
 """Names of the files of a dataset that has no manifest."""

@@ -170,8 +170,8 @@ class NpzReader:
     Edit(
         "Add a dataset type",
         "dlrm/config.py",
-        'DatasetType = Literal["binary",',
-        'DatasetType = Literal["npz", "binary",',
+        '    "binary", "memmap",',
+        '    "npz", "binary", "memmap",',
     ),
     Edit(
         "Add a dataset type",

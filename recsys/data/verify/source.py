@@ -8,6 +8,7 @@ from pathlib import Path
 from recsys.data.click_columns import RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.npy_days import NpyReader, find_folder
 from recsys.data.parquet import FOLDER, ParquetReader
 from recsys.data.records import SPLIT_FILES, BinaryRecordsReader
 from recsys.data.split_binary import SplitBinaryReader
@@ -68,6 +69,7 @@ def open_sources(
         (_has_split_binary, _open_split_binary),
         (_has_parquet, _open_parquet),
         (_has_records, _open_records),
+        (_has_arrays, _open_arrays),
     ):
         if is_present(root, split, spec):
             try:
@@ -97,6 +99,28 @@ def _has_parquet(root: Path, split: str, spec: FeatureSpec) -> bool:
 def _has_records(root: Path, split: str, spec: FeatureSpec) -> bool:
     del spec
     return any((root / name).is_file() for name in SPLIT_FILES[split])
+
+
+def _has_arrays(root: Path, split: str, spec: FeatureSpec) -> bool:
+    del split, spec
+    return find_folder(root) is not None
+
+
+def _open_arrays(root: Path, split: str, spec: FeatureSpec) -> RowSource:
+    reader = NpyReader(root, split, spec)
+    numerical = set(spec.numerical)
+
+    def path_of(column: str) -> Path:
+        dense, sparse, labels = reader.paths_of(0)
+        return labels if column == spec.label else dense if column in numerical else sparse
+
+    return RowSource(
+        name="npy",
+        spec=spec,
+        num_rows=reader.num_rows,
+        blocks=_blocks(reader.num_rows, reader.read_unchecked, path_of),
+        close=lambda: None,  # the arrays are mapped
+    )
 
 
 def _open_split_binary(root: Path, split: str, spec: FeatureSpec) -> RowSource:

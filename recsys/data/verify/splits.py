@@ -84,8 +84,8 @@ def check_splits(
             _report_missing(root, split, manifest, findings)
     if not splits:
         findings.problems.append(
-            f"{root}: no split could be read, as split binary, parquet or binary records; is this "
-            "the folder of a prepared dataset?"
+            f"{root}: no split could be read, as split binary, parquet, binary records or npy; is "
+            "this the folder of a prepared dataset?"
         )
         return []
     _warn(spec, splits, findings)

@@ -61,7 +61,7 @@ def test_preset_alone_gives_its_semantics(preset):
         ("--preset=dlrm2", "--preset dlrm2: no such file; built in are dlrm, kaggle"),
         ("--engine=hadoop", "--engine must be one of native, reference, spark"),
         ("--layout=wide", "--layout must be one of nvidia, torchrec; got 'wide'"),
-        ("--format=csv", "--format must be a comma-separated list of split, parquet; got"),
+        ("--format=csv", "--format must be a comma-separated list of split, parquet, npy; got"),
         ("--format=", "--format must be"),
         ("--format=split,split", "--format must be"),
         ("--max_bad_fraction=1.5", "--max_bad_fraction must lie in"),

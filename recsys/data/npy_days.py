@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NPY layout of TorchRec: three arrays for each day.
+
+day_N_dense.npy is float32 [rows, M], day_N_sparse.npy int32 [rows, F], day_N_labels.npy int32
+[rows, 1]. The last day holds validation and test. torchrec_dlrm and MLPerf's script read it too.
+Source: TorchRec, datasets/criteo.py, InMemoryBinaryCriteoIterDataPipe.
+"""
+
+import bisect
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import FeatureSpec
+from recsys.data.manifest import MANIFEST_FILE, Manifest
+
+FOLDER = "npy"
+_DENSE_NAME = re.compile(r"day_(0|[1-9][0-9]*)_dense\.npy")
+
+
+def array_paths(folder: Path, day: int) -> tuple[Path, Path, Path]:
+    """Returns the files of a day: dense, sparse, labels."""
+    dense, sparse, labels = (
+        folder / f"day_{day}_{kind}.npy" for kind in ("dense", "sparse", "labels")
+    )
+    return dense, sparse, labels
+
+
+def find_folder(root: Path) -> Path | None:
+    """Returns the folder of the arrays, None if there is none."""
+    for folder in (root / FOLDER, root):
+        if folder.is_dir() and any(_DENSE_NAME.fullmatch(path.name) for path in folder.iterdir()):
+            return folder
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Day:
+    """The memory-mapped arrays of a day."""
+
+    paths: tuple[Path, Path, Path]
+    dense: npt.NDArray[np.float32]
+    sparse: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+
+
+class NpyReader:
+    """Reads the rows of a split; `read` is thread-safe.
+
+    The manifest of a dataset says how its rows are split. Without one the last day is halved as
+    TorchRec does: its first half, the longer one, is validation.
+
+    Args:
+        root: folder of the dataset, with the arrays in it or in `npy`.
+        split: `train`, `validation` or `test`.
+        spec: columns of the dataset; None reads the spec of the folder.
+        check_ids: refuse ids outside their tables in `read`.
+
+    Attributes:
+        num_rows: rows of the split.
+        files: files with rows of the split.
+
+    Raises:
+        DatasetError: an array is missing, damaged or of another shape or type.
+    """
+
+    def __init__(
+        self, root: Path, split: str, spec: FeatureSpec | None = None, *, check_ids: bool = False
+    ) -> None:
+        self.spec = spec if spec is not None else FeatureSpec.load(root)
+        self._check_ids = check_ids
+        folder = find_folder(root)
+        if folder is None:
+            raise DatasetError(
+                f"{root}: no day_0_dense.npy in it or in {FOLDER}/; `dataset_type` npy reads "
+                "TorchRec's arrays (preproc.criteo writes them with `format` npy)"
+            )
+        self._days = [_open_day(folder, day, self.spec) for day in range(_count_days(folder))]
+        lengths = [len(day.labels) for day in self._days]
+        self._ends = list(itertools.accumulate(lengths))
+        self._first, last = _split_ranges(root, lengths)[split]
+        self.num_rows = last - self._first
+        self.files = [
+            path
+            for day, end, rows in zip(self._days, self._ends, lengths, strict=True)
+            if end > self._first and end - rows < last
+            for path in day.paths
+        ]
+
+    def read(self, start: int, stop: int) -> ClickColumns:
+        """Returns rows [start, stop), numerical as float32 and ids as int32.
+
+        Raises:
+            DatasetError: a label is neither 0 nor 1, a number is not finite, or a checked id is
+                outside its table.
+        """
+        raw = self.read_unchecked(start, stop)
+        dense, sparse, labels = self.paths_of(start)
+        columns = ClickColumns(
+            check_label(raw.label, self.spec.label, labels, start), raw.numerical, raw.categorical
+        )
+        check_numerical(raw.numerical, self.spec.numerical, dense, start)
+        if self._check_ids:
+            columns.check_ids(self.spec, sparse, start)
+        return columns
+
+    def read_unchecked(self, start: int, stop: int) -> RawColumns:
+        """Returns rows [start, stop) as stored."""
+        if not 0 <= start <= stop <= self.num_rows:
+            raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
+        first, last = self._first + start, self._first + stop
+        pieces: list[tuple[npt.NDArray[np.generic], ...]] = []
+        for day, end in zip(self._days, self._ends, strict=True):
+            begin = end - len(day.labels)
+            if (begin < last and end > first) or (start == stop and not pieces):
+                rows = slice(max(first - begin, 0), max(last - begin, 0))
+                pieces.append((day.labels[rows, 0], day.dense[rows], day.sparse[rows]))
+        labels, dense, sparse = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        ids = np.ascontiguousarray(sparse.T)
+        return RawColumns(labels, dense, tuple(ids))
+
+    def paths_of(self, row: int) -> tuple[Path, Path, Path]:
+        """Returns the files of the day of a row: dense, sparse, labels."""
+        day = bisect.bisect_right(self._ends, self._first + row)
+        return self._days[min(day, len(self._days) - 1)].paths
+
+
+def _count_days(folder: Path) -> int:
+    days = {
+        int(match[1])
+        for path in folder.iterdir()
+        if (match := _DENSE_NAME.fullmatch(path.name)) is not None
+    }
+    missing = sorted(set(range(max(days) + 1)) - days)
+    if missing:
+        raise DatasetError(
+            f"{folder}: days must go from 0 to {max(days)} without a gap; missing: "
+            f"{', '.join(f'day_{day}_dense.npy' for day in missing)}"
+        )
+    return len(days)
+
+
+def _open_day(folder: Path, day: int, spec: FeatureSpec) -> _Day:
+    paths = array_paths(folder, day)
+    arrays = []
+    widths = (len(spec.numerical), len(spec.categorical), 1)
+    for path, dtype, width in zip(paths, ("<f4", "<i4", "<i4"), widths, strict=True):
+        try:
+            array = np.load(path, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: cannot be read as an array of NumPy: {error}") from error
+        if array.dtype != np.dtype(dtype) or array.ndim != 2 or array.shape[1] != width:
+            raise DatasetError(
+                f"{path}: holds {array.dtype} of shape {array.shape}, but the feature spec asks "
+                f"for {np.dtype(dtype)} of [rows, {width}]"
+            )
+        arrays.append(array)
+    rows = {len(array) for array in arrays}
+    if len(rows) != 1:
+        lengths = ", ".join(f"{p.name} {len(a):,}" for p, a in zip(paths, arrays, strict=True))
+        raise DatasetError(f"{folder}: the arrays of day {day} differ in rows: {lengths}")
+    return _Day(paths, *arrays)
+
+
+def _split_ranges(root: Path, lengths: list[int]) -> Mapping[str, tuple[int, int]]:
+    """Returns first row and end of each split, over all days."""
+    total = sum(lengths)
+    if (root / MANIFEST_FILE).is_file():
+        manifest = Manifest.load(root)
+        if sum(manifest.rows.values()) != total:
+            raise DatasetError(
+                f"{root}: its arrays hold {total:,} rows, manifest.json says "
+                f"{sum(manifest.rows.values()):,}; prepare the dataset again"
+            )
+        order = split_order(manifest.semantics)
+        ends = list(itertools.accumulate(manifest.rows[split] for split in order))
+        return dict(zip(order, itertools.pairwise([0, *ends]), strict=True))
+    if len(lengths) < 2:
+        raise DatasetError(
+            f"{root}: day_0 alone: the last day is validation and test, so none is left for "
+            "training; a dataset of this project has a manifest.json that says otherwise"
+        )
+    train = total - lengths[-1]
+    middle = train + -(-lengths[-1] // 2)
+    return {"train": (0, train), "validation": (train, middle), "test": (middle, total)}
+
+
+def split_order(semantics: Mapping[str, object]) -> tuple[str, str, str]:
+    """Orders the splits as their rows, by the settings in a manifest."""
+    of_rows = semantics.get("applied", semantics)
+    by_days = isinstance(of_rows, Mapping) and not any(
+        of_rows.get(name) for name in ("split_fractions", "split_rows", "split_days")
+    )
+    test_first = by_days and semantics.get("last_day") == "test_validation"
+    return ("train", "test", "validation") if test_first else ("train", "validation", "test")
