@@ -2,18 +2,20 @@
 """Compares the predictions of two models for the same rows.
 
     python -m benchmark.compare_predictions a.parquet b.parquet
+    python -m benchmark.compare_predictions a.parquet b1.parquet b2.parquet b3.parquet
 
 The files are those of `dlrm.scripts.main --mode predict`: columns row, label and logit. Prints AUC
 and log loss of both, and the difference of each with an interval of 95%: the paired bootstrap draws
 rows with replacement, the same ones for both models (Efron and Tibshirani 1993, An Introduction to
 the Bootstrap, chapter 13). It tells what other rows would have shown, not what other seeds of the
-training would.
+training would: several files of the second model, one for each seed, count by the means of their
+metrics.
 """
 
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ class Comparison:
     Attributes:
         metric: its name.
         first: of the first model.
-        second: of the second.
+        second: of the second, a mean over its runs.
         low: lower bound of second - first, at 95%.
         high: upper bound.
     """
@@ -77,27 +79,31 @@ class Comparison:
 
 
 def compare(
-    first: Predictions, second: Predictions, num_rows: int, samples: int, seed: int
+    first: Predictions, seconds: Sequence[Predictions], num_rows: int, samples: int, seed: int
 ) -> list[Comparison]:
     """Compares AUC and log loss by a paired bootstrap.
 
     Args:
         first: of the first model.
-        second: of the second, for the same rows.
+        seconds: of each run of the second, for the same rows.
         num_rows: N.
         samples: how many times rows are drawn.
         seed: of the draws.
     """
     generator = np.random.default_rng(seed)
     metrics = (Predictions.auc, Predictions.log_loss)
+
+    def mean(metric: Callable[[Predictions, Counts], float], counts: Counts) -> float:
+        return sum(metric(run, counts) for run in seconds) / len(seconds)
+
     differences = np.empty((samples, len(metrics)))
     for i in tqdm(range(samples), desc="bootstrap", disable=not sys.stderr.isatty()):
         counts = np.bincount(generator.integers(0, num_rows, num_rows), minlength=num_rows)
-        differences[i] = [metric(second, counts) - metric(first, counts) for metric in metrics]
+        differences[i] = [mean(metric, counts) - metric(first, counts) for metric in metrics]
     once = np.ones(num_rows, np.int64)
     low, high = np.nanquantile(differences, (0.025, 0.975), axis=0)
     return [
-        Comparison(name, metric(first, once), metric(second, once), low[i], high[i])
+        Comparison(name, metric(first, once), mean(metric, once), low[i], high[i])
         for i, (name, metric) in enumerate(zip(("AUC", "log loss"), metrics, strict=True))
     ]
 
@@ -129,23 +135,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
+    parser.add_argument("second", type=Path, nargs="+", help="one file for each seed")
     parser.add_argument("--samples", type=int, default=1000, help="draws of rows")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     try:
         labels, logits = read(options.first)
-        other_labels, other_logits = read(options.second)
-        if not np.array_equal(labels, other_labels):
-            raise UserError(f"{options.second}: its labels are not those of {options.first}")
+        seconds = []
+        for path in options.second:
+            other_labels, other_logits = read(path)
+            if not np.array_equal(labels, other_labels):
+                raise UserError(f"{path}: its labels are not those of {options.first}")
+            seconds.append(Predictions(labels, other_logits))
         if labels.all() or not labels.any():
             raise UserError(f"{options.first}: all labels are equal, so there is no AUC")
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    models = Predictions(labels, logits), Predictions(labels, other_logits)
+    first = Predictions(labels, logits)
     print(f"{len(labels):,} rows; second - first, with an interval of 95%")
-    for line in compare(*models, len(labels), options.samples, options.seed):
+    for line in compare(first, seconds, len(labels), options.samples, options.seed):
         print(
             f"{line.metric:8}  {line.first:.6f}  {line.second:.6f}  "
             f"{line.second - line.first:+.6f}  [{line.low:+.6f}, {line.high:+.6f}]"

@@ -12,7 +12,7 @@ import xxhash
 from preproc.criteo.rules import NUM_NUMERICAL
 
 HASH_BITS = 20
-PENALTIES = (0.02, 0.05, 0.1, 0.2, 0.5)
+PENALTIES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.2)
 """Inverse strengths of the L2 penalty to try; the validation loss chooses."""
 
 

@@ -7,7 +7,7 @@ torchrun --nproc_per_node 8 -m dlrm.scripts.dist_main --mode train --dataset /da
 from dlrm.scripts.flags import PRESETS
 from dlrm.scripts.main import start
 
-DEFAULTS = "large"
+DEFAULTS = "terabyte_3"
 """Preset whose settings replace the defaults of `dlrm.scripts.main`."""
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_the_interval_holds_the_difference_of_other_rows():
         labels, first = draw(1.0, seed)
         second = first + np.random.default_rng(seed + 1000).normal(size=ROWS)
         pair = Predictions(labels, first), Predictions(labels, second)
-        auc, _ = compare_predictions.compare(*pair, ROWS, 100, seed)
+        auc, _ = compare_predictions.compare(pair[0], pair[1:], ROWS, 100, seed)
         exact.append((auc.second - auc.first, auc.low, auc.high))
     mean = np.mean([difference for difference, *_ in exact])
     missed = sum(not low <= mean <= high for _, low, high in exact)

@@ -59,7 +59,7 @@ def _tuples(config):
 
 
 def test_presets_that_say_they_are_the_defaults():
-    assert dlrm_config("--preset=terabyte").to_dict() == dlrm_config("--drop_last").to_dict()
+    assert dlrm_config("--preset=terabyte_15").to_dict() == dlrm_config("--drop_last").to_dict()
     assert semantics_of("dlrm") == CriteoSemantics()
 
 
@@ -171,7 +171,8 @@ def test_counts_are_three_integers(tmp_path):
 
 def test_a_name_that_is_none_lists_those_that_are():
     with pytest.raises(
-        UserError, match="`preset` kagle: no such file; built in are bars_x1, bars_x4, kaggle"
+        UserError,
+        match="`preset` kagle: no such file; built in are bars_x1, bars_x4, criteo_s",
     ):
         dlrm_config("--preset=kagle")
 
