@@ -25,7 +25,9 @@ from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
 from recsys.train.optimizers.precision import AmpDtype
 from recsys.train.origin import ignore_fingerprint
 
-DatasetType = Literal["binary", "memmap", "split", "parquet", "synthetic_gpu", "synthetic_disk"]
+DatasetType = Literal[
+    "binary", "memmap", "split", "parquet", "npy", "synthetic_gpu", "synthetic_disk"
+]
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
 LoaderType = Literal["default", "merlin"]
@@ -404,6 +406,12 @@ class RunConfig:
         None,
         "Path from which to load a checkpoint: one step_* folder, the folder of a run (its best "
         "evaluated checkpoint is taken), or a folder in NVIDIA's layout",
+        resumable=True,
+    )
+    gauc_by: str | None = setting(
+        None,
+        "Categorical feature, such as the user: --mode test gives the AUC within the rows of each "
+        "of its ids too (GAUC)",
         resumable=True,
     )
     predictions: str | None = setting(

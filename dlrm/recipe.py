@@ -30,6 +30,7 @@ from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.devices import Devices, build_devices
 from dlrm.train.evaluate import SplitScores, check_auc, score_split
+from dlrm.train.explain import explanation_lines
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep
@@ -161,8 +162,17 @@ class DlrmRecipe(Generic[LookupsT]):
             check(data.eval_split, None)
         return num_rows
 
-    def score(self, split: str | None = None) -> SplitScores:
-        """Evaluates the model on a split; None takes `eval_split`."""
+    def score(
+        self,
+        split: str | None = None,
+        groups_of: Callable[[Batch[LookupsT]], Tensor] | None = None,
+    ) -> SplitScores:
+        """Evaluates the model on a split; see `score_split`.
+
+        Args:
+            split: None takes `eval_split`.
+            groups_of: groups for the AUC within them.
+        """
         data = self.config.data
         wanted = SplitPass(split=split or data.eval_split, batch_size=data.test_batch_size)
         return score_split(
@@ -172,6 +182,7 @@ class DlrmRecipe(Generic[LookupsT]):
             self.machine.device,
             torch.device(self.config.run.auc_device),
             self.machine.processes,
+            groups_of,
         )
 
     def explanation(self) -> Mapping[str, Any]:
@@ -183,14 +194,20 @@ class DlrmRecipe(Generic[LookupsT]):
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
         return self.devices.explanation(wanted, self.machine.precision)
 
-    def test(self) -> Mapping[str, float]:
+    def test(self) -> Mapping[str, Any]:
         """Evaluates the model; prints the metrics and returns them.
 
         With `quantize` the model is evaluated a second time, in 8 bits; the metrics of that have
         names that begin with `int8_`.
         """
-        scores = self.score()
+        grouping = self.config.run.gauc_by
+        scores = self.score(groups_of=None if grouping is None else self.devices.ids_of(grouping))
         values = self._report_test(scores, "Finished testing")
+        if self.config.measure.report is not None:
+            explanation = self.explanation()
+            for line in explanation_lines(explanation):
+                self.machine.print_line(line)
+            values |= explanation
         if self.config.precision.quantize == "none":
             return values
         self.machine.print_line(self._quantize())
@@ -200,7 +217,7 @@ class DlrmRecipe(Generic[LookupsT]):
         self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
 
-    def _report_test(self, scores: SplitScores, label: str) -> dict[str, float]:
+    def _report_test(self, scores: SplitScores, label: str) -> dict[str, Any]:
         metrics = scores.metrics
         self.machine.print_line(
             f"{label} on the {self.config.data.eval_split} split, {metrics.num_rows} "
@@ -208,10 +225,22 @@ class DlrmRecipe(Generic[LookupsT]):
             f"{metrics.normalised_entropy:.4f}, calibration {metrics.calibration:.4f}, "
             f"{scores.samples_per_s:,.0f} samples/s"
         )
-        return dataclasses.asdict(metrics) | {
-            "avg_inference_latency": scores.mean_latency_s,
-            "average_test_throughput": scores.samples_per_s,
-        }
+        gauc: dict[str, float] = {}
+        if (within := scores.within_groups) is not None:
+            self.machine.print_line(
+                f"AUC within the rows of each id of {self.config.run.gauc_by}: {within.auc:.6f}, "
+                f"the mean over {within.num_groups:,} ids ({within.num_rows:,} rows) with clicks "
+                "and without"
+            )
+            gauc = {"gauc": within.auc, "gauc_groups": within.num_groups}
+        return (
+            dataclasses.asdict(metrics)
+            | gauc
+            | {
+                "avg_inference_latency": scores.mean_latency_s,
+                "average_test_throughput": scores.samples_per_s,
+            }
+        )
 
     def predict(self) -> Mapping[str, float]:
         """Writes the predictions for a split; returns their number and rate.

@@ -64,6 +64,14 @@ class Devices(Protocol[LookupsT]):
         """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
         ...
 
+    def ids_of(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
+        """Returns what reads the ids of a categorical feature from a batch.
+
+        Raises:
+            UserError: there is no such feature, or no process has all columns.
+        """
+        ...
+
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
         ...
@@ -127,6 +135,21 @@ class OneDevice:
     ) -> Callable[[Batch[Tensor]], Tensor]:
         """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
         return GraphedInference(predict) if self.config.run.cuda_graphs else predict
+
+    def ids_of(self, feature: str) -> Callable[[Batch[Tensor]], Tensor]:
+        """Returns what reads the ids of a categorical feature from a batch.
+
+        Raises:
+            UserError: there is no such feature.
+        """
+        names = [categorical.name for categorical in self.spec.categorical]
+        if feature not in names:
+            raise UserError(
+                f"`gauc_by` {feature}: no categorical feature of the dataset; they are "
+                f"{', '.join(names)}"
+            )
+        column = names.index(feature)
+        return lambda batch: batch.ids[:, column]
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
@@ -211,6 +234,14 @@ class SeveralDevices:
     ) -> Callable[[Batch[ExchangedLookups]], Tensor]:
         """Returns the call unchanged: CUDA graphs are for one device."""
         return predict
+
+    def ids_of(self, feature: str) -> Callable[[Batch[ExchangedLookups]], Tensor]:
+        """Refuses: no process has all columns of a row.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"`gauc_by` {feature} runs on one process; start one without torchrun")
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:  # noqa: ARG002
         """Returns nothing: no process has all columns of a row."""

@@ -5,14 +5,15 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from dlrm.data.batch import Batch
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from dlrm.train.metrics import ClickMetrics, click_metrics
+from dlrm.train.metrics import ClickMetrics, GroupAuc, click_metrics, group_auc
 from recsys.errors import DivergenceError
 from recsys.train.divergence import ADVICE, find_nonfinite
 from recsys.train.optimizers.precision import Precision
@@ -30,11 +31,13 @@ class SplitScores:
         metrics: quality of the predictions on all samples.
         samples_per_s: samples of all ranks per second, reading included.
         mean_latency_s: mean seconds per batch, reading included.
+        within_groups: AUC within the groups that were asked for.
     """
 
     metrics: ClickMetrics
     samples_per_s: float
     mean_latency_s: float
+    within_groups: GroupAuc | None = None
 
 
 @torch.no_grad()
@@ -45,6 +48,7 @@ def score_split(
     device: torch.device,
     metrics_device: torch.device,
     processes: Processes = ALONE,
+    groups_of: Callable[[Batch[LookupsT]], Tensor] | None = None,
 ) -> SplitScores:
     """Predicts every sample of a split and computes the metrics.
 
@@ -55,17 +59,20 @@ def score_split(
         device: device of the model.
         metrics_device: device on which the metrics are computed.
         processes: ranks that evaluate together; all get the same metrics.
+        groups_of: returns [B] integers, the group of each row, for the AUC within groups.
 
     Raises:
         DivergenceError: a prediction is NaN or infinite.
     """
     model.eval()
-    logits, labels = [], []
+    logits, labels, groups = [], [], []
     started = time.perf_counter()
     for batch in batches:
         with precision.autocast():
             logits.append(model(batch.numerical, batch.ids).to(torch.float32))
         labels.append(batch.label > 0.5)
+        if groups_of is not None:
+            groups.append(groups_of(batch))
     synchronize(device)
     elapsed = time.perf_counter() - started
     all_logits = processes.gather(torch.cat(logits))
@@ -76,7 +83,12 @@ def score_split(
         )
     all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
     metrics = click_metrics(all_logits.to(metrics_device), all_labels.to(metrics_device))
-    return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits))
+    within_groups = None
+    if groups:
+        of_rows = processes.gather(torch.cat(groups))
+        columns = (all_logits, all_labels, of_rows)
+        within_groups = group_auc(*(column.to(metrics_device) for column in columns))
+    return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits), within_groups)
 
 
 def check_auc(metrics: ClickMetrics) -> None:

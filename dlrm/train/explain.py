@@ -18,6 +18,7 @@ MAX_ROWS = 65_536
 
 _GROUPS = 10
 _SHUFFLES = 3
+_MOST_FEATURES = 10
 
 
 def calibration_curve(logits: Tensor, labels: Tensor) -> list[tuple[float, float]]:
@@ -37,6 +38,20 @@ def calibration_curve(logits: Tensor, labels: Tensor) -> list[tuple[float, float
         strict=True,
     )
     return [(float(p.mean()), float(clicks.mean())) for p, clicks in groups if len(p)]
+
+
+def explanation_lines(explanation: Mapping[str, Any]) -> list[str]:
+    """Returns lines of text with the calibration and the importance of `explain`."""
+    if not explanation:
+        return []
+    curve = explanation["calibration_curve"]
+    rises = list(explanation["feature_importance"].items())[:_MOST_FEATURES]
+    return [
+        "Calibration by tenths of the rows: mean prediction, share of clicks",
+        *(f"  {predicted:.4f}  {clicked:.4f}" for predicted, clicked in curve),
+        f"Rise of the log loss when a feature is shuffled, the {len(rises)} largest",
+        *(f"  {name:8} {mean:.5f} ({low:.5f} to {high:.5f})" for name, (mean, low, high) in rises),
+    ]
 
 
 @torch.no_grad()

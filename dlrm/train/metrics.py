@@ -38,6 +38,64 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GroupAuc:
+    """AUC within groups of rows, such as those of each user.
+
+    Attributes:
+        auc: mean of the groups' AUC, weighted by their rows; nan without a group that counts.
+        num_groups: groups that count: those with a click and a row without one.
+        num_rows: rows of these groups.
+    """
+
+    auc: float
+    num_groups: int
+    num_rows: int
+
+
+def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
+    """Computes the AUC within each group, known as GAUC.
+
+    Source: Zhu et al. 2017 (Optimized Cost per Click in Taobao, KDD), section 4.1.
+
+    Args:
+        scores: [B] floating point; ties count half.
+        labels: [B] bool.
+        groups: [B] integers.
+    """
+    by_score = torch.argsort(scores, stable=True)
+    order = by_score[torch.argsort(groups[by_score], stable=True)]
+    scores, groups = scores[order], groups[order]
+    clicked = labels[order].to(torch.int64)
+    _, group = torch.unique_consecutive(groups, return_inverse=True)
+    is_new = torch.ones_like(labels)
+    is_new[1:] = (scores[1:] != scores[:-1]) | (group[1:] != group[:-1])
+    tie = is_new.cumsum(0) - 1
+    num_groups, num_ties = (int(n[-1]) + 1 if len(n) else 0 for n in (group, tie))
+
+    def sums(values: Tensor, index: Tensor, size: int) -> Tensor:
+        return values.new_zeros(size).index_add_(0, index, values)
+
+    positives, negatives = (sums(n, group, num_groups) for n in (clicked, 1 - clicked))
+    # Per distinct score of a group: the rows without a click before it in the group, and in it.
+    negatives_of_tie = sums(1 - clicked, tie, num_ties)
+    group_of_tie = group[is_new]
+    first_of_group = negatives.cumsum(0) - negatives
+    below = negatives_of_tie.cumsum(0) - negatives_of_tie - first_of_group[group_of_tie]
+    half_pairs = sums(
+        sums(clicked, tie, num_ties) * (2 * below + negatives_of_tie), group_of_tie, num_groups
+    )
+    pairs = positives * negatives
+    counts = pairs > 0
+    rows = (positives + negatives)[counts]
+    aucs = half_pairs[counts].double() / (2 * pairs[counts])
+    return GroupAuc(
+        auc=float((aucs * rows).sum() / rows.sum()) if len(rows) else float("nan"),
+        num_groups=len(rows),
+        num_rows=int(rows.sum()),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ClickMetrics:
     """Quality of click predictions.
 

@@ -310,7 +310,7 @@ class Recipe(Protocol[BatchT]):
             UserError: a setting or the dataset is refused.
         """
 
-    def test(self) -> Mapping[str, float]:
+    def test(self) -> Mapping[str, Any]:
         """Tests the model, prints the metrics and returns those to log."""
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:

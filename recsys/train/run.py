@@ -274,6 +274,8 @@ class Run(Generic[BatchT]):
     def test(self) -> None:
         """Tests the model and logs its metrics."""
         self.log.record((), self.recipe.test())
+        if self.machine.processes.is_first:
+            write_report(self.recipe.config)
 
     def benchmark(self) -> list[InferenceLatency]:
         """Measures latency and throughput of inference for each batch size."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from dlrm.train.metrics import click_metrics, roc_auc
+from dlrm.train.metrics import click_metrics, group_auc, roc_auc
 
 
 def pairwise_auc(scores, labels):
@@ -29,6 +29,24 @@ def test_equals_the_definition(rows):
     labels = torch.tensor([bool(y) for _, y in rows], dtype=torch.bool)
     expected = pairwise_auc([s for s, _ in rows], [y for _, y in rows])
     assert roc_auc(scores, labels) == pytest.approx(expected, abs=1e-15, nan_ok=True)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans(), st.integers(0, 4)), max_size=60))
+def test_auc_within_groups_is_the_mean_of_theirs_by_rows(rows):
+    scores = torch.tensor([float(s) for s, _, _ in rows])
+    labels = torch.tensor([y for _, y, _ in rows], dtype=torch.bool)
+    groups = torch.tensor([g for _, _, g in rows], dtype=torch.int64)
+    of_groups = [
+        (pairwise_auc([s for s, _, g in rows if g == group], [y for _, y, g in rows if g == group]),
+         sum(g == group for _, _, g in rows))
+        for group in sorted({g for _, _, g in rows})
+    ]  # fmt: skip
+    counted = [(auc, n) for auc, n in of_groups if not math.isnan(auc)]
+    made = group_auc(scores, labels, groups)
+    assert (made.num_groups, made.num_rows) == (len(counted), sum(n for _, n in counted))
+    total = sum(n for _, n in counted)
+    expected = sum(auc * n for auc, n in counted) / total if total else math.nan
+    assert made.auc == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 def test_equals_sklearn_on_many_rows():

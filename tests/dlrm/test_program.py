@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
+from preproc.criteo.rules import CriteoSemantics
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests.dlrm.conftest import CARDINALITIES, ROWS, SMALL_MODEL
+from tests.preproc.criteo.rows import good_text, run
 
 DATASET_TYPES = ("split", "memmap", "binary", "parquet")
 
@@ -48,6 +50,41 @@ def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path,
     assert all(0.99 * bound < table.abs().max() <= bound + 1e-6 for table in (once, twice))
     once, twice = (float(run["embedding_0.sum_of_squares"].sum()) for run in runs)
     assert once == pytest.approx(twice, rel=0.3)
+
+
+def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tmp_path, capsys):
+    folder, page = tmp_path / "run", tmp_path / "page.html"
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}")
+    tested = (f"--dataset={dataset}", "--mode=test", f"--load_checkpoint_path={folder}")
+    values = final(program(*tested, "--gauc_by=cat_0", f"--report={page}"))
+    output = capsys.readouterr().out
+    assert program.exit_code == 0
+    assert values["gauc_groups"] == CARDINALITIES[0]
+    assert values["gauc"] < values["auc"]  # which also knows the groups' means
+    assert next(iter(values["feature_importance"])) in ("num_0", "cat_0")
+    assert len(values["calibration_curve"]) == 10
+    assert "Rise of the log loss when a feature is shuffled" in output
+    assert "Calibration" in page.read_text()
+    program(*tested, "--gauc_by=user")
+    assert "--gauc_by user: no categorical feature" in capsys.readouterr().err
+
+
+def test_torchrecs_arrays_train_and_predict_as_parquet_does(program, tmp_path, capsys):
+    (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
+    dataset = tmp_path / "dataset"
+    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.7, 0.1, 0.2))
+    run(tmp_path / "log", dataset, "reference", semantics=rules, format=("parquet", "npy"))
+    runs = []
+    for dataset_type in ("parquet", "npy"):
+        folder = tmp_path / dataset_type
+        of_dataset = (f"--dataset={dataset}", f"--dataset_type={dataset_type}")
+        program(*of_dataset, f"--save_checkpoint_path={folder}", "--test_after=2")
+        assert program.exit_code == 0, capsys.readouterr().err
+        tested = program(*of_dataset, "--mode=test", f"--load_checkpoint_path={folder}")
+        assert program.exit_code == 0, capsys.readouterr().err
+        runs.append((weights(folder), final(tested)["log_loss"]))
+    assert runs[0][1] == runs[1][1]
+    assert all(torch.equal(runs[1][0][name], value) for name, value in runs[0][0].items())
 
 
 @pytest.mark.parametrize("dataset_type", DATASET_TYPES)
