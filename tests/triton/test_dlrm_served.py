@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 
 from dlrm.model.weights import describe_model
+from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.process import ServerSettings, TritonServer
@@ -71,6 +73,29 @@ def test_answers_equal_the_checkpoint(endpoint, offline, rows):
     # The kernels of training, on the same rows: the order of a sum may depend on their number.
     np.testing.assert_allclose(found["logit"], logits, rtol=0, atol=1e-5)
     np.testing.assert_allclose(found["probability"], probabilities, rtol=0, atol=1e-5)
+
+
+def test_answers_are_those_of_a_file_of_predictions(endpoint, dlrm_checkpoint, dataset, tmp_path):
+    """All rows of the test split, as `--mode predict` writes them."""
+    file = tmp_path / "predictions.parquet"
+    make_program(tmp_path)(
+        *("--mode=predict", f"--dataset={dataset}", f"--load_checkpoint_path={dlrm_checkpoint}"),
+        f"--predictions={file}",
+    )
+    rows = SplitBinaryReader(dataset, "test").read(0, ROWS["test"])
+    ids = np.stack(rows.categorical, axis=1).astype(np.int64)
+    requests = [
+        {
+            "numerical": rows.numerical[start : start + MAX_BATCH_SIZE].astype(np.float32),
+            "categorical": ids[start : start + MAX_BATCH_SIZE],
+        }
+        for start in range(0, len(rows), MAX_BATCH_SIZE)
+    ]
+    answers = [endpoint.predict(request) for request in requests]
+    table = parquet.read_table(file)
+    for name in ("logit", "probability"):
+        served = np.concatenate([answer[name][:, 0] for answer in answers])
+        np.testing.assert_allclose(served, table[name].to_numpy(), rtol=0, atol=1e-5)
 
 
 def test_requests_that_the_server_puts_together_keep_their_answers(endpoint, offline):
