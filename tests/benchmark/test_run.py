@@ -251,7 +251,9 @@ def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
             module = words[2]
             if module not in known:
                 text_of_help = harness.python("-m", module, "--help").stdout
-                known[module] = set(re.findall(r"--(?:\[no\])?(\w+)", text_of_help))
+                switches = set(re.findall(r"--\[no\](\w+)", text_of_help))
+                known[module] = set(re.findall(r"--(\w+)", text_of_help)) | switches
+                known[module] |= {f"no{switch}" for switch in switches}
             flags = {word.partition("=")[0].removeprefix("--") for word in words[3:]}
             assert not flags - known[module], f"{configuration.name}: {module}"
 

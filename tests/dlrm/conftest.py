@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recsys.data import npy_days
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, part_name, write_parquet_part
@@ -15,7 +16,8 @@ from tests.harness import Program
 
 CARDINALITIES = (5, 200, 40_000, 17)
 NUM_NUMERICAL = 3
-ROWS = {"train": 6000, "validation": 1000, "test": 1500}
+# The last day of TorchRec's arrays is halved into validation and test.
+ROWS = {"train": 6000, "validation": 1250, "test": 1250}
 
 SMALL_MODEL = (
     "--embedding_dim=8",
@@ -47,12 +49,14 @@ def make_columns(rows: int, seed: int) -> ClickColumns:
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> Path:
-    """The dataset as split binary, 160-byte-style records and parquet in one folder."""
+    """The dataset as split binary, 160-byte-style records, parquet and arrays in one folder."""
     root = tmp_path_factory.mktemp("dataset")
     spec = FeatureSpec.criteo(CARDINALITIES, NUM_NUMERICAL)
     spec.save(root)
+    splits = []
     for seed, (split, rows) in enumerate(ROWS.items()):
         columns = make_columns(rows, seed)
+        splits.append(columns)
         with SplitBinaryWriter(root / split, spec, rows) as writer:
             writer.write(0, columns)
         write_binary_records(root / f"{split}_data.bin", spec, columns)
@@ -60,7 +64,19 @@ def dataset(tmp_path_factory) -> Path:
             write_parquet_part(
                 root / FOLDER / split / part_name(part), spec, [columns[start : start + 2500]]
             )
+    write_days(root / npy_days.FOLDER, [splits[:1], splits[1:]])
     return root
+
+
+def write_days(folder: Path, days: list[list[ClickColumns]]) -> None:
+    """Writes TorchRec's arrays of days from rows of splits."""
+    folder.mkdir()
+    for day, splits in enumerate(days):
+        dense, sparse, labels = npy_days.array_paths(folder, day)
+        np.save(dense, np.concatenate([rows.numerical for rows in splits]).astype("<f4"))
+        ids = [np.stack(rows.categorical, axis=1) for rows in splits]
+        np.save(sparse, np.concatenate(ids).astype("<i4"))
+        np.save(labels, np.concatenate([rows.label for rows in splits])[:, None].astype("<i4"))
 
 
 def make_program(folder: Path) -> Program:

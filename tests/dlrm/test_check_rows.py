@@ -157,5 +157,5 @@ def test_the_ranks_of_a_run_check_together(copy):
 
     overwrite(copy, "split", "test", "cat_0", 77)
     text = harness.call_on_ranks(2, main, *SMALL_MODEL, f"--dataset={copy}", status=2)
-    assert text.count("feature cat_0, row 1499: id 77") == 2
+    assert text.count(f"feature cat_0, row {ROWS['test'] - 1}: id 77") == 2
     assert "Epoch:" not in text

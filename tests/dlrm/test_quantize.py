@@ -10,6 +10,7 @@ from dlrm.nn.frozen_embedding import CheckedFrozenEmbedding, quantize_rows
 from dlrm.nn.int8_mlp import Int8Mlp, largest_activation, observed_inputs
 from dlrm.nn.mlp import Mlp
 from tests import harness
+from tests.dlrm.conftest import ROWS
 
 WIDE = ("--bottom_mlp_sizes=96,64,8", "--top_mlp_sizes=128,64,1", "--embedding_dim=8")
 
@@ -141,7 +142,7 @@ def test_the_program_says_what_8_bits_cost(program, dataset, tmp_path, capsys):
     out = capsys.readouterr().out
     result = records[-1]["data"]
     assert f"auc {result['auc']:.6f}" in plain  # the float32 model is tested as ever
-    assert "In 8 bits on the test split, 1500 rows: auc " in out
+    assert f"In 8 bits on the test split, {ROWS['test']} rows: auc " in out
     change = result["int8_auc"] - result["auc"]
     assert f"8 bits change the AUC by {change:+.6f}" in out
     assert result["auc"] > 0.8
