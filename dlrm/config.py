@@ -279,7 +279,7 @@ class OptimizerConfig:
         "arXiv:2305.19531)",
     )
     plateau_factor: float = setting(
-        1.0, "Factor of the learning rate after each evaluation without a better AUC"
+        1.0, "Factor of the learning rate after each evaluation without a better one, by --best_by"
     )
 
     def __post_init__(self) -> None:
@@ -353,8 +353,15 @@ class RunConfig:
     test_after: float = setting(
         0.0, "Don't test the model unless this many epochs has been completed", resumable=True
     )
+    best_by: Literal["auc", "log_loss"] = setting(
+        "auc",
+        "Metric on --eval_split that chooses the best checkpoint, and that --patience and "
+        "--plateau_factor watch",
+    )
     patience: int | None = setting(
-        None, "Stop after this many evaluations in a row without a better AUC", resumable=True
+        None,
+        "Stop after this many evaluations in a row without a better one, by --best_by",
+        resumable=True,
     )
     auc_threshold: float | None = setting(
         None, "Stop the training after achieving this AUC", resumable=True
@@ -482,6 +489,8 @@ class RunConfig:
         require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
+        if self.auc_threshold is not None and self.best_by != "auc":
+            raise UserError("`auc_threshold` needs `best_by` auc")
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
             raise UserError(

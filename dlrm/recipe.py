@@ -337,7 +337,15 @@ class DlrmTraining(Generic[LookupsT]):
     train_step: DlrmTrainStep[LookupsT]
     step: TrainStep[Batch[LookupsT]]
     num_rows: int
-    metric = "auc"
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that chooses the best checkpoint; higher is better."""
+        return "auc" if self._by_auc else "negative log loss"
+
+    @property
+    def _by_auc(self) -> bool:
+        return self.recipe.config.run.best_by == "auc"
 
     @property
     def schedule(self) -> Schedule:
@@ -412,7 +420,8 @@ class DlrmTraining(Generic[LookupsT]):
         recipe.devices.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
-        return Evaluation(metrics.auc, dataclasses.asdict(metrics), scores.samples_per_s)
+        metric = metrics.auc if self._by_auc else -metrics.log_loss
+        return Evaluation(metric, dataclasses.asdict(metrics), scores.samples_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
@@ -433,7 +442,7 @@ class DlrmTraining(Generic[LookupsT]):
         """Prints the outcome and yields the final log records."""
         self.recipe.devices.model.embeddings.raise_bad_ids()
         state = result.state
-        quality = f"best auc {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+        quality = f"best {self.metric} {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
         quality = quality if math.isfinite(state.best_metric) else "not evaluated"
         self.recipe.machine.print_line(
             f"Finished after {state.step} steps: {quality}, "
@@ -441,8 +450,8 @@ class DlrmTraining(Generic[LookupsT]):
         )
         if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
             yield self.recipe.explanation()
-        yield {
-            "best_auc": state.best_metric,
+        best = {"best_auc": state.best_metric}
+        yield (best if self._by_auc else {"best_log_loss": -state.best_metric}) | {
             "best_epoch": state.best_epoch,
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,

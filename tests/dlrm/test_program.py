@@ -69,6 +69,32 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tm
     assert "--gauc_by user: no categorical feature" in capsys.readouterr().err
 
 
+def test_the_best_checkpoint_is_chosen_by_the_log_loss(program, dataset, tmp_path, capsys):
+    """A rate that is too high overfits: the metrics differ in their best evaluation."""
+    flags = (
+        f"--dataset={dataset}",
+        "--optimizer=adam",
+        "--lr=0.05",
+        "--epochs=3",
+        "--test_freq=10",
+    )
+    best = {}
+    for metric in ("auc", "log_loss"):
+        folder = tmp_path / metric
+        records = program(*flags, f"--best_by={metric}", f"--save_checkpoint_path={folder}")
+        assert program.exit_code == 0, capsys.readouterr().err
+        evaluated = [r["data"] for r in records if "log_loss" in r["data"] and "auc" in r["data"]]
+        tested = final(program(f"--dataset={dataset}", "--mode=test",
+                               f"--load_checkpoint_path={folder}"))  # fmt: skip
+        choose = max if metric == "auc" else min
+        assert tested[metric] == choose(data[metric] for data in evaluated)
+        assert final(records)[f"best_{metric}"] == tested[metric]
+        best[metric] = tested
+    assert best["auc"]["log_loss"] > best["log_loss"]["log_loss"]
+    program(*flags, "--best_by=log_loss", "--auc_threshold=0.9")
+    assert "--auc_threshold needs --best_by auc" in capsys.readouterr().err
+
+
 def test_torchrecs_arrays_train_and_predict_as_parquet_does(program, tmp_path, capsys):
     (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
     dataset = tmp_path / "dataset"
