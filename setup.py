@@ -183,9 +183,9 @@ def sources(folder, *patterns):
 setup(
     ext_modules=[
         Extension(
-            "preproc.criteo.engines.native.kernel.criteo_kernel",
-            sources=["preproc/criteo/engines/native/kernel/criteo_kernel.cpp"],
-            depends=sources("preproc/criteo/engines/native/kernel", "*.h"),
+            "preproc.criteo.kernel.criteo_kernel",
+            sources=["preproc/criteo/kernel/criteo_kernel.cpp"],
+            depends=sources("preproc/criteo/kernel", "*.h"),
             extra_compile_args=CXX_FLAGS,
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import preproc.criteo.engines.native.kernel as native_kernel
+import preproc.criteo.kernel as native_kernel
 from preproc.criteo.job import CriteoJob
 from preproc.criteo.pipeline import prepare
 from preproc.criteo.rules import CriteoSemantics

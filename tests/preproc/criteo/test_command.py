@@ -143,7 +143,7 @@ def test_interrupt_ends_with_status_130(tmp_path, monkeypatch, capsys):
 def test_without_the_kernel_the_reference_engine_works(tmp_path, monkeypatch, capsys):
     days = write_days(tmp_path / "days", rows=100)
     expected = run(days, tmp_path / "expected")
-    monkeypatch.setattr("preproc.criteo.engines.native.kernel.binding.is_built", lambda: False)
+    monkeypatch.setattr("preproc.criteo.kernel.binding.is_built", lambda: False)
     assert call(f"--input={days}", f"--output={tmp_path / 'made'}") == 0
     assert capsys.readouterr().err.count("the native kernel is not built") == 1
     made = Manifest.load(tmp_path / "made")

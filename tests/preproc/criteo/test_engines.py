@@ -15,12 +15,12 @@ import pytest
 
 from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.applied import semantics_of_dataset
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
 from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REJECT_REASONS
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError

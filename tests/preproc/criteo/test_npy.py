@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import SPLITS, CriteoSemantics
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError

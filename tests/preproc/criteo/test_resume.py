@@ -12,9 +12,9 @@ from preproc.criteo import columns, dictionaries, finish, shuffle
 from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
+from preproc.criteo.kernel import binding
 from preproc.criteo.layouts import parquet as criteo_parquet
 from preproc.files import output as dataset_output
 from preproc.files import workspace

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.criteo import shuffle as shuffle_columns
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.job import semantics_of
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, shuffle_keys
 from preproc.files import workspace
 from preproc.files.errors import PreprocError

@@ -8,7 +8,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.kernel import binding
 from preproc.criteo.layouts import torchrec as torchrec_layout
 from preproc.criteo.rules import SPLITS, CriteoSemantics
 from recsys.data.manifest import Manifest

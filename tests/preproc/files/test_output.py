@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.kernel import binding
 from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace

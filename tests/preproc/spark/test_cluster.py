@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.engines.native.kernel import binding
+from preproc.criteo.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from recsys.data.manifest import Manifest

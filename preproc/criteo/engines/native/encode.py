@@ -11,9 +11,9 @@ from pathlib import Path
 from preproc.criteo.columns import Bounds, EncodeStage, SplitColumnsWriter, open_stage
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EngineJob, Executor
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.scan import ScannedInput, ScannedUnit
 from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.errors import PreprocError

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from preproc.criteo.dictionaries import Dictionaries, map_file
 from preproc.criteo.engine import EngineJob, Executor
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.scan import (
     LEAST_SCAN_BYTES,
     ScannedInput,
@@ -20,6 +19,7 @@ from preproc.criteo.engines.native.scan import (
     scan_unit,
 )
 from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally

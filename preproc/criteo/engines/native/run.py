@@ -15,10 +15,10 @@ from typing import Any
 from preproc.criteo.engine import EngineJob, EngineResult, Executor
 from preproc.criteo.engines import reference
 from preproc.criteo.engines.native.encode import encode
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.merge import merge
 from preproc.criteo.engines.native.scan import rejected_rows, scan
 from preproc.criteo.engines.native.units import NativeSettings, plan_units
+from preproc.criteo.kernel import binding
 from preproc.files.budget import Threads
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from preproc.criteo.engine import EngineJob, Executor, FileRows
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import (
     STREAM_BYTES,
     NativeSettings,
@@ -19,6 +18,7 @@ from preproc.criteo.engines.native.units import (
     feed_unit,
     line_range,
 )
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REJECT_REASONS, SHORTEST_ROW_BYTES, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import open_fd

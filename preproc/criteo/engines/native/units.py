@@ -5,8 +5,8 @@ import concurrent.futures
 import dataclasses
 from collections.abc import Iterator
 
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.input import align_to_line, long_line_message
+from preproc.criteo.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile, open_fd
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from preproc.criteo.engine import EngineJob, EngineResult
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.run import run_stages
 from preproc.criteo.engines.native.units import NativeSettings
+from preproc.criteo.kernel import binding
 from preproc.files.budget import Threads, Unit, Work, nothing
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile

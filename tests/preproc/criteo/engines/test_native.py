@@ -11,10 +11,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from preproc.criteo.dictionaries import dataset_dictionaries
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.reference import read_rows
 from preproc.criteo.job import PRESETS, semantics_of
+from preproc.criteo.kernel import binding
 from preproc.criteo.rules import SPLITS, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile

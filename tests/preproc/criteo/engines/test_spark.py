@@ -8,11 +8,11 @@ import pytest
 from preproc.criteo import columns
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engines.native import run as native
-from preproc.criteo.engines.native.kernel import binding
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.engines.spark.row_numbers import UnitRows
 from preproc.criteo.job import semantics_of
+from preproc.criteo.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
 from tests.preproc.criteo.rows import assert_same, run, stopped, write_days

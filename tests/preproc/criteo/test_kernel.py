@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.criteo.engines import reference as criteo_reference
-from preproc.criteo.engines.native.kernel import binding, shared_library
 from preproc.criteo.job import semantics_of
+from preproc.criteo.kernel import binding, shared_library
 from preproc.criteo.rules import (
     NUM_CATEGORICAL,
     REJECT_REASONS,

@@ -11,7 +11,8 @@ from preproc.files.errors import CancelledError, KernelError
 LIBRARY = Path(__file__).with_name("criteo_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
-_MAX_COLUMNS = NUM_CATEGORICAL + NUM_NUMERICAL
+REJECTED = -4
+MAX_COLUMNS = NUM_CATEGORICAL + NUM_NUMERICAL
 
 
 class LineTooLongError(KernelError):
@@ -104,8 +105,18 @@ class RawEncodeTarget(ctypes.Structure):
         ("label_fd", ctypes.c_int32),
         ("float16_fd", ctypes.c_int32),
         ("float32_fd", ctypes.c_int32),
-        ("categorical_fds", ctypes.c_int32 * _MAX_COLUMNS),
-        ("id_bytes", ctypes.c_uint8 * _MAX_COLUMNS),
+        ("categorical_fds", ctypes.c_int32 * MAX_COLUMNS),
+        ("id_bytes", ctypes.c_uint8 * MAX_COLUMNS),
+    )
+
+
+class RawRejectedLine(ctypes.Structure):
+    """struct RejectedLine."""
+
+    _fields_ = (
+        ("line", ctypes.c_uint64),
+        ("reason", ctypes.c_uint32),
+        ("field", ctypes.c_uint32),
     )
 
 
@@ -158,6 +169,18 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "criteo_encode_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "criteo_encode_close": (None, (ctypes.c_void_p,)),
+    "criteo_transform_open": (ctypes.c_void_p, (ctypes.c_char_p,)),
+    "criteo_transform_columns": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_transform_lines": (
+        ctypes.c_int,
+        (
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            *(ctypes.c_uint64,) * 2,
+            *(ctypes.c_void_p,) * 3,
+        ),
+    ),
+    "criteo_transform_close": (None, (ctypes.c_void_p,)),
 }
 
 

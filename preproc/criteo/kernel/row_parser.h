@@ -4,7 +4,7 @@
 // A batch of rows takes two steps. `split_rows` finds the ends of all fields with 64-byte masks and
 // rejects rows of a wrong number of fields. `parse_rows` then converts the fields to numbers, 8
 // bytes at a time, without a branch per character. It only marks the other rejected rows;
-// `reject_reason` parses them again, slowly, to find the reason.
+// `wrong_field` parses them again, slowly, to find the reason.
 
 #pragma once
 
@@ -38,6 +38,7 @@ struct RejectedRow {
   uint64_t line;    // lines before the row
   uint32_t length;  // bytes without the line end
   RejectReason reason;
+  uint32_t field;  // the leftmost wrong one, the label is 0; of kColumns, the number of fields
 };
 
 struct RowBatch {
@@ -244,7 +245,10 @@ CRITEO_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, bool has_l
         row_ends = out;
       } else {
         const uint32_t without_cr = end - (end > start && text[end - 1] == '\r');
-        rejected.push_back({start, line, without_cr - start, kColumns});
+        const uint8_t* tabs = text + start;
+        const auto fields_of_row = std::count(tabs, text + without_cr, '\t') + 1;
+        rejected.push_back(
+            {start, line, without_cr - start, kColumns, static_cast<uint32_t>(fields_of_row)});
       }
       start = end + 1;
       out = begin_row();
@@ -279,27 +283,33 @@ CRITEO_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, bool
   return all_valid;
 }
 
-// Returns the reason to reject a row of all fields, from the leftmost field that is not valid.
-inline RejectReason reject_reason(const uint8_t* text, uint32_t start, const uint32_t* ends,
-                                  bool has_label) {
-  for (int f = has_label ? 0 : 1; f < kFields; ++f) {
+struct WrongField {
+  RejectReason reason;
+  uint32_t field;
+};
+
+// Returns the leftmost field that is not valid in a row of all fields.
+inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_t* ends,
+                              bool has_label) {
+  for (uint32_t f = has_label ? 0 : 1; f < kFields; ++f) {
     const uint8_t* begin = text + start;
     const uint8_t* end = text + ends[f];
     const uint32_t length = static_cast<uint32_t>(end - begin);
-    if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; })) return kEncoding;
-    if (f == 0 && (length != 1 || (*begin != '0' && *begin != '1'))) return kLabel;
+    if (std::any_of(begin, end, [](uint8_t b) { return b < 0x20 || b > 0x7e; }))
+      return {kEncoding, f};
+    if (f == 0 && (length != 1 || (*begin != '0' && *begin != '1'))) return {kLabel, f};
     if (f >= 1 && f <= kNumericals && length > 0) {
       const bool negative = *begin == '-';
       int32_t value;
       if (!parse_long_integer(begin + negative, length - negative, negative, value)) {
-        return kInteger;
+        return {kInteger, f};
       }
     }
     if (f > kNumericals) {
       const auto is_hex = [](uint8_t b) {
         return (b >= '0' && b <= '9') || ((b | 0x20) >= 'a' && (b | 0x20) <= 'f');
       };
-      if (length > 8 || !std::all_of(begin, end, is_hex)) return kHex;
+      if (length > 8 || !std::all_of(begin, end, is_hex)) return {kHex, f};
     }
     start = ends[f] + 1;
   }

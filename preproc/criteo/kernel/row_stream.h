@@ -84,6 +84,13 @@ class RowStream {
     parse(filled_);
   }
 
+  // Drops what was read, to begin with another text.
+  void restart() {
+    filled_ = 0;
+    offset_ = lines_ = bytes_ = 0;
+    done_ = false;
+  }
+
   uint64_t lines() const { return lines_; }
   uint64_t bytes() const { return bytes_; }
 
@@ -138,8 +145,9 @@ class RowStream {
       if (is_rejected_[r]) {
         const uint32_t start = fields.start[r];
         const uint32_t* ends = fields.ends + r * kFields;
+        const WrongField wrong = wrong_field(text, start, ends, has_label_);
         rejected_.push_back({start, first_line + fields.line[r], ends[kFields - 1] - start,
-                             reject_reason(text, start, ends, has_label_)});
+                             wrong.reason, wrong.field});
         continue;
       }
       if (kept != r) {

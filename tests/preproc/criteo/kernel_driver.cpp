@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../../../../preproc/criteo/engines/native/kernel/criteo_kernel.cpp"
+#include "../../../preproc/criteo/kernel/criteo_kernel.cpp"
 
 using namespace criteo;
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "count_table.h"
+#include "line_transform.h"
 #include "row_encoder.h"
 #include "row_stream.h"
 #include "run_merge.h"
@@ -19,7 +20,7 @@
 namespace criteo {
 namespace {
 
-enum Status : int { kOk = 0, kFailed = -1, kCancelled = -2, kLineTooLong = -3 };
+enum Status : int { kOk = 0, kFailed = -1, kCancelled = -2, kLineTooLong = -3, kRejected = -4 };
 
 constexpr uint64_t kNoOffset = ~uint64_t{0};
 
@@ -217,5 +218,29 @@ CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
 }
 
 CRITEO_API void criteo_encode_close(Encode* encode) { delete encode; }
+
+// path: a feature file.
+CRITEO_API LineTransform* criteo_transform_open(const char* path) {
+  return guarded_make<LineTransform>([&] { return new LineTransform(path); });
+}
+
+// Categories of each column; returns the columns.
+CRITEO_API int criteo_transform_columns(const LineTransform* transform, uint64_t* categories) {
+  const auto& sizes = transform->file().sizes();
+  std::copy(sizes.begin(), sizes.end(), categories);
+  return transform->num_columns();
+}
+
+// Returns kRejected, with the first rejected line, if a line is no valid row.
+CRITEO_API int criteo_transform_lines(LineTransform* transform, const uint8_t* text, uint64_t size,
+                                      uint64_t lines, float* numerical, int64_t* ids,
+                                      RejectedLine* rejected) {
+  bool valid = true;
+  const int status =
+      guarded([&] { valid = transform->run(text, size, lines, numerical, ids, rejected); });
+  return status == kOk && !valid ? kRejected : status;
+}
+
+CRITEO_API void criteo_transform_close(LineTransform* transform) { delete transform; }
 
 }  // namespace criteo

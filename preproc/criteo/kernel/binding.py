@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.criteo.columns import EncodeTarget
-from preproc.criteo.engines.native.kernel.shared_library import (
+from preproc.criteo.kernel.shared_library import (
     LineTooLongError,
     RawEncodeTarget,
     RawMergeResult,
