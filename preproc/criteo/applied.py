@@ -78,15 +78,32 @@ def given_dictionaries(job: CriteoJob, workspace: Workspace) -> Dictionaries | N
     target = Dictionaries(workspace.unit_dir("given", key), key, job.semantics.num_categorical)
     source = Dictionaries(job.dictionaries / DICTIONARY_FOLDER, key, target.num_columns)
     for column in target.missing():
-        path = source.path(column)
-        entry = files.get(path.relative_to(job.dictionaries).as_posix())
-        if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
-            raise PreprocError(
-                f"{path}: is missing, or not the file of which manifest.json has the checksum; "
-                "get the dataset again"
-            )
+        _check_dictionary(job.dictionaries, source.path(column), files)
         target.save(column, source.load_column(column))
     return target
+
+
+def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
+    """Returns the dictionaries of a dataset.
+
+    Raises:
+        PreprocError: the folder is none of this project's, or a file is missing or damaged.
+    """
+    num_columns = semantics_of_dataset(dataset, {}).num_categorical
+    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, num_columns=num_columns)
+    files = _dictionary_files(dataset)
+    for column in range(num_columns):
+        _check_dictionary(dataset, dictionaries.path(column), files)
+    return dictionaries
+
+
+def _check_dictionary(dataset: Path, path: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    entry = files.get(path.relative_to(dataset).as_posix())
+    if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
+        raise PreprocError(
+            f"{path}: is missing, or not the file of which manifest.json has the checksum; "
+            "get the dataset again"
+        )
 
 
 def _dictionary_files(dataset: Path) -> dict[str, dict[str, Any]]:
@@ -98,10 +115,10 @@ def _manifest_of(dataset: Path) -> Manifest:
     try:
         manifest = Manifest.load(dataset)
     except DatasetError as error:
-        raise PreprocError(f"`dictionaries`: {error}") from error
+        raise PreprocError(str(error)) from error
     if manifest.kind != "criteo":
         raise PreprocError(
-            f"`dictionaries` {dataset}: is a dataset of kind {manifest.kind}; name one that "
-            "preproc.criteo made"
+            f"{dataset}: is a dataset of kind {manifest.kind}, without such dictionaries; "
+            "name one that preproc.criteo made"
         )
     return manifest

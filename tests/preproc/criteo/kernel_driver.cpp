@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the whole kernel over files and random damage of them, for AddressSanitizer to watch.
 //
-// kernel_driver ROUNDS FILE...   a line per round: rows, rejected rows, kept categories, clicks
+// kernel_driver ROUNDS FEATURES FILE...   a line per round: rows, rejected rows, kept categories,
+//                                         clicks, and the sum of the ids of its lines
+//
+// FEATURES: a feature file, by which the lines of FILE are transformed too.
 
 #include <fcntl.h>
 
@@ -118,19 +121,47 @@ static void run(const std::string& text, std::mt19937& random) {
   close(null);
   uint64_t rejected = 0;
   for (uint64_t count : summary.rejected) rejected += count;
-  std::printf("%llu %llu %llu %llu\n", static_cast<unsigned long long>(rows),
+  std::printf("%llu %llu %llu %llu ", static_cast<unsigned long long>(rows),
               static_cast<unsigned long long>(rejected), static_cast<unsigned long long>(kept),
               static_cast<unsigned long long>(targets[0].positives + targets[1].positives));
+}
+
+static void transform(LineTransform* features, const std::string& text) {
+  uint64_t categories[kMaxColumns];
+  const int columns = criteo_transform_columns(features, categories);
+  int64_t sum = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t label = std::min(text.find('\t', at), end);
+    const std::vector<uint8_t> line(text.begin() + std::min(label + 1, end), text.begin() + end);
+    at = end + 1;
+    std::vector<float> numerical(kNumericals);
+    std::vector<int64_t> ids(columns);
+    RejectedLine rejected;
+    const int status = criteo_transform_lines(features, line.data(), line.size(), 1,
+                                              numerical.data(), ids.data(), &rejected);
+    if (status == kOk) {
+      for (int64_t id : ids) sum += id;
+    }
+  }
+  std::printf("%lld\n", static_cast<long long>(sum));
 }
 
 int main(int argc, char** argv) {
   std::mt19937 random(17);
   const int rounds = std::atoi(argv[1]);
-  for (int i = 2; i < argc; ++i) {
+  LineTransform* features = criteo_transform_open(argv[2]);
+  require(features != nullptr, argv[2]);
+  for (int i = 3; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    run(text, random);
-    for (int round = 0; round < rounds; ++round) run(damage(text, random), random);
+    require(!text.empty(), argv[i]);
+    for (int round = 0; round <= rounds; ++round) {
+      const std::string damaged = round == 0 ? text : damage(text, random);
+      run(damaged, random);
+      transform(features, damaged);
+    }
   }
+  criteo_transform_close(features);
   return 0;
 }
