@@ -197,6 +197,7 @@ def compare_on_sample(data: Path, seeds: int, results: Path) -> int:
     made = [
         record for name, peer in peers.items() for record in records(name, [peer], linear, config)
     ]
+    write_records(results, made)
     better = False
     for variant in VARIANTS:
         with tempfile.TemporaryDirectory() as temporary:
@@ -209,13 +210,13 @@ def compare_on_sample(data: Path, seeds: int, results: Path) -> int:
             logits = [read(path)[1] for path in paths]
         runs = [Predictions(labels[VALIDATION:], values) for values in logits]
         of_variant = records(f"DLRM, {variant.name}", runs, linear, config)
-        made += of_variant
+        write_records(results, of_variant)
         if variant is PRESET:
             better = any(r.metric == _LOWER and (r.value or 0) > 0 for r in of_variant)
             mean = np.mean([1 / (1 + np.exp(-values)) for values in logits], axis=0)
             together = Predictions(labels[VALIDATION:], np.log(mean) - np.log1p(-mean))
-            made += records(f"DLRM, mean prediction of {seeds} seeds", [together], linear, config)
-        write_records(results, made)
+            name = f"DLRM, mean prediction of {seeds} seeds"
+            write_records(results, records(name, [together], linear, config))
     return int(not better)
 
 
