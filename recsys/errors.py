@@ -30,6 +30,18 @@ class UserError(ValueError):
         return _SETTING.findall(str(self))
 
 
+class BadRowError(UserError):
+    """A row of a request is refused.
+
+    Attributes:
+        row: number of the row, from 0.
+    """
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class DivergenceError(RuntimeError):
     """Training cannot succeed any more.
 

@@ -16,7 +16,7 @@ import dataclasses
 import sys
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from absl import flags
 
@@ -26,6 +26,10 @@ from bert4rec.serve.export import Bert4RecExport
 from dlrm.config import DataConfig
 from dlrm.serve.export import DlrmExport
 from dlrm.serve.score import check_dataset_of, score_served_split
+from dlrm.serve.served import ServedDlrm
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.criteo.serving.feature_file import NumberType, write_feature_file
+from preproc.criteo.serving.line_transform import LineTransform
 from recsys import program
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
@@ -43,8 +47,10 @@ from recsys.serve.deployed.changes import (
 from recsys.serve.deployed.kept_settings import changes, kept_settings
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.nvidia_options import translate
+from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
 from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
+from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import checked, declared, joined, section_from_dict, setting
 from recsys.train.origin import ignore_fingerprint
 
@@ -52,6 +58,8 @@ _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Default of --max_batch_size: larger batches raise the latency, not the throughput."""
 _SCORED_ROWS = 16384
 """Rows of --dataset that are evaluated at a time."""
+_NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
+"""Types of datasets that a model of --raw is trained on -> the type of their numbers."""
 _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
     "python": "eager",
     "pytorch": "torchscript",
@@ -80,6 +88,10 @@ class DeployerOptions:
     titles: bool = setting(
         False, "With --raw_ids: a further output has the titles of the items, as the dataset has"
     )
+    raw: bool = setting(
+        False,
+        "DLRM takes raw rows too, as lines or fields, by rules and dictionaries of --dataset",
+    )
     dataset: str | None = setting(
         None, "Dataset folder: its split is scored before a DLRM is deployed"
     )
@@ -104,12 +116,46 @@ SECTIONS: dict[type, str] = {
 
 
 KEPT = {field.name for field in declared(ServingSettings)} | {
-    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids", "titles"),
+    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids", "titles", "raw"),
 }
 """Settings that the next deployment of a model keeps."""
 
-_UNSAID = ("titles", False)
-"""Kept by no deployment: those without titles have the same bytes as before there were any."""
+_UNSAID = {("titles", False), ("raw", False)}
+"""Kept by no deployment: those without them have the same bytes as before there were any."""
+
+
+class RawDlrmExport(DlrmExport):
+    """A trained DLRM that takes raw rows of its dataset.
+
+    Args:
+        options: name checkpoint and dataset.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, damaged or of another model.
+        UserError: the dataset is not named, or its type has other numbers.
+    """
+
+    served_class: ClassVar[type[ServedModel]] = served_from_raw_rows(ServedDlrm, LineTransform)
+    model_file: ClassVar[Path] = Path(__file__).with_name("raw_dlrm_model.py")
+
+    def __init__(self, options: DeployerOptions) -> None:
+        assert options.checkpoint is not None
+        super().__init__(options.checkpoint)
+        if options.dataset is None:
+            raise UserError("`raw` needs `dataset`, the dataset of the training")
+        if options.dataset_type not in _NUMBERS:
+            raise UserError(f"`raw` needs `dataset_type` {joined(_NUMBERS)}")
+        self._dataset = Path(options.dataset)
+        self._numbers = _NUMBERS[options.dataset_type]
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:
+        """Returns the network's tensors and those of raw rows."""
+        signature = super().signature(fixed_shapes=fixed_shapes)
+        return with_raw_rows(signature, NUM_NUMERICAL, NUM_CATEGORICAL)
+
+    def write_files(self, folder: Path) -> None:
+        """Writes the rules and dictionaries to a version folder."""
+        write_feature_file(self._dataset, folder / FEATURE_FILE, self._numbers)
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -179,11 +225,13 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
             titles=options.titles,
             ignore_fingerprint=options.ignore_fingerprint,
         )
+        if options.raw:
+            raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")
     elif options.raw_ids is not None or options.titles:
         name = "titles" if options.raw_ids is None else "raw_ids"
         raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
     else:
-        export = DlrmExport(options.checkpoint)
+        export = RawDlrmExport(options) if options.raw else DlrmExport(options.checkpoint)
         if options.dataset is not None:
             check_dataset_of(
                 export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint
@@ -241,7 +289,9 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
         "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",
         "kept": {
-            key: value for key, value in values.items() if key in KEPT and (key, value) != _UNSAID
+            key: value
+            for key, value in values.items()
+            if key in KEPT and (key, value) not in _UNSAID
         },
     }
     return section_from_dict(DeploySettings, values | deployment)

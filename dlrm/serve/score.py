@@ -74,7 +74,7 @@ def read_requests(
     Raises:
         DatasetError: the dataset is missing or damaged.
     """
-    numerical, categorical = signature.inputs
+    numerical, categorical = signature.network.inputs
     spec = load_feature_spec(data, numerical.shape[0])
     source = open_rows(data, data.eval_split, spec, check_ids=check_ids)
     loader = BatchLoader(

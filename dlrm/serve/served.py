@@ -69,13 +69,13 @@ class ServedDlrm(ServedModel):
         """Returns rows of zeros."""
         return {
             tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
-            for tensor in self.deployment.signature.inputs
+            for tensor in self.deployment.signature.network.inputs
         }
 
     @torch.inference_mode()
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Runs the network once for all requests."""
-        signature = self.deployment.signature
+        signature = self.deployment.signature.network
         inputs = [
             torch.from_numpy(_joined([request[tensor.name] for request in requests])).to(
                 self._device

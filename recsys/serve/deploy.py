@@ -202,7 +202,7 @@ def _write_network(
     if serving.format == "eager":
         write_weights(folder, weights)
         return
-    signature = export.signature(fixed_shapes=True)
+    signature = export.signature(fixed_shapes=True).network
     example = export.example_requests(_EXAMPLE_ROWS, fixed_shapes=True)[0]
     export_network(
         serving.format,

@@ -153,7 +153,7 @@ def open_artifact(
     if not path.is_file():
         raise DeploymentError(f"{path} is missing; deploy the checkpoint again")
     if deployment.format == "onnx":
-        return _onnx_runner(path, deployment.signature, device)
+        return _onnx_runner(path, deployment.signature.network, device)
     if deployment.format == "aoti":
         return _aoti_runner(path, folder, device)
     if deployment.format == "torchscript":

@@ -66,11 +66,9 @@ class PythonBackendModel:
         for i, request in enumerate(requests):
             try:
                 arrays = self._arrays(request)
-                self._served.check(arrays)
+                good.append((i, self._served.prepare(arrays)))
             except BadRequestError as error:
                 responses[i] = self._refusal(str(error))
-            else:
-                good.append((i, arrays))
         outputs = self._served.predict([arrays for _, arrays in good]) if good else []
         for (i, _), output in zip(good, outputs, strict=True):
             responses[i] = self._response(output)

@@ -31,8 +31,8 @@ class ServedModel(abc.ABC):
             DeploymentError: it is missing, damaged or of another kind.
         """
 
-    def check(self, request: Arrays) -> None:
-        """Refuses a bad request.
+    def prepare(self, request: Arrays) -> Arrays:
+        """Checks a request and returns the inputs of the network.
 
         Args:
             request: name of an input -> [B, ...].
@@ -40,17 +40,28 @@ class ServedModel(abc.ABC):
         Raises:
             BadRequestError: names the wrong value and what was expected.
         """
-        check_arrays(self.deployment.signature, request)
+        self.check(request)
+        return request
+
+    def check(self, request: Arrays) -> None:
+        """Refuses bad inputs of the network.
+
+        Args:
+            request: name of an input -> [B, ...].
+
+        Raises:
+            BadRequestError: names the wrong value and what was expected.
+        """
+        check_arrays(self.deployment.signature.network, request)
         self.check_values(request)
 
     def respond(self, request: Arrays) -> Arrays:
         """Checks a request and returns its outputs by name.
 
         Raises:
-            BadRequestError: as `check`.
+            BadRequestError: as `prepare`.
         """
-        self.check(request)
-        (reply,) = self.predict([request])
+        (reply,) = self.predict([self.prepare(request)])
         return reply
 
     @abc.abstractmethod
@@ -66,7 +77,7 @@ class ServedModel(abc.ABC):
         """Runs the network once on the rows of all requests.
 
         Args:
-            requests: checked requests, name of an input -> [B, ...].
+            requests: prepared requests, name of an input -> [B, ...].
 
         Returns:
             The outputs of each request by name.

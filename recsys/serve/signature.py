@@ -92,6 +92,17 @@ class Signature:
         )
 
     @property
+    def network(self) -> "Signature":
+        """The tensors of the network itself, without those of raw rows."""
+        names = [tensor.name for tensor in self.inputs]
+        if LINE not in names:
+            return self
+        inputs = (self.input(name) for name in (NUMERICAL, CATEGORICAL))
+        return dataclasses.replace(
+            self, inputs=tuple(dataclasses.replace(tensor, optional=False) for tensor in inputs)
+        )
+
+    @property
     def recommends(self) -> bool:
         """True for models that return items, as BERT4Rec does."""
         return self.outputs[0].dtype != "float32"
@@ -134,6 +145,32 @@ def dlrm_signature(num_numerical: int, num_categorical: int) -> Signature:
             TensorSignature(name=LOGIT, dtype="float32", shape=(1,)),
         ),
     )
+
+
+LINE = "line"
+INTEGERS, MISSING, CATEGORIES = "integers", "missing", "categories"
+
+
+def with_raw_rows(signature: Signature, num_integers: int, num_categories: int) -> Signature:
+    """Adds the inputs of raw rows to the signature of a DLRM.
+
+    A request has `line`; or `integers` and `categories`, with `missing` where an integer is; or the
+    transformed features.
+
+    Args:
+        signature: of the network.
+        num_integers: integers of a raw row.
+        num_categories: categories of a raw row.
+    """
+    inputs = (
+        TensorSignature(name=LINE, dtype="string", shape=(1,)),
+        TensorSignature(name=INTEGERS, dtype="int64", shape=(num_integers,)),
+        TensorSignature(name=MISSING, dtype="bool", shape=(num_integers,)),
+        TensorSignature(name=CATEGORIES, dtype="string", shape=(num_categories,)),
+        *signature.inputs,
+    )
+    optional = tuple(dataclasses.replace(tensor, optional=True) for tensor in inputs)
+    return dataclasses.replace(signature, inputs=optional)
 
 
 HISTORY, EXCLUDE_SEEN = "history", "exclude_seen"

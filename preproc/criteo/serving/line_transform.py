@@ -16,6 +16,7 @@ from preproc.criteo.rules import (
     REJECT_REASONS,
 )
 from preproc.files.errors import KernelError, PreprocError
+from recsys.errors import BadRowError
 
 
 class Features(NamedTuple):
@@ -28,18 +29,6 @@ class Features(NamedTuple):
 
     numerical: npt.NDArray[np.float32]
     ids: npt.NDArray[np.int64]
-
-
-class RejectedLineError(PreprocError):
-    """A line is no valid row.
-
-    Attributes:
-        line: number of the line, from 0.
-    """
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
 
 
 class LineTransform:
@@ -78,7 +67,7 @@ class LineTransform:
             lines: one row each; a line feed at the end is ignored.
 
         Raises:
-            RejectedLineError: a line is no valid row; names field and value.
+            BadRowError: a line is no valid row; names field and value.
         """
         count = len(lines)
         text = b"\n".join(lines)
@@ -86,7 +75,7 @@ class LineTransform:
             lines = [line.removesuffix(b"\n") for line in lines]
             for number, line in enumerate(lines):
                 if b"\n" in line:
-                    raise RejectedLineError(number, "holds a line feed; send a line for each row")
+                    raise BadRowError(number, "holds a line feed; send a line for each row")
             text = b"\n".join(lines)
         numerical = np.empty((count, NUM_NUMERICAL), np.float32)
         ids = np.empty((count, len(self.cardinalities)), np.int64)
@@ -98,7 +87,7 @@ class LineTransform:
             *(numerical.ctypes.data, ids.ctypes.data, ctypes.addressof(rejected)),
         )
         if status == shared_library.REJECTED:
-            raise RejectedLineError(
+            raise BadRowError(
                 rejected.line,
                 _explanation(lines[rejected.line], REJECT_REASONS[rejected.reason], rejected.field),
             )
@@ -106,7 +95,7 @@ class LineTransform:
             shared_library.check(status)
         except shared_library.LineTooLongError as error:
             number = text.count(b"\n", 0, error.offset)
-            raise RejectedLineError(number, "is longer than any row") from error
+            raise BadRowError(number, "is longer than any row") from error
         return Features(numerical, ids)
 
     def close(self) -> None:

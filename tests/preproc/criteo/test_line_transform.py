@@ -16,11 +16,12 @@ from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, reject_reason
 from preproc.criteo.serving.feature_file import key_of_category, write_feature_file
-from preproc.criteo.serving.line_transform import Features, LineTransform, RejectedLineError
+from preproc.criteo.serving.line_transform import Features, LineTransform
 from preproc.files.errors import PreprocError
 from recsys.data.click_columns import ClickColumns
 from recsys.data.parquet import ParquetReader
 from recsys.data.split_binary import SplitBinaryReader
+from recsys.errors import BadRowError
 from tests.preproc.criteo.rows import (
     ANY_ROWS,
     GOOD_ROWS,
@@ -131,9 +132,9 @@ def replaced(field: int, value: bytes) -> bytes:
     ],
 )
 def test_the_first_wrong_line_is_refused_by_its_field(small, line, message):
-    with pytest.raises(RejectedLineError, match=message) as caught:
+    with pytest.raises(BadRowError, match=message) as caught:
         small.transform([good_line(), good_line() + b"\r\n", line, b"also wrong"])
-    assert caught.value.line == 2
+    assert caught.value.row == 2
     assert small.transform([good_line()]).ids.shape == (1, 26)  # as if nothing had been
 
 
@@ -146,9 +147,9 @@ def test_lines_are_refused_by_the_grammar_of_preprocessing(small, rows):
     if not wrong:
         assert len(small.transform(lines).ids) == len(lines)
         return
-    with pytest.raises(RejectedLineError) as caught:
+    with pytest.raises(BadRowError) as caught:
         small.transform(lines)
-    assert caught.value.line == wrong[0]
+    assert caught.value.row == wrong[0]
     reason = reasons[wrong[0]]
     assert ("fields, expected" if reason == "columns" else f"({reason})") in str(caught.value)
 
