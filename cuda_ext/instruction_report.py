@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from cuda_ext.compile_report import CSRC, KERNELS, nvcc, readable_name
 
-_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(@!?\w+\s+)?([A-Z][A-Z0-9_.]*)")
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(@!?\w+\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*)")
+_REGISTER = re.compile(r"\bR(\d+)(\.64)?")
 _CODE = ".text."
 
 
@@ -32,10 +33,12 @@ class Instruction:
     Attributes:
         name: with its modifiers, such as LDG.E.128.
         is_predicated: runs in some threads of a warp alone.
+        operands: such as R4, desc[UR4][R2.64].
     """
 
     name: str
     is_predicated: bool = False
+    operands: str = ""
 
     @property
     def operation(self) -> str:
@@ -48,6 +51,20 @@ class Instruction:
         widths = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
         return next((widths[m] for m in self.name.split(".")[1:] if m in widths), 32)
 
+    @property
+    def registers(self) -> set[int]:
+        """Numbers of the registers that it names."""
+        named = _REGISTER.findall(self.operands)
+        return {int(first) + i for first, is_pair in named for i in range(2 if is_pair else 1)}
+
+    @property
+    def loaded(self) -> range:
+        """Registers that a load fills."""
+        target = _REGISTER.match(self.operands)
+        return (
+            range(int(target[1]), int(target[1]) + max(1, self.bits // 32)) if target else range(0)
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
@@ -57,8 +74,7 @@ class Rule:
         kernels: pattern of the names of kernels.
         stores: least number of stores to global memory of each width in bits.
         stores_only: whether there must be no other widths.
-        loads_in_flight: least number of loads of 16 bytes before the first product of a tensor
-            core, or before the first store where there is none.
+        loads_in_flight: see the function.
     """
 
     kernels: str
@@ -68,17 +84,19 @@ class Rule:
 
 
 RULES = (
-    Rule(r"interact_vectors(_backward)?<", {128: 1}, True, loads_in_flight=15),
+    Rule(r"interact_vectors<", {128: 1}, True, loads_in_flight=16),
+    Rule(r"interact_vectors_backward<", {128: 1}, True, loads_in_flight=8),
     Rule(r"gather_rows<(float, float|bfloat16, b?float16), [48]>", {128: 4}, True, 4),
     Rule(r"gather_rows<float, b?float16, 4>", {64: 4}, True, 4),
     Rule(r"sum_bags<(float, float, 4|bfloat16, b?float16, 8)>", {128: 1}, True, 4),
     # Sums of columns are written number by number, once for 128 samples.
     Rule(r"mask_gradient<.*, [48]>", {128: 4}, loads_in_flight=8),
-    Rule(r"differentiate_output_layer<.*, [48]>", {128: 4}, loads_in_flight=5),
-    Rule(r"apply_output_layer<.*, [48]>", {}, loads_in_flight=5),
-    Rule(r"update_chunks<(Sgd|Adagrad|Adam), Float32Format, .*, 4>", {128: 6}, True),
-    Rule(r"update_chunks<(Sgd|Adagrad|Adam), (BFloat16|Split)Format, ", {128: 4, 64: 2}, True),
-    Rule(r"update_chunks<RowwiseAdagrad, ", {128: 4, 32: 4}),  # one state a row
+    Rule(r"differentiate_output_layer<.*, [48]>", {128: 4}, loads_in_flight=3),
+    Rule(r"apply_output_layer<.*, [48]>", {}, loads_in_flight=2),
+    # Gradients of four lookups (two for Adam) and the rows and states that end among them.
+    Rule(r"update_chunks<(Sgd|Adagrad|Adam), Float32Format, .*, 4>", {128: 6}, True, 8),
+    Rule(r"update_chunks<(Sgd|Adagrad|Adam), (BFloat16|Split)Format, ", {128: 4, 64: 2}, True, 8),
+    Rule(r"update_chunks<RowwiseAdagrad, ", {128: 4, 32: 4}, False, 8),  # one state a row
 )
 
 
@@ -126,7 +144,7 @@ def parse(text: str) -> dict[str, list[Instruction]]:
             is_kernel = KERNELS in name
             current = kernels.setdefault(readable_name(name), []) if is_kernel else None
         elif current is not None and (match := _INSTRUCTION.match(line)):
-            current.append(Instruction(match[2], match[1] is not None))
+            current.append(Instruction(match[2], match[1] is not None, match[3].strip()))
     return kernels
 
 
@@ -135,11 +153,24 @@ def widths(instructions: Iterable[Instruction], operation: str) -> Counter[int]:
     return Counter(i.bits for i in instructions if i.operation == operation)
 
 
-def loads_in_flight(instructions: Sequence[Instruction]) -> int:
-    """Counts vector loads before something waits for them."""
-    waits = "HMMA" if any(i.operation == "HMMA" for i in instructions) else "STG"
-    first = next((n for n, i in enumerate(instructions) if i.operation == waits), None)
-    return sum(i.operation == "LDG" and i.bits >= 64 for i in instructions[:first])
+def loads_in_flight(instructions: Iterable[Instruction]) -> int:
+    """Counts the vector loads that are under way at once, at most.
+
+    Instructions start in order: one that needs a loaded register waits, and what was loaded before
+    has then come too.
+    """
+    pending: list[Instruction] = []
+    most = 0
+    for instruction in instructions:
+        needed = instruction.registers
+        arrived = (n for n, load in enumerate(pending, 1) if not needed.isdisjoint(load.loaded))
+        del pending[: max(arrived, default=0)]
+        if instruction.operation in {"BRA", "EXIT", "RET"} and not instruction.is_predicated:
+            pending.clear()
+        if instruction.operation == "LDG":
+            pending.append(instruction)
+        most = max(most, sum(load.bits >= 64 for load in pending))
+    return most
 
 
 def violations(kernels: dict[str, list[Instruction]]) -> list[str]:

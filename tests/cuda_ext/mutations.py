@@ -121,6 +121,18 @@ MUTATIONS = (
         "has_columns = column < arguments.dim",
         "has_columns = true",
     ),
+    _update(
+        "the numbers of later lookups are not read",
+        "chunks",
+        "if (next < kChunk && ",
+        "if (next < 0 && ",
+    ),
+    _update(
+        "numbers come from the neighbouring team",
+        "segments",
+        "& ~(team.lanes - 1)) + lane;",
+        "& ~(2 * team.lanes - 1)) + lane;",
+    ),
     Mutation(
         "a row beyond the table is read",
         "lookup/cuda/gather.cuh",

@@ -50,6 +50,34 @@ __device__ __forceinline__ void store_columns(T* row, int64_t column,
   }
 }
 
+// Columns as they are stored. Numbers of 16 bits stay in words of 32 until one is asked for: taken
+// apart where they are loaded, they would be waited for there.
+template <typename T, int Width>
+struct RawColumns {
+  using Word = std::conditional_t<sizeof(T) * Width % sizeof(uint32_t) == 0, uint32_t, T>;
+  static constexpr int kWords = static_cast<int>(sizeof(T) * Width / sizeof(Word));
+  Columns<Word, kWords> words;
+
+  __device__ __forceinline__ T operator[](int i) const {
+    constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(T));
+    T value;
+    if constexpr (kPerWord == 1) {
+      memcpy(&value, words.values + i, sizeof(value));
+    } else {
+      const auto bits = static_cast<uint16_t>(words.values[i / 2] >> (16 * (i % 2)));
+      memcpy(&value, &bits, sizeof(value));
+    }
+    return value;
+  }
+};
+
+template <int Width, typename T>
+__device__ __forceinline__ RawColumns<T, Width> load_raw_columns(const T* row, int64_t column) {
+  using Raw = RawColumns<T, Width>;
+  const auto* words = reinterpret_cast<const typename Raw::Word*>(row + column);
+  return {load_columns<Raw::kWords>(words, 0)};
+}
+
 // Row numbers of either width. The branch is the same for every thread of a launch.
 struct RowNumbers {
   const void* data;

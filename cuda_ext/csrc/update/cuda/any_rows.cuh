@@ -97,7 +97,8 @@ __device__ __forceinline__ void sum_lookups(const UpdateArguments& arguments, co
         if (base + i < end) {
           const LookupGradient lookup = lookup_gradient(arguments, base + i);
           scales[i] = lookup.scale;
-          columns[i] = load_gradient<Width>(arguments, lookup.row * arguments.dim + column);
+          columns[i] = load_gradient<Width>(
+              arguments, lookup.row * static_cast<int64_t>(arguments.dim) + column);
         }
       }
 #pragma unroll

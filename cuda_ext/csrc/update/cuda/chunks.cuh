@@ -8,8 +8,11 @@
 namespace recsys::kernels {
 
 // Lookups that a team has under way at once: their gradients, and the rows that end among them.
+// Their numbers come from other lanes of the team, so that no load waits for another; a team has as
+// many lanes at least.
+constexpr int kFewestLanes = 4;
 template <typename Rule>
-constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : 4;
+constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : kFewestLanes;
 
 // Writes the sum of a segment that crosses a boundary of its chunk.
 template <int Width>
@@ -38,58 +41,61 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
   const ChunkSegments chunk = find_segments(rows, arguments.count, team);
   const int64_t column = team.lane * Width;
   const bool has_columns = column < arguments.dim;
+  const int64_t dim = arguments.dim;
   const auto* gradients = static_cast<const Gradient*>(arguments.gradients);
   float sums[Width] = {};
+  // A lane has the numbers of one of the next `lanes` positions.
+  Lookup own = read_lookup(arguments, rows, chunk.begin + team.lane);
   for (int base = 0; base < kChunk; base += kInFlight) {
-    int64_t row[kInFlight];
-    float scale[kInFlight];
+    Lookup lookup[kInFlight];
     float row_state[kInFlight];
     bool applies[kInFlight];
-    Columns<Gradient, Width> gradient[kInFlight];
+    RawColumns<Gradient, Width> gradient[kInFlight];
     LoadedColumns<Rule, Format, Width> loaded[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int at = base + i;
-      row[i] = at < chunk.size ? rows[chunk.begin + at] : -1;
-      const bool valid = is_row(row[i], arguments.num_table_rows);
+      lookup[i] = lookup_of(own, team, at & (team.lanes - 1));
+      const bool valid = lookup[i].row >= 0;
       applies[i] = valid && chunk.ends_at(at) && !chunk.began_before(at);
-      scale[i] = 0;
       row_state[i] = 0;
       gradient[i] = {};
       loaded[i] = {};
       if constexpr (Rule::kRowStates > 0) {
-        row_state[i] = applies[i] ? arguments.state[0][row[i]] : 0.0f;
+        row_state[i] = applies[i] ? arguments.state[0][lookup[i].row] : 0.0f;
       }
       if (valid && has_columns) {
-        const LookupGradient lookup = lookup_gradient(arguments, chunk.begin + at);
-        scale[i] = lookup.scale;
-        gradient[i] = load_columns<Width>(gradients, lookup.row * arguments.dim + column);
-        if (applies[i]) {
-          loaded[i] = load_row_and_state<Rule, Format, Width>(arguments, row[i], column);
-        }
+        gradient[i] = load_raw_columns<Width>(gradients, lookup[i].gradient.row * dim + column);
       }
+      if (applies[i] && has_columns) {
+        loaded[i] = load_row_and_state<Rule, Format, Width>(arguments, lookup[i].row, column);
+      }
+    }
+    const int next = base + kInFlight;
+    if (next < kChunk && (next & (team.lanes - 1)) == 0) {
+      own = read_lookup(arguments, rows, chunk.begin + next + team.lane);
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int at = base + i;
 #pragma unroll
       for (int j = 0; j < Width; ++j) {
-        sums[j] += scale[i] * convert<float>(gradient[i].values[j]);
+        sums[j] += lookup[i].gradient.scale * convert<float>(gradient[i][j]);
       }
       float rate = scalars.lr;
       if constexpr (Rule::kRowStates > 0) {
         if (__ballot_sync(kAllLanes, applies[i]) != 0) {
           const float terms = team.sum(sum_row_terms(scalars, loaded[i], sums));
           if (applies[i]) {
-            rate = move_row<Rule>(arguments, scalars, team, row[i], row_state[i], terms);
+            rate = move_row<Rule>(arguments, scalars, team, lookup[i].row, row_state[i], terms);
           }
         }
       }
       if (applies[i]) {
         if (has_columns) {
-          apply_columns(arguments, scalars, row[i], column, loaded[i], sums, rate);
+          apply_columns(arguments, scalars, lookup[i].row, column, loaded[i], sums, rate);
         }
-      } else if (has_columns && is_row(row[i], arguments.num_table_rows) &&
+      } else if (has_columns && lookup[i].row >= 0 &&
                  (chunk.ends_at(at) || chunk.goes_on_after(at))) {
         store_chunk_sum(chunk_sums, team.index(), chunk.began_before(at), arguments.dim, column,
                         sums);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches of the kernels that change the joint table.
+#include <algorithm>
+
 #include "../../cuda/dispatch.cuh"
 #include "atomic_sgd.cuh"
 #include "chunks.cuh"
@@ -51,7 +53,7 @@ int launch_chunks(const UpdateArguments& arguments, const ChunkSums& chunk_sums,
     return with_float_type(arguments.gradient_dtype, [&](auto gradient_type) {
       using Format = typename decltype(format_type)::type;
       using Gradient = typename decltype(gradient_type)::type;
-      const int lanes = team_lanes(arguments.dim, kVectorColumns);
+      const int lanes = std::max(kFewestLanes, team_lanes(arguments.dim, kVectorColumns));
       const int64_t blocks = blocks_for(chunks_of(arguments.count), kBlockThreads / lanes);
       return launch(update_chunks<Rule, Format, Gradient, kVectorColumns>, blocks, kBlockThreads, 0,
                     stream, arguments, chunk_sums, lanes);

@@ -56,16 +56,16 @@ struct Float32Format {
 
 struct BFloat16Format {
   template <int Width>
-  using Raw = Columns<uint16_t, Width>;
+  using Raw = RawColumns<uint16_t, Width>;
 
   template <int Width>
   __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
                                                     int64_t element) {
-    return load_columns<Width>(static_cast<const uint16_t*>(arguments.table), element);
+    return load_raw_columns<Width>(static_cast<const uint16_t*>(arguments.table), element);
   }
   template <int Width>
   __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
-    return __uint_as_float(static_cast<uint32_t>(columns.values[i]) << 16);
+    return __uint_as_float(static_cast<uint32_t>(columns[i]) << 16);
   }
   template <int Width>
   __device__ __forceinline__ static void store(const UpdateArguments& arguments,
@@ -74,7 +74,7 @@ struct BFloat16Format {
                                                const Columns<float, Width>& weights) {
     const uint32_t key =
         rounding_key(arguments.rounding_seed, static_cast<uint32_t>(scalars.step), row);
-    Raw<Width> rounded;
+    Columns<uint16_t, Width> rounded;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
       rounded.values[i] = round_stochastically(__float_as_uint(weights.values[i]),
@@ -88,36 +88,37 @@ struct BFloat16Format {
 struct SplitFormat {
   template <int Width>
   struct Raw {
-    Columns<uint16_t, Width> high;
-    Columns<int16_t, Width> low;
+    RawColumns<uint16_t, Width> high;
+    RawColumns<int16_t, Width> low;
   };
 
   template <int Width>
   __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
                                                     int64_t element) {
-    return {load_columns<Width>(static_cast<const uint16_t*>(arguments.table), element),
-            load_columns<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
+    return {load_raw_columns<Width>(static_cast<const uint16_t*>(arguments.table), element),
+            load_raw_columns<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
   }
   template <int Width>
   __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
-    return __uint_as_float((static_cast<uint32_t>(columns.high.values[i]) << 16) +
-                           static_cast<uint32_t>(static_cast<int32_t>(columns.low.values[i])));
+    return __uint_as_float((static_cast<uint32_t>(columns.high[i]) << 16) +
+                           static_cast<uint32_t>(static_cast<int32_t>(columns.low[i])));
   }
   template <int Width>
   __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
                                                int64_t row, int64_t column,
                                                const Columns<float, Width>& weights) {
-    Raw<Width> columns;
+    Columns<uint16_t, Width> highs;
+    Columns<int16_t, Width> lows;
 #pragma unroll
     for (int i = 0; i < Width; ++i) {
       const uint32_t bits = __float_as_uint(weights.values[i]);
       const uint32_t high = (bits + 0x8000u) >> 16;
-      columns.high.values[i] = static_cast<uint16_t>(high);
-      columns.low.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
+      highs.values[i] = static_cast<uint16_t>(high);
+      lows.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
     }
     const int64_t element = row * arguments.dim + column;
-    store_columns(static_cast<uint16_t*>(arguments.table), element, columns.high);
-    store_columns(arguments.table_low, element, columns.low);
+    store_columns(static_cast<uint16_t*>(arguments.table), element, highs);
+    store_columns(arguments.table_low, element, lows);
   }
 };
 

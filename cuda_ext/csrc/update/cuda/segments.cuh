@@ -65,7 +65,7 @@ __device__ __forceinline__ ChunkSegments find_segments(const RowNumbers& rows, i
 
 // The gradient row of a sorted position, and what it is multiplied by.
 struct LookupGradient {
-  int64_t row;
+  int32_t row;
   float scale;
 };
 
@@ -74,6 +74,32 @@ __device__ __forceinline__ LookupGradient lookup_gradient(const UpdateArguments&
   const int32_t lookup = arguments.positions[position];
   return {arguments.source == nullptr ? lookup : arguments.source[lookup],
           arguments.scale == nullptr ? 1.0f : arguments.scale[lookup]};
+}
+
+// The numbers of a sorted position.
+struct Lookup {
+  int64_t row;  // of the table; -1 where there is none
+  LookupGradient gradient;
+};
+
+// Reads the numbers of a position for this lane, so that a warp reads neighbouring ones at once.
+__device__ __forceinline__ Lookup read_lookup(const UpdateArguments& arguments,
+                                              const RowNumbers& rows, int64_t position) {
+  Lookup lookup{-1, {0, 0.0f}};
+  if (position < arguments.count) {
+    const int64_t row = rows[position];
+    lookup.gradient = lookup_gradient(arguments, position);
+    lookup.row = is_row(row, arguments.num_table_rows) ? row : -1;
+  }
+  return lookup;
+}
+
+// Returns what a lane of the team has read. All lanes of the warp must come here together.
+__device__ __forceinline__ Lookup lookup_of(const Lookup& own, const Team& team, int lane) {
+  const int from = (static_cast<int>(threadIdx.x) & (kWarpLanes - 1) & ~(team.lanes - 1)) + lane;
+  return {__shfl_sync(kAllLanes, own.row, from),
+          {__shfl_sync(kAllLanes, own.gradient.row, from),
+           __shfl_sync(kAllLanes, own.gradient.scale, from)}};
 }
 
 }  // namespace recsys::kernels
