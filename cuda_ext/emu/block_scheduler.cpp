@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "global_memory.h"
 #include "race_clocks.h"
 
 uint3 threadIdx{};
@@ -40,9 +42,10 @@ struct Thread {
 class Block {
  public:
   Block(int threads, size_t shared_bytes, const std::function<void()>& body,
-        std::mt19937_64& random, std::vector<std::unique_ptr<Thread>>& pool)
+        std::mt19937_64& random, std::vector<std::unique_ptr<Thread>>& pool, GlobalMemory& memory)
       : body_(body),
         random_(random),
+        memory_(memory),
         threads_(pool),
         count_(threads),
         shared_bytes_(shared_bytes),
@@ -86,6 +89,15 @@ class Block {
     }
   }
 
+  void record_global(const void* site, const void* address, size_t bytes, AccessKind kind) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int block = static_cast<int>(blockIdx.x);
+    const std::string race = memory_.access(clocks_, block, thread, site, address, bytes, kind);
+    if (!race.empty()) {
+      emulator::fail(race);
+    }
+  }
+
   void fail(const std::string& message) {
     if (error_.empty()) {
       error_ = "block " + std::to_string(blockIdx.x) + ": " + message;
@@ -105,6 +117,7 @@ class Block {
 
   const std::function<void()>& body_;
   std::mt19937_64& random_;
+  GlobalMemory& memory_;
   std::vector<std::unique_ptr<Thread>>& threads_;
   int count_;
   size_t shared_bytes_;
@@ -118,6 +131,7 @@ class Block {
 Block* running = nullptr;
 uint64_t seed = 1;
 std::string last_error;
+std::deque<Traffic> launches;
 
 void Block::enter() {
   running->body_();
@@ -157,6 +171,7 @@ bool Block::run(int block, int blocks) {
       release_warp(threadIdx.x / kWarp * kWarp);
     }
   }
+  memory_.meet(0, count_);
   running = nullptr;
   return error_.empty();
 }
@@ -218,6 +233,7 @@ bool Block::release_block() {
 }
 
 void Block::release(int begin, int end, State state) {
+  memory_.meet(begin, end);
   for (int i = begin; i < end; ++i) {
     if (threads_[i]->state == state) {
       threads_[i]->state = State::kReady;
@@ -252,13 +268,15 @@ bool run_blocks(int64_t blocks, int threads, size_t shared_bytes,
   std::vector<int> order(blocks);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
+  GlobalMemory memory;
   for (const int index : order) {
-    Block block(threads, shared_bytes, body, random, pool);
+    Block block(threads, shared_bytes, body, random, pool, memory);
     if (!block.run(index, static_cast<int>(blocks))) {
       last_error = block.error();
       return false;
     }
   }
+  launches.push_back(memory.traffic());
   return true;
 }
 
@@ -290,6 +308,16 @@ void record_shared_access(const void* address, size_t bytes, bool is_write) {
   running->record(address, bytes, is_write);
 }
 
+void record_global_read(const void* address, size_t bytes) {
+  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kRead);
+}
+void record_global_write(void* address, size_t bytes) {
+  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kWrite);
+}
+void record_global_atomic(void* address, size_t bytes) {
+  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kAtomic);
+}
+
 void fail(const std::string& message) {
   running->fail(message);
   running->stop_thread();
@@ -304,4 +332,18 @@ __attribute__((visibility("default"))) void emulator_set_seed(unsigned long long
 
 __attribute__((visibility("default"))) const char* emulator_last_error() {
   return recsys::emulator::last_error.c_str();
+}
+
+__attribute__((visibility("default"))) bool emulator_next_traffic(long long* four) {
+  auto& launches = recsys::emulator::launches;
+  if (launches.empty()) {
+    return false;
+  }
+  const recsys::emulator::Traffic& traffic = launches.front();
+  four[0] = traffic.read;
+  four[1] = traffic.fewest_read;
+  four[2] = traffic.written;
+  four[3] = traffic.fewest_written;
+  launches.pop_front();
+  return true;
 }

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -22,6 +23,9 @@ NAMESPACE = "cuda_ext_emulated"
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = PACKAGE.parent / "build" / "emulator"
+SCHEDULER = tuple(PACKAGE / "emu" / f"{name}.cpp" for name in ("block_scheduler", "global_memory"))
+"""Sources of what runs kernels."""
+
 # nvcc contracts a product and a sum into one operation, rounded once; g++ does it where told to.
 _CONTRACTED = (
     ("-ffp-contract=fast", "-mfma")
@@ -136,6 +140,7 @@ def load() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     loaded.emulator_last_error.restype = ctypes.c_char_p
     loaded.emulator_set_seed.argtypes = [ctypes.c_ulonglong]
+    loaded.emulator_next_traffic.restype = ctypes.c_bool
     return loaded
 
 
@@ -147,3 +152,28 @@ def set_seed(seed: int) -> None:
 def last_error() -> str:
     """Returns what the last launch that failed did wrong."""
     return bytes(load().emulator_last_error()).decode()
+
+
+class Traffic(NamedTuple):
+    """Sectors of 32 bytes that a launch asks for.
+
+    Attributes:
+        read: counted for each access of a warp.
+        fewest_read: sectors that would hold the bytes of each access.
+        written: as `read`.
+        fewest_written: as `fewest_read`.
+    """
+
+    read: int
+    fewest_read: int
+    written: int
+    fewest_written: int
+
+
+def take_traffic() -> list[Traffic]:
+    """Returns the traffic of the launches since the last call."""
+    four = (ctypes.c_longlong * 4)()
+    launches = []
+    while load().emulator_next_traffic(four):
+        launches.append(Traffic(*four))
+    return launches

@@ -14,7 +14,7 @@
 #define __global__ inline
 #define __device__
 #define __host__
-#define __forceinline__ inline
+#define __forceinline__ inline __attribute__((always_inline))
 #define __shared__ static  // blocks run one after the other
 #define __launch_bounds__(...)
 
@@ -91,12 +91,14 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
   return votes;
 }
 
-inline float atomicAdd(float* address, float value) {
+__forceinline__ float atomicAdd(float* address, float value) {
+  recsys::emulator::record_global_atomic(address, sizeof(float));
   const float old = *address;
   *address = old + value;
   return old;
 }
-inline long long atomicMin(long long* address, long long value) {
+__forceinline__ long long atomicMin(long long* address, long long value) {
+  recsys::emulator::record_global_atomic(address, sizeof(value));
   const long long old = *address;
   *address = value < old ? value : old;
   return old;

@@ -9,22 +9,32 @@
 namespace recsys {
 
 template <typename T>
-Vector load_vector(const T* address) {
-  emulator::check_alignment(address);
-  return *reinterpret_cast<const Vector*>(address);
+__forceinline__ T load_global(const T* address) {
+  emulator::record_global_read(address, sizeof(T));
+  return *address;
 }
 template <typename T>
-void store_vector(T* address, const Vector& vector) {
-  emulator::check_alignment(address);
-  *reinterpret_cast<Vector*>(address) = vector;
+__forceinline__ void store_global(T* address, const T& value) {
+  emulator::record_global_write(address, sizeof(T));
+  *address = value;
 }
 
 template <typename T>
-void store_global_vector(T* address, const Vector& vector) {
+__forceinline__ Vector load_vector(const T* address) {
+  emulator::check_alignment(address);
+  return load_global(reinterpret_cast<const Vector*>(address));
+}
+template <typename T>
+__forceinline__ void store_vector(T* address, const Vector& vector) {
+  emulator::check_alignment(address);
+  store_global(reinterpret_cast<Vector*>(address), vector);
+}
+template <typename T>
+__forceinline__ void store_global_vector(T* address, const Vector& vector) {
   store_vector(address, vector);
 }
 
-inline void atomic_add_vector(float* address, const float (&values)[4]) {
+__forceinline__ void atomic_add_vector(float* address, const float (&values)[4]) {
   emulator::check_alignment(address);
   for (int i = 0; i < 4; ++i) {
     atomicAdd(address + i, values[i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds accesses to shared memory that no barrier separates. Each thread has a clock for every
+// Finds accesses to memory that no barrier separates. Each thread has a clock for every
 // other thread: what it has seen of it through barriers. An access that meets a newer one of
 // another thread, one of the two a write, is a race, even where this run's order happened to be
 // harmless.
@@ -37,25 +37,45 @@ class RaceClocks {
     }
   }
 
-  // Returns "" or the race that this access makes.
+  // Who has written and read a place last.
+  struct Cell {
+    int writer = -1;
+    uint32_t write_clock = 0;
+    std::vector<std::pair<int, uint32_t>> readers;
+  };
+
+  // Returns "" or the access to the cell that no barrier separates from this one.
+  std::string conflict(const Cell& cell, int thread, bool is_write) const {
+    if (is_newer(cell.writer, cell.write_clock, thread)) {
+      return "thread " + std::to_string(cell.writer) + " wrote it";
+    }
+    for (const auto& [reader, clock] : cell.readers) {
+      if (is_write && is_newer(reader, clock, thread)) {
+        return "thread " + std::to_string(reader) + " read it";
+      }
+    }
+    return "";
+  }
+
+  void note(Cell& cell, int thread, bool is_write) const {
+    if (is_write) {
+      cell = {thread, clocks_[thread][thread], {}};
+    } else {
+      note_reader(cell, thread);
+    }
+  }
+
+  // Returns "" or the race that this access to shared memory makes.
   std::string access(int thread, size_t offset, size_t bytes, bool is_write) {
-    for (size_t cell = offset / kCell; cell <= (offset + bytes - 1) / kCell; ++cell) {
-      Cell& touched = cells_.at(cell);
-      if (is_newer(touched.writer, touched.write_clock, thread)) {
-        return describe(cell, touched.writer, "wrote", thread, is_write);
+    for (size_t number = offset / kCell; number <= (offset + bytes - 1) / kCell; ++number) {
+      Cell& touched = cells_.at(number);
+      const std::string other = conflict(touched, thread, is_write);
+      if (!other.empty()) {
+        return "race on shared memory byte " + std::to_string(number * kCell) + ": " + other +
+               " and thread " + std::to_string(thread) + (is_write ? " writes" : " reads") +
+               " it with no barrier between";
       }
-      if (!is_write) {
-        note_reader(touched, thread);
-        continue;
-      }
-      for (const auto& [reader, clock] : touched.readers) {
-        if (is_newer(reader, clock, thread)) {
-          return describe(cell, reader, "read", thread, true);
-        }
-      }
-      touched.readers.clear();
-      touched.writer = thread;
-      touched.write_clock = clocks_[thread][thread];
+      note(touched, thread, is_write);
     }
     return "";
   }
@@ -63,17 +83,11 @@ class RaceClocks {
  private:
   static constexpr size_t kCell = 2;  // the smallest number that kernels keep in shared memory
 
-  struct Cell {
-    int writer = -1;
-    uint32_t write_clock = 0;
-    std::vector<std::pair<int, uint32_t>> readers;
-  };
-
   bool is_newer(int other, uint32_t clock, int thread) const {
     return other >= 0 && other != thread && clock > clocks_[thread][other];
   }
 
-  void note_reader(Cell& cell, int thread) {
+  void note_reader(Cell& cell, int thread) const {
     for (auto& [reader, clock] : cell.readers) {
       if (reader == thread) {
         clock = clocks_[thread][thread];
@@ -81,12 +95,6 @@ class RaceClocks {
       }
     }
     cell.readers.emplace_back(thread, clocks_[thread][thread]);
-  }
-
-  static std::string describe(size_t cell, int other, const char* did, int thread, bool is_write) {
-    return "race on shared memory byte " + std::to_string(cell * kCell) + ": thread " +
-           std::to_string(other) + " " + did + " it and thread " + std::to_string(thread) +
-           (is_write ? " writes" : " reads") + " it with no barrier between";
   }
 
   std::vector<std::vector<uint32_t>> clocks_;

@@ -39,8 +39,7 @@ def run_program(program: Path) -> str:
 
 def emulated() -> str:
     """Returns what the emulator prints."""
-    sources = [SOURCE, build.PACKAGE / "emu" / "block_scheduler.cpp"]
-    objects = build.compile_sources(sources, build.FOLDER)
+    objects = build.compile_sources([SOURCE, *build.SCHEDULER], build.FOLDER)
     return run_program(build.link(objects, build.FOLDER / "device_words"))
 
 

@@ -88,7 +88,7 @@ MUTATIONS = (
     _update(
         "overflow is not looked at",
         "chunks",
-        "arguments.overflow != nullptr && *arguments.overflow",
+        "arguments.overflow != nullptr && load_global(arguments.overflow)",
         "false",
     ),
     _update(

@@ -23,6 +23,10 @@ FAULTS = {
     "leave_shared_memory": "thread 63 leaves dynamic shared memory at byte 256",
     "misalign_vector": "misaligned address of a vector",
     "read_unwritten": "NaN",
+    "pass_in_global_memory": "race on global memory: thread",
+    "write_from_two_blocks": "race on global memory: a thread of block",
+    "read_from_two_blocks": "race on global memory: a thread of",
+    "add_from_two_blocks": "race on global memory: ",
 }
 
 
@@ -36,7 +40,7 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module")
 def verdicts(compiler) -> dict[str, str]:
-    sources = [DRIVERS / "faulty_kernels.cpp", build.PACKAGE / "emu" / "block_scheduler.cpp"]
+    sources = [DRIVERS / "faulty_kernels.cpp", *build.SCHEDULER]
     program = build.link(build.compile_sources(sources, build.FOLDER), build.FOLDER / "faulty")
     return dict(line.split(": ", 1) for line in harness.run(program).stdout.splitlines())
 
@@ -50,6 +54,12 @@ def test_fault_is_named_and_the_right_form_runs(verdicts, kernel):
 def test_exchanges(verdicts):
     """Each of 64 threads counts the 32 lanes of its warp and sees the votes of the even ones."""
     assert verdicts["right count_lanes"] == str(64 * 33)
+
+
+def test_sectors_of_neighbours_and_of_scattered_lanes(verdicts):
+    """Each of two warps reads 128 bytes: of four sectors, or of a sector for each lane."""
+    assert verdicts["right read_neighbours, sectors"] == "8 8 0 0"
+    assert verdicts["wrong read_neighbours, sectors"] == "64 8 0 0"
 
 
 def recorded() -> dict[str, device_words.Words]:

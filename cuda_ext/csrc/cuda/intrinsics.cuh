@@ -33,6 +33,16 @@ __device__ __forceinline__ SharedPointer<T> dynamic_shared() {
   return reinterpret_cast<T*>(recsys_dynamic_shared);
 }
 
+// One number in global memory; the emulator watches these.
+template <typename T>
+__device__ __forceinline__ T load_global(const T* address) {
+  return *address;
+}
+template <typename T>
+__device__ __forceinline__ void store_global(T* address, const T& value) {
+  *address = value;
+}
+
 // `address` is a multiple of 16 bytes, in global or shared memory.
 template <typename T>
 __device__ __forceinline__ Vector load_vector(const T* address) {

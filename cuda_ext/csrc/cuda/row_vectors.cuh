@@ -23,7 +23,7 @@ template <int Width, typename T>
 __device__ __forceinline__ Columns<T, Width> load_columns(const T* row, int64_t column) {
   using Result = Columns<T, Width>;
   if constexpr (sizeof(Result) < sizeof(Vector)) {
-    return *reinterpret_cast<const Result*>(row + column);
+    return load_global(reinterpret_cast<const Result*>(row + column));
   } else {
     Result columns;
 #pragma unroll
@@ -39,7 +39,7 @@ template <typename T, int Width>
 __device__ __forceinline__ void store_columns(T* row, int64_t column,
                                               const Columns<T, Width>& columns) {
   if constexpr (sizeof(columns) < sizeof(Vector)) {
-    *reinterpret_cast<Columns<T, Width>*>(row + column) = columns;
+    store_global(reinterpret_cast<Columns<T, Width>*>(row + column), columns);
   } else {
 #pragma unroll
     for (size_t i = 0; i < sizeof(columns); i += sizeof(Vector)) {
@@ -84,8 +84,8 @@ struct RowNumbers {
   bool wide;
 
   __device__ __forceinline__ int64_t operator[](int64_t position) const {
-    return wide ? static_cast<const int64_t*>(data)[position]
-                : static_cast<const int32_t*>(data)[position];
+    return wide ? load_global(static_cast<const int64_t*>(data) + position)
+                : load_global(static_cast<const int32_t*>(data) + position);
   }
 };
 

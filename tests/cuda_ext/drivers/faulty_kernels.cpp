@@ -96,6 +96,49 @@ __global__ void read_unwritten(bool writes, float* sums) {
   sums[threadIdx.x] = shared[threadIdx.x];
 }
 
+// A lane reads what its neighbour has written to global memory.
+__global__ void pass_in_global_memory(bool syncs, float* sums) {
+  const int thread = threadIdx.x;
+  store_global(sums + thread, 1.0f);
+  if (syncs) {
+    __syncthreads();
+  } else {
+    __shfl_sync(kAllLanes, 0, 0);
+  }
+  const float read = load_global(sums + (thread ^ 1));
+  __syncthreads();
+  store_global(sums + thread, read);
+}
+
+// Two blocks write; no barrier is between blocks.
+__global__ void write_from_two_blocks(bool apart, float* sums) {
+  const int thread = threadIdx.x;
+  store_global(sums + thread + (apart ? blockIdx.x * blockDim.x : 0), 1.0f);
+}
+
+__global__ void read_from_two_blocks(bool apart, float* sums) {
+  const int thread = threadIdx.x;
+  const int own = thread + static_cast<int>(blockIdx.x * blockDim.x);
+  const float read = load_global(sums + (apart ? own : 0));
+  store_global(sums + own, 0 * read + 1.0f);
+}
+
+// Additions go in any order, but nothing else may touch the sum.
+__global__ void add_from_two_blocks(bool atomically, float* sums) {
+  if (atomically) {
+    atomicAdd(sums, 1.0f);
+  } else {
+    store_global(sums, load_global(sums) + 1.0f);
+  }
+}
+
+// Neighbouring lanes read neighbouring numbers, or one of each sector.
+__global__ void read_neighbours(bool neighbours, float* sums) {
+  const int thread = threadIdx.x;
+  const int distance = neighbours ? 1 : 8;
+  sums[thread] = load_global(sums + kThreads + thread * distance);
+}
+
 // The barrier that the lanes of a later warp wait at must not let an earlier one through.
 __global__ void count_lanes(bool, float* sums) {
   const int thread = threadIdx.x;
@@ -107,19 +150,25 @@ __global__ void count_lanes(bool, float* sums) {
                  static_cast<float>(__ballot_sync(kAllLanes, thread % 2 == 0) == 0x55555555u);
 }
 
-void run(const char* name, void (*kernel)(bool, float*)) {
+void run(const char* name, void (*kernel)(bool, float*), int blocks = 1) {
   for (const bool right : {true, false}) {
-    float sums[kThreads];
-    const int status = launch(kernel, 1, kThreads, kThreads * sizeof(float), nullptr, right, sums);
+    alignas(32) float sums[kThreads * 9] = {};
+    const int status =
+        launch(kernel, blocks, kThreads / blocks, kThreads * sizeof(float), nullptr, right, sums);
     float total = 0;
-    for (const float sum : sums) {
-      total += sum;
+    for (int i = 0; i < kThreads; ++i) {
+      total += sums[i];
     }
     const std::string result = std::to_string(static_cast<int>(total));
     std::printf("%s %s: %s\n", right ? "right" : "wrong", name,
                 status != 0         ? emulator_last_error()
                 : std::isnan(total) ? "NaN"
                                     : result.c_str());
+    long long four[4];
+    if (emulator_next_traffic(four)) {
+      std::printf("%s %s, sectors: %lld %lld %lld %lld\n", right ? "right" : "wrong", name, four[0],
+                  four[1], four[2], four[3]);
+    }
   }
 }
 
@@ -136,5 +185,10 @@ int main() {
   run("misalign_vector", misalign_vector);
   run("read_unwritten", read_unwritten);
   run("count_lanes", count_lanes);
+  run("pass_in_global_memory", pass_in_global_memory);
+  run("write_from_two_blocks", write_from_two_blocks, 2);
+  run("read_from_two_blocks", read_from_two_blocks, 2);
+  run("add_from_two_blocks", add_from_two_blocks, 2);
+  run("read_neighbours", read_neighbours);
   return 0;
 }

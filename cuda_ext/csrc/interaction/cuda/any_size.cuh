@@ -41,13 +41,13 @@ template <typename Sum>
 __device__ __forceinline__ Sum read_number(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
     case Dtype::kFloat32:
-      return static_cast<Sum>(static_cast<const float*>(data)[i]);
+      return static_cast<Sum>(load_global(static_cast<const float*>(data) + i));
     case Dtype::kFloat16:
-      return convert<Sum>(static_cast<const float16*>(data)[i]);
+      return convert<Sum>(load_global(static_cast<const float16*>(data) + i));
     case Dtype::kBFloat16:
-      return convert<Sum>(static_cast<const bfloat16*>(data)[i]);
+      return convert<Sum>(load_global(static_cast<const bfloat16*>(data) + i));
     case Dtype::kFloat64:
-      return static_cast<Sum>(static_cast<const double*>(data)[i]);
+      return static_cast<Sum>(load_global(static_cast<const double*>(data) + i));
   }
   return 0;
 }
@@ -56,16 +56,16 @@ template <typename Sum>
 __device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i, Sum value) {
   switch (dtype) {
     case Dtype::kFloat32:
-      static_cast<float*>(data)[i] = static_cast<float>(value);
+      store_global(static_cast<float*>(data) + i, static_cast<float>(value));
       return;
     case Dtype::kFloat16:
-      static_cast<float16*>(data)[i] = convert<float16>(value);
+      store_global(static_cast<float16*>(data) + i, convert<float16>(value));
       return;
     case Dtype::kBFloat16:
-      static_cast<bfloat16*>(data)[i] = convert<bfloat16>(value);
+      store_global(static_cast<bfloat16*>(data) + i, convert<bfloat16>(value));
       return;
     case Dtype::kFloat64:
-      static_cast<double*>(data)[i] = static_cast<double>(value);
+      store_global(static_cast<double*>(data) + i, static_cast<double>(value));
       return;
   }
 }

@@ -3,9 +3,10 @@
 // holds the gradients of the pairs. X goes from memory to registers alone.
 //
 // Which column of X stands in which column of a tile is free to choose. Lane 4 g + t loads 16
-// neighbouring bytes of the rows that the tensor core expects from it, in the g-th place of a group
-// of 8; its k-th number then is column g of tile k, and the results that end up in a lane are
-// neighbouring columns again, stored 16 bytes at a time.
+// neighbouring bytes of the rows that the tensor core expects from it, in place g / 2 + 4 (g % 2)
+// of a group of 8; its k-th number then is column g of tile k, and the results that end up in a
+// lane are neighbouring columns again, stored 16 bytes at a time: those of columns 2 t by the four
+// lanes of a row in places 0 to 3, those of columns 2 t + 1 in places 4 to 7, whole sectors both.
 #pragma once
 
 #include "vectors.cuh"
@@ -96,7 +97,7 @@ __device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Eleme
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int vector = 16 * block + lane / 4 + 8 * (i / 2);
-    const int column = base + kPerVector<Element> * (lane % 4 * 2 + i % 2);
+    const int column = base + kPerVector<Element> * (lane % 4 + i % 2 * 4);
     if (vector < arguments.num_vectors && column < arguments.dim) {
       float values[kPerVector<Element>];
 #pragma unroll
@@ -191,7 +192,7 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
       find_weights<Element, kStripBlocks>(weights, gradient, arguments, strip, lane);
 #pragma unroll 1
       for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
-        const int column = base + lane / 4 * kPerVector<Element>;
+        const int column = base + (lane / 8 + lane / 4 % 2 * 4) * kPerVector<Element>;
         Vector rows[kSteps][kLaneVectors];
 #pragma unroll
         for (int i = 0; i < kSteps * kLaneVectors; ++i) {

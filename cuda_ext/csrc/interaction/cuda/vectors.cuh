@@ -33,8 +33,8 @@ __device__ __forceinline__ int64_t table_row(const InteractionArguments& argumen
                                              int vector) {
   const int64_t position = sample * (arguments.num_vectors - 1) + vector - 1;
   const int64_t row = arguments.row_type == IndexType::kInt64
-                          ? static_cast<const int64_t*>(arguments.rows)[position]
-                          : static_cast<const int32_t*>(arguments.rows)[position];
+                          ? load_global(static_cast<const int64_t*>(arguments.rows) + position)
+                          : load_global(static_cast<const int32_t*>(arguments.rows) + position);
   return row >= 0 && row < arguments.num_table_rows ? row : -1;
 }
 

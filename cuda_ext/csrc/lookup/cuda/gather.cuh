@@ -73,7 +73,7 @@ __global__ void gather_rows(GatherArguments arguments, int lanes) {
 
 // Bag offsets come unchecked from the device: a bag is cut to the lookups there are.
 __device__ __forceinline__ int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
-  const int64_t offset = arguments.bag_offsets[bag];
+  const int64_t offset = load_global(arguments.bag_offsets + bag);
   const int64_t count = arguments.lookup.count;
   return offset < 0 ? 0 : (offset < count ? offset : count);
 }
@@ -100,7 +100,8 @@ __global__ void sum_bags(BagArguments arguments, int lanes) {
       for (int i = 0; i < kRowsInFlight; ++i) {
         const bool inside = base + i < end;
         columns[i] = load_row_columns<Width, Table>(lookup, inside ? rows[base + i] : -1, column);
-        scales[i] = inside && arguments.scale != nullptr ? arguments.scale[base + i] : 1.0f;
+        scales[i] =
+            inside && arguments.scale != nullptr ? load_global(arguments.scale + base + i) : 1.0f;
       }
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
@@ -132,8 +133,9 @@ __global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
   const int64_t row = inside ? rows[position] : -1;
   Sum product = 0;
   if (is_row(row, lookup.num_table_rows)) {
-    const Gradient* gradient = static_cast<const Gradient*>(arguments.gradient) +
-                               static_cast<int64_t>(arguments.source[position]) * lookup.dim;
+    const Gradient* gradient =
+        static_cast<const Gradient*>(arguments.gradient) +
+        static_cast<int64_t>(load_global(arguments.source + position)) * lookup.dim;
     for (int64_t column = team.lane * Width; column < lookup.dim; column += team.lanes * Width) {
       const auto weights = load_row_columns<Width, Table>(lookup, row, column);
       const auto factors = load_columns<Width>(gradient, column);
@@ -145,7 +147,7 @@ __global__ void dot_bag_scales(BagScaleGradientArguments arguments, int lanes) {
   }
   product = team.sum(product);
   if (inside && team.lane == 0) {
-    static_cast<float*>(lookup.output)[position] = static_cast<float>(product);
+    store_global(static_cast<float*>(lookup.output) + position, static_cast<float>(product));
   }
 }
 

@@ -25,7 +25,7 @@ __device__ __forceinline__ int64_t bag_of(const JointRowsArguments& arguments, i
   int64_t high = arguments.num_bags + 1;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
-    if (arguments.bag_offsets[middle] <= position) {
+    if (load_global(arguments.bag_offsets + middle) <= position) {
       low = middle + 1;
     } else {
       high = middle;
@@ -46,9 +46,9 @@ __global__ void number_joint_rows(JointRowsArguments arguments) {
   int64_t row = -1;
   if (bag >= 0 && bag < arguments.num_bags) {
     const int64_t feature = remainder_of(bag, arguments.num_features);
-    const int64_t first = arguments.offsets[feature];
-    const int64_t size = arguments.offsets[feature + 1] - first;
-    int64_t id = static_cast<const Id*>(arguments.ids)[position];
+    const int64_t first = load_global(arguments.offsets + feature);
+    const int64_t size = load_global(arguments.offsets + feature + 1) - first;
+    int64_t id = load_global(static_cast<const Id*>(arguments.ids) + position);
     if (arguments.hash_indices && size > 0) {
       id = remainder_of(id, size);
     }
@@ -58,9 +58,9 @@ __global__ void number_joint_rows(JointRowsArguments arguments) {
     atomicMin(reinterpret_cast<long long*>(arguments.bad), static_cast<long long>(position));
   }
   if (arguments.row_type == IndexType::kInt64) {
-    static_cast<int64_t*>(arguments.rows)[position] = row;
+    store_global(static_cast<int64_t*>(arguments.rows) + position, row);
   } else {
-    static_cast<int32_t*>(arguments.rows)[position] = static_cast<int32_t>(row);
+    store_global(static_cast<int32_t*>(arguments.rows) + position, static_cast<int32_t>(row));
   }
 }
 

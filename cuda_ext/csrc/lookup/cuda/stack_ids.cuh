@@ -12,13 +12,13 @@ constexpr int kStackedSamples = 64;  // of a block
 __device__ __forceinline__ int64_t read_id(const void* column, IndexType type, int64_t sample) {
   switch (type) {
     case IndexType::kInt8:
-      return static_cast<const int8_t*>(column)[sample];
+      return load_global(static_cast<const int8_t*>(column) + sample);
     case IndexType::kInt16:
-      return static_cast<const int16_t*>(column)[sample];
+      return load_global(static_cast<const int16_t*>(column) + sample);
     case IndexType::kInt32:
-      return static_cast<const int32_t*>(column)[sample];
+      return load_global(static_cast<const int32_t*>(column) + sample);
     default:
-      return static_cast<const int64_t*>(column)[sample];
+      return load_global(static_cast<const int64_t*>(column) + sample);
   }
 }
 
@@ -47,7 +47,8 @@ __global__ void stack_columns(StackIdsArguments arguments) {
   for (int i = thread; i < samples * num_columns; i += threads) {
     const int sample = i / num_columns;
     const int column = i - sample * num_columns;
-    stacked[sample * arguments.stride + column] = tile[sample * distance + column];
+    store_global<Id>(stacked + sample * arguments.stride + column,
+                     tile[sample * distance + column]);
   }
 }
 

@@ -16,7 +16,7 @@ __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
                                              int64_t row, const float* sums) {
   float rate = scalars.lr;
   if constexpr (Rule::kRowStates > 0) {
-    const float state = row < 0 ? 0.0f : arguments.state[0][row];
+    const float state = row < 0 ? 0.0f : load_global(arguments.state[0] + row);
     float terms = 0;
     for (int64_t column = team.lane * Width; row >= 0 && column < arguments.dim;
          column += team.lanes * Width) {
@@ -24,6 +24,7 @@ __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
       terms += sum_row_terms(scalars, loaded, load_columns<Width>(sums, column).values);
     }
     terms = team.sum(terms);
+    __syncwarp();  // all lanes have read the state that one of them writes
     if (row >= 0) {
       rate = move_row<Rule>(arguments, scalars, team, row, state, terms);
     }
@@ -116,7 +117,7 @@ __device__ __forceinline__ void sum_lookups(const UpdateArguments& arguments, co
 // First kernel of the sorted update for any row length and alignment; one warp per chunk.
 template <int Width>
 __global__ void update_chunks_of_any_rows(UpdateArguments arguments, ChunkSums chunk_sums) {
-  if (arguments.overflow != nullptr && *arguments.overflow) {
+  if (arguments.overflow != nullptr && load_global(arguments.overflow)) {
     return;
   }
   const Team team(kWarpLanes);

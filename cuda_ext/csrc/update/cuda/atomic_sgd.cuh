@@ -11,7 +11,7 @@ namespace recsys::kernels {
 // One team per lookup. A width of 4 adds 16 bytes at once where the device can.
 template <typename Gradient, int Width>
 __global__ void add_sgd_rows(UpdateArguments arguments, int lanes) {
-  if (arguments.overflow != nullptr && *arguments.overflow) {
+  if (arguments.overflow != nullptr && load_global(arguments.overflow)) {
     return;
   }
   const Team team(lanes);
@@ -23,10 +23,11 @@ __global__ void add_sgd_rows(UpdateArguments arguments, int lanes) {
   if (!is_row(row, arguments.num_table_rows)) {
     return;
   }
-  const int64_t gradient_row = arguments.source == nullptr ? lookup : arguments.source[lookup];
+  const int64_t gradient_row =
+      arguments.source == nullptr ? lookup : load_global(arguments.source + lookup);
   float rate = *arguments.lr;
   rate *= arguments.inverse_scale == nullptr ? 1.0f : *arguments.inverse_scale;
-  rate *= arguments.scale == nullptr ? 1.0f : arguments.scale[lookup];
+  rate *= arguments.scale == nullptr ? 1.0f : load_global(arguments.scale + lookup);
   const Gradient* gradient =
       static_cast<const Gradient*>(arguments.gradients) + gradient_row * arguments.dim;
   float* weights = static_cast<float*>(arguments.table) + row * arguments.dim;

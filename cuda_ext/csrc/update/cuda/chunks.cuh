@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_chunk_sum(const ChunkSums& chunk_sums, int
 // No thread leaves early: ballots and sums take whole warps.
 template <typename Rule, typename Format, typename Gradient, int Width>
 __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
-  if (arguments.overflow != nullptr && *arguments.overflow) {
+  if (arguments.overflow != nullptr && load_global(arguments.overflow)) {
     return;
   }
   constexpr int kInFlight = kLookupsInFlight<Rule>;
@@ -62,7 +62,7 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
       gradient[i] = {};
       loaded[i] = {};
       if constexpr (Rule::kRowStates > 0) {
-        row_state[i] = applies[i] ? arguments.state[0][lookup[i].row] : 0.0f;
+        row_state[i] = applies[i] ? load_global(arguments.state[0] + lookup[i].row) : 0.0f;
       }
       if (valid && has_columns) {
         gradient[i] = load_raw_columns<Width>(gradients, lookup[i].gradient.row * dim + column);
@@ -86,6 +86,7 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
       if constexpr (Rule::kRowStates > 0) {
         if (__ballot_sync(kAllLanes, applies[i]) != 0) {
           const float terms = team.sum(sum_row_terms(scalars, loaded[i], sums));
+          __syncwarp();  // all lanes have read the state that one of them writes
           if (applies[i]) {
             rate = move_row<Rule>(arguments, scalars, team, lookup[i].row, row_state[i], terms);
           }

@@ -126,7 +126,7 @@ template <int Width>
 __global__ void __launch_bounds__(kBlockThreads, 3)
     apply_crossing_segments(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {
   __shared__ CrossingSegment shared_segment;
-  if (arguments.overflow != nullptr && *arguments.overflow) {
+  if (arguments.overflow != nullptr && load_global(arguments.overflow)) {
     return;
   }
   const Team team(lanes);

@@ -166,7 +166,7 @@ __device__ __forceinline__ float move_row(const UpdateArguments& arguments,
                                           float state, float terms) {
   const float rate = Rule::move_row(scalars, state, terms / static_cast<float>(arguments.dim));
   if (team.lane == 0) {
-    arguments.state[0][row] = state;
+    store_global(arguments.state[0] + row, state);
   }
   return rate;
 }

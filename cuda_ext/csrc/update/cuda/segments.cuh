@@ -71,9 +71,9 @@ struct LookupGradient {
 
 __device__ __forceinline__ LookupGradient lookup_gradient(const UpdateArguments& arguments,
                                                           int64_t position) {
-  const int32_t lookup = arguments.positions[position];
-  return {arguments.source == nullptr ? lookup : arguments.source[lookup],
-          arguments.scale == nullptr ? 1.0f : arguments.scale[lookup]};
+  const int32_t lookup = load_global(arguments.positions + position);
+  return {arguments.source == nullptr ? lookup : load_global(arguments.source + lookup),
+          arguments.scale == nullptr ? 1.0f : load_global(arguments.scale + lookup)};
 }
 
 // The numbers of a sorted position.

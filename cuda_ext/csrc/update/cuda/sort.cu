@@ -20,9 +20,9 @@ __global__ void make_sort_keys(const Row* rows, int64_t count, int64_t num_table
                                int32_t* positions) {
   const int64_t position = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (position < count) {
-    const Row row = rows[position];
-    keys[position] = is_row(row, num_table_rows) ? row : static_cast<Row>(-1);
-    positions[position] = static_cast<int32_t>(position);
+    const Row row = load_global(rows + position);
+    store_global(keys + position, is_row(row, num_table_rows) ? row : static_cast<Row>(-1));
+    store_global(positions + position, static_cast<int32_t>(position));
   }
 }
 
