@@ -85,7 +85,8 @@ class Rule:
 
 RULES = (
     Rule(r"interact_vectors<", {128: 1}, True, loads_in_flight=16),
-    Rule(r"interact_vectors_backward<", {128: 1}, True, loads_in_flight=8),
+    # A byte is the overflow flag.
+    Rule(r"interact_vectors_backward<", {128: 4, 8: 1}, True, loads_in_flight=8),
     Rule(r"gather_rows<(float, float|bfloat16, b?float16), [48]>", {128: 4}, True, 4),
     Rule(r"gather_rows<float, b?float16, 4>", {64: 4}, True, 4),
     Rule(r"sum_bags<(float, float, 4|bfloat16, b?float16, 8)>", {128: 1}, True, 4),

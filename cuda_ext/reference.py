@@ -87,6 +87,16 @@ def gather_dot_interaction(
     return dot_interaction(vectors, bottom, self_interaction=self_interaction)
 
 
+def note_overflow(overflow: Tensor, gradient: Tensor) -> None:
+    """Sets a flag where a gradient holds infinity or NaN.
+
+    Args:
+        overflow: bool scalar, changed in place.
+        gradient: floating point.
+    """
+    overflow.logical_or_(~torch.isfinite(gradient).all())
+
+
 def joint_rows(
     ids: Tensor,
     offsets: Tensor,

@@ -19,6 +19,12 @@ __forceinline__ void store_global(T* address, const T& value) {
   *address = value;
 }
 
+// As atomic operations: all threads write the same.
+__forceinline__ void raise_flag(bool* flag) {
+  emulator::record_global_atomic(flag, sizeof(*flag));
+  *flag = true;
+}
+
 template <typename T>
 __forceinline__ Vector load_vector(const T* address) {
   emulator::check_alignment(address);

@@ -2,6 +2,7 @@
 """The dot interaction, alone and fused with the embedding lookup."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -97,6 +98,7 @@ def gather_dot_interaction(
     *,
     self_interaction: bool = False,
     anchor: Tensor | None = None,
+    overflow: Tensor | None = None,
 ) -> Tensor:
     """Lookup and interaction in one pass, forward and backward.
 
@@ -109,6 +111,8 @@ def gather_dot_interaction(
         self_interaction: as in `dot_interaction`.
         anchor: from `row_gradient_anchor([B, F, D])`. The table must not change between forward
             and backward, which reads its rows again.
+        overflow: bool scalar, which backward sets to True where a gradient of the looked-up rows
+            is infinite or NaN.
 
     Returns:
         What `dot_interaction` gives for the looked-up rows.
@@ -117,9 +121,11 @@ def gather_dot_interaction(
         rows.shape[1] + 1, table.shape[1]
     ):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
+        if overflow is not None and vectors.requires_grad:
+            vectors.register_hook(partial(reference.note_overflow, overflow))  # type: ignore[no-untyped-call]
         return dot_interaction(vectors, bottom, self_interaction=self_interaction)
     output: Tensor = kernels.gather_dot_interaction(
-        table, rows, bottom, anchor, self_interaction, allow_tf32(bottom)
+        table, rows, bottom, anchor, overflow, self_interaction, allow_tf32(bottom)
     )
     return output
 
@@ -130,6 +136,7 @@ def _(
     rows: Tensor,
     bottom: Tensor,
     anchor: Tensor | None,
+    overflow: Tensor | None,
     self_interaction: bool,
     allow_tf32: bool,
 ) -> Tensor:
@@ -143,6 +150,7 @@ def _(
     table: Tensor,
     rows: Tensor,
     bottom: Tensor,
+    overflow: Tensor | None,
     self_interaction: bool,
     allow_tf32: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -150,7 +158,7 @@ def _(
 
 
 def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    table, rows, bottom, _, ctx.self_interaction, ctx.allow_tf32 = inputs
+    table, rows, bottom, _, ctx.overflow, ctx.self_interaction, ctx.allow_tf32 = inputs
     ctx.save_for_backward(table, rows, bottom)
 
 
@@ -158,10 +166,10 @@ def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
 def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     table, rows, bottom = ctx.saved_tensors
     to_vectors, to_bottom = ops.gather_dot_interaction_backward(
-        gradient, table, rows, bottom, ctx.self_interaction, ctx.allow_tf32
+        gradient, table, rows, bottom, ctx.overflow, ctx.self_interaction, ctx.allow_tf32
     )
     to_table = None
     if ctx.needs_input_grad[0]:
         to_table = dense_gradient(ops, table, rows, to_vectors)
     wanted = zip(ctx.needs_input_grad, (to_table, None, to_bottom, to_vectors), strict=False)
-    return *(gradient if needed else None for needed, gradient in wanted), None, None
+    return *(gradient if needed else None for needed, gradient in wanted), None, None, None

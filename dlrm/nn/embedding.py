@@ -65,6 +65,10 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         table_sizes: rows of each table.
         embedding_dim: D, columns of each table.
         hash_indices: take ids modulo the table size.
+
+    Attributes:
+        trainable: keep what an update needs.
+        finds_overflow: look for infinite row gradients in backward, where that costs no pass.
     """
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
@@ -73,6 +77,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         self.embedding_dim = embedding_dim
         self.hash_indices = hash_indices
         self.trainable = True
+        self.finds_overflow = False
 
     def prepare(self, ids: LookupsT) -> LookupsT:
         """Starts the communication of `forward`, to overlap it with computation.
@@ -281,12 +286,17 @@ class JointFusedEmbedding(JointTable):
         """Returns the joint table."""
         return [StoredTable(self.weight.data, self.weight_low)]
 
-    def _anchor(self, rows: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def _trains(self) -> bool:
+        return self.trainable and torch.is_grad_enabled()
+
+    def _anchor(
+        self, rows: Tensor, dtype: torch.dtype, overflow: Tensor | None = None
+    ) -> Tensor | None:
         """Returns the tensor that will receive the row gradients, in training."""
-        if not (self.trainable and torch.is_grad_enabled()):
+        if not self._trains():
             return None
         num_table_rows = len(self.weight) if self.sorts_early else None
-        return self._lookups.anchor(rows, self.embedding_dim, dtype, num_table_rows)
+        return self._lookups.anchor(rows, self.embedding_dim, dtype, num_table_rows, overflow)
 
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Looks up rows with the extension."""
@@ -302,14 +312,20 @@ class JointFusedEmbedding(JointTable):
         """
         if self.weight.is_cuda:
             return True
-        trains = self.trainable and torch.is_grad_enabled()
-        return not trains and self.embedding_dim >= _LONG_ROW
+        return not self._trains() and self.embedding_dim >= _LONG_ROW
 
     def interact(self, ids: Tensor, bottom: Tensor) -> Tensor:
         """Looks up and multiplies in one pass, without storing [B, F, D]."""
         rows = self._rows(ids)
-        anchor = self._anchor(rows, bottom.dtype)
-        return ops.gather_dot_interaction(self.weight, rows, bottom, anchor=anchor)
+        overflow = (
+            torch.zeros((), dtype=torch.bool, device=rows.device)
+            if self.finds_overflow and self._trains()
+            else None
+        )
+        anchor = self._anchor(rows, bottom.dtype, overflow)
+        return ops.gather_dot_interaction(
+            self.weight, rows, bottom, anchor=anchor, overflow=overflow
+        )
 
     def joint_table(self) -> ops.JointTable:
         """Returns the joint table; of a planar one the high halves."""

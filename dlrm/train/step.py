@@ -13,7 +13,7 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from recsys.train.optimizers.dense import Rates, build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
-from recsys.train.optimizers.rows import RowwiseOptimizer
+from recsys.train.optimizers.rows import RowGradients, RowwiseOptimizer
 
 
 class Gradients(Protocol[LookupsT_contra]):
@@ -109,6 +109,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         )
         has_tables = bool(model.embeddings.table_sizes)
         model.embeddings.trainable = has_tables and not freeze_embeddings
+        model.embeddings.finds_overflow = precision.loss_scale != 1.0
         if freeze_embeddings:
             model.embeddings.requires_grad_(False)
         self.embedding_optimizer = (
@@ -154,7 +155,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         overflow: Tensor | None = None
         if scale != 1.0:
             self._gradients.reduce()
-            overflow = self._find_overflow([g.gradients for g in row_gradients])
+            overflow = self._find_overflow(row_gradients)
         if self.embedding_optimizer is not None:
             # Without a loss scale this overlaps with `reduce`.
             self.embedding_optimizer.step(row_gradients, self._embedding_lr, overflow)
@@ -164,10 +165,11 @@ class DlrmTrainStep(Generic[LookupsT]):
             self.mlp_optimizer.step(self._lr, scale, overflow)
         return loss
 
-    def _find_overflow(self, row_gradients: list[Tensor]) -> Tensor | None:
-        dense = [p.grad for p in self._mlp_parameters if p.grad is not None]
-        gradients = [g for g in dense + row_gradients if g.numel()]
-        own = self._precision.find_overflow(gradients) if gradients else None
+    def _find_overflow(self, row_gradients: list[RowGradients]) -> Tensor | None:
+        gradients = [p.grad for p in self._mlp_parameters if p.grad is not None]
+        gradients += [g.gradients for g in row_gradients if g.overflow is None]
+        flags = [g.overflow for g in row_gradients if g.overflow is not None]
+        own = self._precision.find_overflow([g for g in gradients if g.numel()], flags)
         return self._gradients.overflow_anywhere(own)
 
     def _backward(self, batch: Batch[LookupsT]) -> Tensor:

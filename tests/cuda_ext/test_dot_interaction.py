@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dot interaction kernels against their definition, on every backend."""
 
+import math
+
 import pytest
 import torch
 
@@ -132,9 +134,9 @@ def check_gathered(backend, shape, dtype, table_dtype, row_dtype):
     rows[0, 0], rows[-1, -1] = 99, 0
     features = table[rows.long()].to(dtype)
     fused = [
-        backend.run("gather_dot_interaction", table, rows, bottom, None, False, False),
+        backend.run("gather_dot_interaction", table, rows, bottom, None, None, False, False),
         *backend.run(
-            "gather_dot_interaction_backward", gradient, table, rows, bottom, False, False
+            "gather_dot_interaction_backward", gradient, table, rows, bottom, None, False, False
         ),
     ]
     apart = found_by(backend, features, bottom, gradient, self_interaction=False)
@@ -153,7 +155,7 @@ def test_gathered_rows_outside_the_table_are_refused(cpu_backend, row):
     rows[2, 1] = row
     with pytest.raises((RuntimeError, ValueError, IndexError)):
         cpu_backend.ops.gather_dot_interaction(
-            torch.zeros(100, 8), rows, torch.zeros(3, 8), None, False, False
+            torch.zeros(100, 8), rows, torch.zeros(3, 8), None, None, False, False
         )
 
 
@@ -207,3 +209,57 @@ def test_a_nan_stays_within_its_products(backend):
     output = backend.run("dot_interaction", features, bottom, False, False)
     expected = reference.dot_interaction(features, bottom)
     assert torch.equal(output.isnan(), expected.isnan())
+
+
+LARGE = {torch.float16: 6e4, torch.bfloat16: 3e38, torch.float32: 3e38, torch.float64: 1.7e308}
+"""Close to the largest number of each type: twice that is infinite."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [16, 10])  # with tensor cores on CUDA, and without
+@pytest.mark.parametrize("num_vectors", [5, 40])
+def test_backward_sets_a_flag_where_a_row_gradient_overflows(backend, num_vectors, dim, dtype):
+    """The gradient of row 2 is the pair's times row 1: twice as large where rows are of twos."""
+    samples = 6
+    table_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    table = torch.full((3, dim), 2.0, dtype=table_dtype)
+    rows = torch.ones(samples, num_vectors - 1, dtype=torch.int32)
+    bottom = torch.ones(samples, dim, dtype=dtype)
+    quiet = torch.zeros(samples, reference.interaction_width(num_vectors, dim), dtype=dtype)
+    of_pair, of_bottom = (5, dim + 1), (5, 0)  # vectors 2 and 0; columns that are copied
+    for place, value, expected in (
+        (of_pair, 0.0, False),
+        (of_pair, LARGE[dtype] / 4, False),
+        (of_pair, LARGE[dtype], False),  # times the ones of bottom
+        ((5, dim + 2), LARGE[dtype], True),  # vectors 2 and 1, both of twos
+        (of_pair, math.nan, True),
+        (of_pair, -math.inf, True),
+        (of_bottom, math.inf, False),  # no row's gradient
+    ):
+        gradient, overflow = quiet.clone(), torch.tensor(False)
+        gradient[place] = value
+        to_rows, _ = backend.run(
+            *("gather_dot_interaction_backward", gradient, table, rows, bottom, overflow),
+            *(False, False),
+        )
+        assert bool(overflow) == expected == bool((~torch.isfinite(to_rows)).any())
+    overflow = torch.tensor(True)
+    backend.run(
+        *("gather_dot_interaction_backward", quiet, table, rows, bottom, overflow, False, False)
+    )
+    assert overflow, "a flag that is set stays so"
+
+
+@pytest.mark.parametrize("num_vectors", [4, 66])  # 66 are too many for the kernels
+def test_overflow_reaches_the_flag_of_a_forward_pass(num_vectors):
+    table, overflow = torch.ones(9, 8), torch.tensor(False)
+    rows = torch.ones(3, num_vectors - 1, dtype=torch.int32)
+    bottom = torch.ones(3, 8, requires_grad=True)
+    anchor = ops.row_gradient_anchor((*rows.shape, 8), torch.float32, torch.device("cpu"))
+    output = ops.gather_dot_interaction(table, rows, bottom, anchor=anchor, overflow=overflow)
+    gradient = torch.zeros_like(output)
+    torch.autograd.backward(output, gradient, retain_graph=True)
+    assert not overflow
+    gradient[1, 9] = math.inf
+    torch.autograd.backward(output, gradient)
+    assert overflow

@@ -109,10 +109,10 @@ def test_gathered_rows_give_the_bits_of_given_vectors(
     gradient = torch.randn(batch, reference.interaction_width(features + 1, dim)).to(dtype)
     vectors = table[rows.long()].to(dtype)
     given = emulated.dot_interaction(vectors, bottom, False, False)
-    gathered = emulated.gather_dot_interaction(table, rows, bottom, None, False, False)
+    gathered = emulated.gather_dot_interaction(table, rows, bottom, None, None, False, False)
     given_gradients = emulated.dot_interaction_backward(gradient, vectors, bottom, False, False)
     gathered_gradients = emulated.gather_dot_interaction_backward(
-        gradient, table, rows, bottom, False, False
+        gradient, table, rows, bottom, None, False, False
     )
     # A bfloat16 table with a wider type goes through the kernels without tensor cores.
     exact = table_dtype in (dtype, torch.float32)
@@ -131,7 +131,7 @@ def test_rows_outside_the_table_read_as_zeros(emulated: Any, dim: int) -> None:
     inside = (rows >= 0) & (rows < 4)
     vectors = torch.where(inside.unsqueeze(2), table[rows.clamp(0, 3).long()], 0)
     for tf32 in (False, True):
-        found = emulated.gather_dot_interaction(table, rows, bottom, None, True, tf32)
+        found = emulated.gather_dot_interaction(table, rows, bottom, None, None, True, tf32)
         expected = emulated.dot_interaction(vectors, bottom, True, tf32)
         assert torch.equal(found, expected)
 

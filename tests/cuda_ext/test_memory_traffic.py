@@ -44,13 +44,13 @@ def sum_bags(ops: Any, dtype: torch.dtype) -> None:
 def interact(ops: Any, dtype: torch.dtype) -> None:
     table = torch.randn(NUM_ROWS, DIM).to(dtype)
     bottom = halves(SAMPLES, DIM)
-    ops.gather_dot_interaction(table, rows(SAMPLES, FEATURES), bottom, None, False, False)
+    ops.gather_dot_interaction(table, rows(SAMPLES, FEATURES), bottom, None, None, False, False)
 
 
 def interact_backward(ops: Any, dtype: torch.dtype) -> None:
     table, gradient = torch.randn(NUM_ROWS, DIM).to(dtype), halves(SAMPLES, WIDTH)
     lookups, bottom = rows(SAMPLES, FEATURES), halves(SAMPLES, DIM)
-    ops.gather_dot_interaction_backward(gradient, table, lookups, bottom, False, False)
+    ops.gather_dot_interaction_backward(gradient, table, lookups, bottom, None, False, False)
 
 
 def sort(ops: Any, dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 
 import copy
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -256,6 +257,20 @@ def test_overflow_leaves_every_parameter_alone(embedding_type):
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     step(data, 0.5)
     assert not torch.equal(before[0], after[0])
+
+
+def test_lookup_and_interaction_in_one_pass_report_overflow():
+    model = build()
+    DlrmTrainStep(model, OptimizerConfig(), Precision(device_type="cpu", loss_scale=1024.0))
+    ids = batch().ids
+    for value, expected in ((1.0, False), (math.inf, True), (math.nan, True)):
+        bottom = torch.ones(len(ids), model.embeddings.embedding_dim, requires_grad=True)
+        output = model.embeddings.interact(ids, bottom)
+        gradient = torch.zeros_like(output)
+        gradient[-1, bottom.shape[1]] = value  # of the first pair
+        output.backward(gradient)
+        (row_gradients,) = model.embeddings.take_row_gradients()
+        assert bool(row_gradients.overflow) == expected
 
 
 def test_loss_scale_does_not_change_the_result():

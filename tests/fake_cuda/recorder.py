@@ -278,7 +278,8 @@ def _moved_bytes(
         by_rows = [t for t in given if t.shape[:1] == table.shape[:1]]  # with its states
         rows = sum(lookups * t[:1].numel() * t.element_size() for t in by_rows)
         rest = [t for t in given if t.shape[:1] != table.shape[:1]]
-        return sum(map(_stored_bytes, (*rest, *made))), rows * (2 if written else 1)
+        is_written = _is_among(table, written)
+        return sum(map(_stored_bytes, (*rest, *made))), rows * (2 if is_written else 1)
     fresh = [t for t in made if not _is_among(t, given)]
     return sum(map(_stored_bytes, (*given, *written, *fresh))), 0
 

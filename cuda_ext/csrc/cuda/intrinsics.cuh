@@ -43,6 +43,9 @@ __device__ __forceinline__ void store_global(T* address, const T& value) {
   *address = value;
 }
 
+// Sets a flag that other threads may set too.
+__device__ __forceinline__ void raise_flag(bool* flag) { *flag = true; }
+
 // `address` is a multiple of 16 bytes, in global or shared memory.
 template <typename T>
 __device__ __forceinline__ Vector load_vector(const T* address) {
@@ -148,6 +151,20 @@ __device__ __forceinline__ void atomic_add_vector(float* address, const float (&
 #endif
 
 namespace recsys {
+
+// Whether a word of numbers of type T holds one that is infinite or NaN: an exponent of ones, which
+// one more carries into the place of the sign.
+template <typename T>
+__device__ __forceinline__ bool has_overflow(uint32_t word) {
+  if constexpr (std::is_same_v<T, float16>) {
+    return (((word & 0x7c007c00u) + 0x04000400u) & 0x80008000u) != 0;
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return (((word & 0x7f807f80u) + 0x00800080u) & 0x80008000u) != 0;
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    return (word & 0x7f800000u) == 0x7f800000u;
+  }
+}
 
 // Rounds to nearest even where bits are lost.
 template <typename To, typename From>

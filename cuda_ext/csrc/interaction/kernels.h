@@ -47,6 +47,7 @@ struct InteractionArguments {
   int64_t first_gradient_stride;
   void* rest_gradient;  // [B, N - 1, D], backward
   int64_t rest_gradient_stride;
+  bool* overflow;  // backward, or null: becomes true where a number of rest_gradient is not finite
 };
 
 }  // namespace recsys

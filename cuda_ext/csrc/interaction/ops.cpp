@@ -162,9 +162,10 @@ std::tuple<Tensor, Tensor> dot_interaction_backward(const Tensor& gradient, cons
   return {features_gradient, bottom_gradient};
 }
 
-// `anchor` is there for autograd alone.
+// `anchor` and `overflow` are there for autograd alone.
 Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
-                              const std::optional<Tensor>& /*anchor*/, bool self_interaction,
+                              const std::optional<Tensor>& /*anchor*/,
+                              const std::optional<Tensor>& /*overflow*/, bool self_interaction,
                               bool allow_tf32) {
   return run_forward(
       gather_arguments(table, rows, bottom, self_interaction, allow_tf32, "gather_dot_interaction"),
@@ -175,6 +176,7 @@ Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Ten
 std::tuple<Tensor, Tensor> gather_dot_interaction_backward(const Tensor& gradient,
                                                            const Tensor& table, const Tensor& rows,
                                                            const Tensor& bottom,
+                                                           const std::optional<Tensor>& overflow,
                                                            bool self_interaction, bool allow_tf32) {
   const char* op = "gather_dot_interaction_backward";
   InteractionArguments arguments =
@@ -187,6 +189,12 @@ std::tuple<Tensor, Tensor> gather_dot_interaction_backward(const Tensor& gradien
   arguments.first_gradient_stride = arguments.dim;
   arguments.rest_gradient = vectors_gradient.data_ptr();
   arguments.rest_gradient_stride = rows.size(1) * table.size(1);
+  if (overflow.has_value()) {
+    check_same_device(*overflow, table, op, "overflow");
+    STD_TORCH_CHECK(overflow->scalar_type() == ScalarType::Bool && overflow->numel() == 1, op,
+                    ": overflow must be one bool");
+    arguments.overflow = static_cast<bool*>(overflow->data_ptr());
+  }
   if (arguments.batch > 0) {
     RECSYS_RUN(dot_interaction_backward, bottom, arguments);
   }
@@ -204,10 +212,10 @@ RECSYS_SCHEMAS(library) {
       " bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
   library.def(
       "gather_dot_interaction(Tensor table, Tensor rows, Tensor bottom, Tensor? anchor,"
-      " bool self_interaction, bool allow_tf32) -> Tensor");
+      " Tensor? overflow, bool self_interaction, bool allow_tf32) -> Tensor");
   library.def(
       "gather_dot_interaction_backward(Tensor gradient, Tensor table, Tensor rows, Tensor bottom,"
-      " bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
+      " Tensor(a!)? overflow, bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
 }
 
 static void register_kernels(torch::stable::detail::StableLibrary& library) {

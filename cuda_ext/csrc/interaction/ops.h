@@ -8,7 +8,8 @@
 namespace recsys {
 
 Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
-                              const std::optional<Tensor>& anchor, bool self_interaction,
+                              const std::optional<Tensor>& anchor,
+                              const std::optional<Tensor>& overflow, bool self_interaction,
                               bool allow_tf32);
 
 }  // namespace recsys

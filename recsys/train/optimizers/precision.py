@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Sequence
@@ -39,11 +40,18 @@ class Precision:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
-    def find_overflow(self, gradients: Sequence[Tensor]) -> Tensor | None:
+    def find_overflow(
+        self, gradients: Sequence[Tensor], flags: Sequence[Tensor] = ()
+    ) -> Tensor | None:
         """Checks the gradients for overflow, without waiting for the device.
 
+        Args:
+            gradients: those that nothing has checked yet.
+            flags: bool scalars, True where others overflow.
+
         Returns:
-            Scalar bool tensor, with which every optimizer skips the step; None without loss scale.
+            Scalar bool tensor, with which every optimizer skips the step; None without loss scale
+            or gradients.
         """
         if self.loss_scale == 1.0:
             return None
@@ -52,7 +60,10 @@ class Precision:
             torch.stack(torch._foreach_norm([g for g in gradients if g.dtype == dtype], math.inf))
             for dtype in dict.fromkeys(g.dtype for g in gradients)
         ]
-        return ~torch.isfinite(torch.cat([n.to(torch.float32) for n in norms])).all()
+        if norms:
+            infinite = ~torch.isfinite(torch.cat([n.to(torch.float32) for n in norms])).all()
+            flags = [infinite, *flags]
+        return functools.reduce(torch.logical_or, flags) if flags else None
 
 
 def resolve_precision(

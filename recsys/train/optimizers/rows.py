@@ -25,12 +25,15 @@ class RowGradients:
         rows: [L] int32 or int64 row numbers, with repetitions.
         gradients: [L, D] gradient of each lookup.
         sorted_rows: the rows in order, if they were sorted beside the forward pass.
+        overflow: bool scalar, whether a gradient is infinite or NaN; None if backward has not
+            looked.
     """
 
     table: int
     rows: Tensor
     gradients: Tensor
     sorted_rows: "SortedRows | None" = None
+    overflow: Tensor | None = None
 
     def squared_norm(self) -> Tensor:
         """Returns the squared norm, with duplicate rows summed first."""
@@ -98,10 +101,15 @@ class RowLookups:
     """A step's lookups in one table, until gradients are taken."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Tensor, Tensor, SortedRows | None]] = []
+        self._pending: list[tuple[Tensor, Tensor, SortedRows | None, Tensor | None]] = []
 
     def anchor(
-        self, rows: Tensor, dim: int, dtype: torch.dtype, num_table_rows: int | None = None
+        self,
+        rows: Tensor,
+        dim: int,
+        dtype: torch.dtype,
+        num_table_rows: int | None = None,
+        overflow: Tensor | None = None,
     ) -> Tensor:
         """Records a lookup; see `ops.row_gradient_anchor`.
 
@@ -111,6 +119,7 @@ class RowLookups:
             dtype: dtype of the looked-up vectors.
             num_table_rows: R, of a step's only lookup in the table: on a GPU its rows are sorted
                 beside the forward pass.
+            overflow: bool scalar, if backward sets it; see `ops.gather_dot_interaction`.
 
         Returns:
             The `anchor` of the lookup, which receives the gradient.
@@ -118,7 +127,7 @@ class RowLookups:
         anchor = ops.row_gradient_anchor((*rows.shape, dim), dtype, rows.device)
         sorts = num_table_rows is not None and rows.is_cuda and not torch.compiler.is_compiling()
         sorted_rows = SortedRows(rows, num_table_rows or 0) if sorts else None
-        self._pending.append((rows, anchor, sorted_rows))
+        self._pending.append((rows, anchor, sorted_rows, overflow))
         return anchor
 
     def take(self, table: int) -> list[RowGradients]:
@@ -132,8 +141,10 @@ class RowLookups:
         """
         pending, self._pending = self._pending, []
         entries = [
-            RowGradients(table, rows.reshape(-1), a.grad.reshape(-1, a.shape[-1]), sorted_rows)
-            for rows, a, sorted_rows in pending
+            RowGradients(
+                *(table, rows.reshape(-1), a.grad.reshape(-1, a.shape[-1]), sorted_rows, overflow)
+            )
+            for rows, a, sorted_rows, overflow in pending
             if a.grad is not None
         ]
         if len(entries) <= 1:

@@ -87,7 +87,12 @@ def test_overflow_is_found_in_any_gradient():
     for bad in (float("inf"), float("-inf"), float("nan")):
         for dtype in (torch.float32, torch.float16):
             assert precision.find_overflow([*fine, torch.tensor([1.0, bad], dtype=dtype)])
-    assert Precision(device_type="cpu").find_overflow(fine) is None
+    quiet, raised = torch.tensor(False), torch.tensor(True)
+    assert precision.find_overflow(fine, [raised, quiet])
+    assert not precision.find_overflow(fine, [quiet])
+    assert precision.find_overflow([], [quiet, raised])
+    assert precision.find_overflow([]) is None
+    assert Precision(device_type="cpu").find_overflow(fine, [raised]) is None
 
 
 def test_amp_off_computes_in_float32():

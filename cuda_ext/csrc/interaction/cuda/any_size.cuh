@@ -70,6 +70,15 @@ __device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i,
   }
 }
 
+// Whether a number is not finite once it is stored.
+template <typename Sum>
+__device__ __forceinline__ bool overflows(Dtype dtype, Sum value) {
+  const Sum stored = dtype == Dtype::kFloat16    ? convert<Sum>(convert<float16>(value))
+                     : dtype == Dtype::kBFloat16 ? convert<Sum>(convert<bfloat16>(value))
+                                                 : value;
+  return !(stored - stored == 0);
+}
+
 template <typename Sum>
 __device__ __forceinline__ Sum read_vector(const InteractionArguments& arguments, int64_t sample,
                                            int vector, int column) {
@@ -232,6 +241,9 @@ __device__ __forceinline__ void write_chunk_gradients(const InteractionArguments
                      sample * arguments.rest_gradient_stride +
                          static_cast<int64_t>(vector - 1) * arguments.dim + column,
                      sums[k]);
+        if (arguments.overflow != nullptr && overflows(arguments.dtype, sums[k])) {
+          raise_flag(arguments.overflow);
+        }
       }
     }
   }

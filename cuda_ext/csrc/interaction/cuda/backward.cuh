@@ -108,8 +108,18 @@ __device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Eleme
           values[k] += convert<float>(copied);
         }
       }
-      store_global_vector(result_row<Element>(arguments, sample, vector) + column,
-                          pack_vector<Element>(values));
+      const Vector packed = pack_vector<Element>(values);
+      store_global_vector(result_row<Element>(arguments, sample, vector) + column, packed);
+      if (arguments.overflow != nullptr && vector > 0) {
+        bool overflows = false;
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          overflows = overflows || has_overflow<Element>(packed.words[word]);
+        }
+        if (overflows) {
+          raise_flag(arguments.overflow);
+        }
+      }
     }
   }
 }
