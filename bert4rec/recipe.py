@@ -36,7 +36,7 @@ from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import complete
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
-from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule, num_targets
+from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
@@ -262,7 +262,7 @@ class Bert4RecTraining:
         return {
             "samples": len(batch),
             "tokens": sum(b.layout.num_tokens - b.causal * len(b) for b in batch.batches),
-            "targets": sum(map(num_targets, batch.batches)),
+            "targets": sum(each.num_targets for each in batch.batches),
             PADDED: len(batch) * self.recipe.config.model.max_len,
         }
 

@@ -79,7 +79,7 @@ def random_inputs(config: Bert4RecConfig, num_items: int) -> LossInputs:
     sequences = Sequences(drawn.astype(np.int32), offsets, num_items)
     batch = next(training_batches(config, sequences, CPU).batches(0, 0)).batches[0]
     masked = mask_tokens(
-        *(batch.items, batch.layout, batch.mask_counts, batch.last_only),
+        *(batch.items, batch.layout, batch.mask_counts),
         *(MaskingRule.of(config.objective), num_items, torch.Generator().manual_seed(0)),
     )
     return LossInputs(

@@ -58,10 +58,11 @@ class DataConfig:
     train_batch_size: int = setting(128, "Sequences of a training batch")
     val_batch_size: int = setting(128, "Sequences of a validation batch", resumable=True)
     test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
-    num_workers: int = setting(
-        0,
+    num_workers: int | None = setting(
+        None,
         "Threads that make the next training batches during a step, in each process; 0 makes each "
-        "between two steps. The batches are the same",
+        "between two steps; by default one with a GPU, none on a CPU, which the step itself needs. "
+        "The batches are the same",
         resumable=True,
     )
 
@@ -74,7 +75,8 @@ class DataConfig:
         if self.validation_users is not None:
             require_positive(self, "validation_users")
         require_not_negative(self, "num_workers")
-        require_below(self, "num_workers", _MOST_WORKERS)
+        if self.num_workers is not None:
+            require_below(self, "num_workers", _MOST_WORKERS)
         for name in ("random_user_count", "random_item_count"):
             require_below(self, name, 2**31 - 1)  # the mask item has a number too
         try:

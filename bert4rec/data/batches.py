@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig, Objective, WindowKind
-from bert4rec.data.masking import MaskingRule, draw_counts
+from bert4rec.data.masking import MaskCounts, MaskingRule, draw_counts
 from bert4rec.data.split import Split, targets_of, training_lengths
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.train.memory import to_device
+from recsys.train.memory import copy_ahead, to_device
 from recsys.train.processes import ALONE, Processes
+
+_HOST = torch.device("cpu")
 
 _GROUPS_AHEAD = 2
 """Groups that each thread makes ahead of the step."""
@@ -31,23 +33,55 @@ class TrainBatch:
     """Sequences to train on, with the host's random draws.
 
     Attributes:
-        items: [N] int64 packed item numbers, on the device.
+        items: [N] int64 packed item numbers.
         layout: offsets of the sequences in `items`.
         causal: predict the item after each token, instead of masked items.
-        mask_counts: [B] int64, tokens to mask in each sequence, on the host.
-        last_only: [B] bool, mask the last token alone, on the host.
+        mask_counts: tokens to mask in each sequence.
         seed: seeds the device's random draws for this batch.
     """
 
     items: Tensor
     layout: SequenceLayout
     causal: bool
-    mask_counts: npt.NDArray[np.int64]
-    last_only: npt.NDArray[np.bool_]
+    mask_counts: MaskCounts
     seed: int
 
     def __len__(self) -> int:
         return self.layout.batch_size
+
+    @property
+    def num_targets(self) -> int:
+        """Tokens to predict; the host knows it without waiting for the device."""
+        if self.causal:
+            return self.layout.num_tokens - self.layout.batch_size
+        return self.mask_counts.total
+
+    def pinned(self) -> "TrainBatch":
+        """Copies the batch into pinned memory."""
+        return self._map(Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> "TrainBatch":
+        """Queues the copy to a device."""
+        return self._map(lambda t: t.to(device, non_blocking=True))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+        counts = self.mask_counts
+        for tensor in (self.items, self.layout.offsets, counts.per_sequence, counts.last_only):
+            tensor.record_stream(stream)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "TrainBatch":
+        counts = self.mask_counts
+        return dataclasses.replace(
+            self,
+            items=change(self.items),
+            layout=self.layout.with_offsets(change(self.layout.offsets)),
+            mask_counts=dataclasses.replace(
+                counts,
+                per_sequence=change(counts.per_sequence),
+                last_only=change(counts.last_only),
+            ),
+        )
 
 
 class TrainBatches:
@@ -62,7 +96,7 @@ class TrainBatches:
         objective: training objective; `hybrid` alternates cloze and causal batches.
         masking: probabilities of masking, for the cloze objective.
         seed: seeds all random draws.
-        device: receives the batches.
+        pin_memory: make the batches in memory from which a GPU copies without a wait.
         rank: number of this process; it takes every world_size-th batch.
         world_size: number of processes.
     """
@@ -78,7 +112,7 @@ class TrainBatches:
         objective: Objective,
         masking: MaskingRule,
         seed: int,
-        device: torch.device,
+        pin_memory: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -90,7 +124,7 @@ class TrainBatches:
         self._objective = objective
         self._masking = masking
         self._seed = seed
-        self._device = device
+        self._pin_memory = pin_memory
         self._rank = rank
         self._world_size = world_size
         self._known = training_lengths(sequences)
@@ -108,7 +142,7 @@ class TrainBatches:
         return windows
 
     def batches(self, epoch: int, start: int) -> Iterator[TrainBatch]:
-        """Yields the batches of an epoch from `start` on."""
+        """Yields the batches of an epoch from `start` on, on the host."""
         return (load() for load in self.loads(epoch, start))
 
     def loads(self, epoch: int, start: int) -> Iterator[Callable[[], TrainBatch]]:
@@ -149,10 +183,11 @@ class TrainBatches:
         causal = self._objective == "causal" or (takes_turns and int(windows.lengths.max()) > 1)
         if not causal:
             windows = windows.ends(self._max_len)
-        counts, last_only = draw_counts(windows.lengths, self._masking, generator)
-        items, layout = pack(self._sequences, windows, self._device)
+        counts = draw_counts(windows.lengths, self._masking, generator)
+        items, layout = pack(self._sequences, windows, _HOST)
         seed = int(generator.integers(2**63))
-        return TrainBatch(items, layout, causal, counts, last_only, seed)
+        batch = TrainBatch(items, layout, causal, counts, seed)
+        return batch.pinned() if self._pin_memory else batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,17 +199,31 @@ class BatchGroup:
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
 
+    def to(self, device: torch.device) -> "BatchGroup":
+        """Queues the copy to a device."""
+        return BatchGroup(tuple(batch.to(device) for batch in self.batches))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+        for batch in self.batches:
+            batch.record_stream(stream)
+
 
 class AccumulatedBatches:
     """Groups of batches, to accumulate the gradients of several in one step.
 
     Args:
         sources: batches that processes 0, 1, ... would train on; at least one.
+        device: receives the batches; those of a GPU are copied during the step before.
         num_workers: threads that make the next groups during a step; 0 makes each on demand.
     """
 
-    def __init__(self, sources: Sequence[TrainBatches], num_workers: int = 0) -> None:
+    def __init__(
+        self, sources: Sequence[TrainBatches], device: torch.device, num_workers: int = 0
+    ) -> None:
         self._sources = sources
+        self._device = device
+        self._is_gpu = device.type == "cuda"
         self._num_workers = num_workers
         self.batch_size = sum(source.batch_size for source in sources)
         self.num_batches = sources[0].num_batches
@@ -185,7 +234,7 @@ class AccumulatedBatches:
         groups = (functools.partial(_load_group, loads) for loads in zip(*streams, strict=True))
         ahead = _GROUPS_AHEAD * self._num_workers
         with contextlib.closing(call_ahead(groups, ahead, self._num_workers)) as loaded:
-            yield from loaded
+            yield from copy_ahead(loaded, self._device) if self._is_gpu else loaded
 
 
 def _load_group(loads: Iterable[Callable[[], TrainBatch]]) -> BatchGroup:
@@ -200,8 +249,6 @@ def training_batches(
 ) -> AccumulatedBatches:
     """Returns this process's training batches."""
     data, steps = config.data, config.optimizer.accumulation_steps
-    if device.type == "cuda":  # other threads know no current GPU
-        device = torch.device("cuda", torch.cuda.current_device())
     sources = [
         TrainBatches(
             sequences=sequences,
@@ -212,13 +259,14 @@ def training_batches(
             objective=config.objective.objective,
             masking=MaskingRule.of(config.objective),
             seed=config.run.seed,
-            device=device,
+            pin_memory=device.type == "cuda",
             rank=processes.rank * steps + number,
             world_size=processes.world_size * steps,
         )
         for number in range(steps)
     ]
-    return AccumulatedBatches(sources, data.num_workers)
+    workers = int(device.type == "cuda") if data.num_workers is None else data.num_workers
+    return AccumulatedBatches(sources, device, workers)
 
 
 def pack(

@@ -17,7 +17,6 @@ from bert4rec.config import MaskLastOf, ObjectiveConfig
 from bert4rec.nn.block import Targets
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item
-from recsys.train.memory import to_device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,32 +68,47 @@ class MaskedBatch:
     labels: Tensor
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MaskCounts:
+    """Number of tokens to mask in each sequence.
+
+    Attributes:
+        per_sequence: [B] int64.
+        last_only: [B] bool, True where the last token is the only target.
+        total: their sum, M.
+        largest: the largest of them.
+    """
+
+    per_sequence: Tensor
+    last_only: Tensor
+    total: int
+    largest: int
+
+
 def draw_counts(
     lengths: npt.NDArray[np.int64], rule: MaskingRule, generator: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+) -> MaskCounts:
     """Draws on the host how many tokens of each sequence are masked.
 
     Args:
         lengths: [B] int64 tokens of each sequence, at least 1.
         rule: probabilities of masking.
         generator: random generator on the host.
-
-    Returns:
-        ([B] int64 counts, [B] bool, True where the last token is the only target).
     """
     drawn = generator.random(len(lengths))
     if rule.mask_last_of == "batches":
         drawn[:] = drawn[:1]
     last_only = drawn < rule.mask_last_prob
     counts = np.maximum(generator.binomial(lengths, rule.mask_prob), 1)
-    return np.where(last_only, 1, counts), last_only
+    counts = np.where(last_only, 1, counts)
+    tensors = torch.from_numpy(counts), torch.from_numpy(last_only)
+    return MaskCounts(*tensors, int(counts.sum()), int(counts.max(initial=0)))
 
 
 def mask_tokens(
     items: Tensor,
     layout: SequenceLayout,
-    counts: npt.NDArray[np.int64],
-    last_only: npt.NDArray[np.bool_],
+    counts: MaskCounts,
     rule: MaskingRule,
     num_items: int,
     generator: torch.Generator,
@@ -104,28 +118,24 @@ def mask_tokens(
     Args:
         items: [N] int64 in [1, num_items]; not changed.
         layout: offsets of the sequences in `items`.
-        counts: [B] int64 targets of each sequence, from `draw_counts`.
-        last_only: [B] bool, from `draw_counts`.
+        counts: from `draw_counts`, on the device of `items`.
         rule: probabilities of masking.
         num_items: items of the catalogue.
         generator: random generator on the device of `items`.
     """
     device = items.device
-    num_targets = int(counts.sum())
-    last = to_device(torch.from_numpy(last_only), device)
-    per_sequence = to_device(torch.from_numpy(counts), device)
     keys = torch.rand(items.shape, generator=generator, device=device, dtype=torch.float64)
     # The tokens with the smallest keys are targets: -1 makes it the last one for certain.
     ends = layout.offsets[1:] - 1
-    keys[ends] = torch.where(last, -1.0, keys[ends])
+    keys[ends] = torch.where(counts.last_only, -1.0, keys[ends])
     order = (keys * 0.5 + layout.sequence_of_token()).argsort()
-    target_layout = SequenceLayout.of_lengths(per_sequence, int(counts.max()), num_targets)
+    target_layout = SequenceLayout.of_lengths(counts.per_sequence, counts.largest, counts.total)
     starts = layout.offsets[target_layout.sequence_of_token()]
     index = order[starts + target_layout.position_of_token()].sort().values
     labels = items[index]
-    drawn = torch.rand(num_targets, generator=generator, device=device)
+    drawn = torch.rand(counts.total, generator=generator, device=device)
     others = torch.randint(
-        1, num_items + 1, (num_targets,), generator=generator, device=device, dtype=items.dtype
+        1, num_items + 1, (counts.total,), generator=generator, device=device, dtype=items.dtype
     )
     shown = torch.where(drawn < rule.mask_replace + rule.random_replace, others, labels)
     shown = shown.masked_fill(drawn < rule.mask_replace, mask_item(num_items))

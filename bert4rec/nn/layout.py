@@ -36,6 +36,10 @@ class SequenceLayout:
         """
         return cls(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), max_length, num_tokens)
 
+    def with_offsets(self, offsets: Tensor) -> "SequenceLayout":
+        """Returns the layout with its offsets elsewhere, as on another device."""
+        return SequenceLayout(offsets, self.max_length, self.num_tokens)
+
     @property
     def batch_size(self) -> int:
         """B."""

@@ -142,7 +142,7 @@ class Bert4RecTrainStep:
         self._model.train()
         self._clear_gradients()
         batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
-        counts = [num_targets(batch) for batch in batches]
+        counts = [batch.num_targets for batch in batches]
         total = int(self._processes.sum_integers(np.array([sum(counts)]))[0])
         loss = torch.zeros_like(self._lr)
         for i, (each, count) in enumerate(zip(batches, counts, strict=True)):
@@ -239,7 +239,6 @@ class Bert4RecTrainStep:
                 batch.items,
                 batch.layout,
                 batch.mask_counts,
-                batch.last_only,
                 self._rule,
                 self._model.num_items,
                 self._generator,
@@ -298,13 +297,6 @@ def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:
     if loss == "full":
         return ("embedding",)
     return ("bias",) if is_dmp else ("embedding", "head", "bias")
-
-
-def num_targets(batch: TrainBatch) -> int:
-    """Counts the targets of a batch without waiting for the device."""
-    if batch.causal:
-        return batch.layout.num_tokens - batch.layout.batch_size
-    return int(batch.mask_counts.sum())
 
 
 def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:

@@ -14,6 +14,7 @@ from dlrm.data.sources import RowSource, StreamedRows
 from recsys.ahead import call_ahead, iterate_ahead
 from recsys.data.click_columns import ClickColumns
 from recsys.errors import UserError
+from recsys.train.memory import copy_ahead
 
 READER_THREADS = 2
 """Threads that read batches: one waits for the disk while the other decodes."""
@@ -134,27 +135,5 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
 
 def to_device(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
     """Copies batches to the device, in the model's dtypes."""
-    return _to_cuda(host, device) if device.type == "cuda" else map(NarrowBatch.widen, host)
-
-
-def _to_cuda(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Tensor]]:
-    """Copies each batch on a separate stream while the model computes."""
-    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def start_copy(batch: NarrowBatch) -> tuple[NarrowBatch, torch.cuda.Event]:
-        with torch.cuda.stream(copies):
-            return batch.to(device), copies.record_event()
-
-    def finish(batch: NarrowBatch, copied: torch.cuda.Event) -> Batch[Tensor]:
-        stream = torch.cuda.current_stream(device)
-        stream.wait_event(copied)  # not for the batch after it, whose copy has begun
-        batch.record_stream(stream)
-        return batch.widen()
-
-    ahead: tuple[NarrowBatch, torch.cuda.Event] | None = None
-    for batch in host:
-        current, ahead = ahead, start_copy(batch)
-        if current is not None:
-            yield finish(*current)
-    if ahead is not None:
-        yield finish(*ahead)
+    on_device = copy_ahead(host, device) if device.type == "cuda" else host
+    return (batch.widen() for batch in on_device)

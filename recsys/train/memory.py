@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a run: refuses models too large, keeps freed memory."""
+"""Memory of a run: its limits, freed memory, copies to the device."""
 
 import contextlib
 import ctypes
@@ -8,8 +8,9 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -128,6 +129,49 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+class CopiedBatch(Protocol):
+    """A batch on the host that is copied to a device."""
+
+    def to(self, device: torch.device) -> Self:
+        """Queues the copy of pinned memory to a device."""
+        ...
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+        ...
+
+
+CopiedBatchT = TypeVar("CopiedBatchT", bound=CopiedBatch)
+
+
+def copy_ahead(host: Iterator[CopiedBatchT], device: torch.device) -> Iterator[CopiedBatchT]:
+    """Copies batches to a GPU while the model computes.
+
+    Args:
+        host: batches in pinned memory, copied on a stream of their own.
+        device: receives them, each one ahead of the batch that is yielded.
+    """
+    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start_copy(batch: CopiedBatchT) -> tuple[CopiedBatchT, torch.cuda.Event]:
+        with torch.cuda.stream(copies):
+            return batch.to(device), copies.record_event()
+
+    def finish(batch: CopiedBatchT, copied: torch.cuda.Event) -> CopiedBatchT:
+        stream = torch.cuda.current_stream(device)
+        stream.wait_event(copied)  # not for the batch after it, whose copy has begun
+        batch.record_stream(stream)
+        return batch
+
+    ahead: tuple[CopiedBatchT, torch.cuda.Event] | None = None
+    for batch in host:
+        current, ahead = ahead, start_copy(batch)
+        if current is not None:
+            yield finish(*current)
+    if ahead is not None:
+        yield finish(*ahead)
 
 
 def keep_freed_memory() -> bool:

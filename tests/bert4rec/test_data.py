@@ -112,14 +112,20 @@ def test_packing_equals_slicing(sequences, append):
 def make_batches(sequences, **changes):
     values = {
         "kind": "random", "max_len": 10, "dupe_factor": 2, "batch_size": 3, "objective": "hybrid",
-        "masking": MaskingRule(), "seed": 5, "device": CPU,
+        "masking": MaskingRule(), "seed": 5,
     }  # fmt: skip
     return TrainBatches(sequences=sequences, **(values | changes))
 
 
 def seen(batches):
     return [
-        (b.items.tolist(), b.layout.offsets.tolist(), b.causal, b.mask_counts.tolist(), b.seed)
+        (
+            b.items.tolist(),
+            b.layout.offsets.tolist(),
+            b.causal,
+            b.mask_counts.per_sequence.tolist(),
+            b.seed,
+        )
         for b in batches
     ]
 
@@ -207,25 +213,26 @@ def mask(lengths, rule, seed=0, num_items=50):
     total = int(lengths.sum())
     items = torch.arange(total) % num_items + 1
     layout = SequenceLayout.of_lengths(torch.from_numpy(lengths), int(lengths.max()), total)
-    counts, last_only = draw_counts(lengths, rule, rng(seed))
+    counts = draw_counts(lengths, rule, rng(seed))
     generator = torch.Generator().manual_seed(seed)
     before = items.clone()
-    found = mask_tokens(items, layout, counts, last_only, rule, num_items, generator)
+    found = mask_tokens(items, layout, counts, rule, num_items, generator)
     assert torch.equal(items, before)
-    return items, layout, counts, last_only, found
+    return items, layout, counts, found
 
 
 def test_masks_hide_the_drawn_number_of_tokens_of_each_sequence():
     rule = MaskingRule(mask_prob=0.4, mask_last_prob=0.3, mask_replace=1.0, random_replace=0.0)
-    items, layout, counts, last_only, found = mask([5, 1, 30, 7, 2] * 20, rule)
+    items, layout, counts, found = mask([5, 1, 30, 7, 2] * 20, rule)
     hidden = found.items == 51
     per_sequence = torch.bincount(layout.sequence_of_token()[hidden], minlength=100)
-    assert per_sequence.tolist() == counts.tolist()
+    assert per_sequence.tolist() == counts.per_sequence.tolist()
+    assert (counts.total, counts.largest) == (per_sequence.sum(), per_sequence.max())
     assert torch.equal(hidden.nonzero()[:, 0], found.targets.index)
     assert torch.equal(items[found.targets.index], found.labels)
     assert torch.equal(layout.position_of_token()[found.targets.index], found.targets.positions)
     ends = layout.offsets[1:] - 1
-    assert hidden[ends[torch.from_numpy(last_only)]].all()
+    assert hidden[ends[counts.last_only]].all()
     assert torch.equal(found.targets.layout.lengths(), per_sequence)
 
 
@@ -234,7 +241,10 @@ def test_whole_batches_or_single_sequences_are_asked_for_their_last_token():
     shares = {}
     for kind in ("sequences", "batches"):
         rule = MaskingRule(mask_last_prob=0.4, mask_last_of=kind)
-        shares[kind] = [draw_counts(lengths, rule, rng(seed))[1].mean() for seed in range(400)]
+        shares[kind] = [
+            draw_counts(lengths, rule, rng(seed)).last_only.double().mean().item()
+            for seed in range(400)
+        ]
     assert set(shares["batches"]) == {0.0, 1.0}
     assert np.mean(shares["batches"]) == pytest.approx(0.4, abs=0.1)
     assert 0 < min(shares["sequences"]) < max(shares["sequences"]) < 1

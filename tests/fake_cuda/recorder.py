@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree, flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -129,7 +131,7 @@ class Recorder(TorchDispatchMode):
         kwargs: Any = None,
     ) -> Any:
         """Runs an op and records it."""
-        kwargs = kwargs or {}
+        args, kwargs = _pytree.tree_map_only(Tensor, _fake, (args, kwargs or {}))
         name = func._schema.name
         parameters = [parameter.name for parameter in func._schema.arguments]
         arguments = dict(zip(parameters, args, strict=False)) | kwargs
@@ -210,6 +212,15 @@ class Recorder(TorchDispatchMode):
     def kernels(self) -> list[Kernels]:
         """Returns what was recorded, in the order of its first occurrence."""
         return [Kernels(*key, *totals) for key, totals in self._counts.items()]
+
+
+def _fake(tensor: Tensor) -> Tensor:
+    """Returns a tensor that another thread made as a fake one: modes are of one thread alone."""
+    if isinstance(tensor, FakeTensor) or not tensor.ndim:
+        return tensor
+    fake = detect_fake_mode().from_tensor(tensor)  # type: ignore[union-attr]
+    fake.is_in_pinned_memory = getattr(tensor, "is_in_pinned_memory", False)  # type: ignore[attr-defined]
+    return fake
 
 
 def _readable(node: str) -> str:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT4Rec's training on CUDA: nothing waits for the device."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.batches import training_batches
+from bert4rec.data.batches import TrainBatch, training_batches
 from bert4rec.model.network import Bert4Rec
 from bert4rec.train.step import build_step
 from recsys.data.sequences import Sequences
@@ -66,6 +68,20 @@ def test_nothing_waits_for_the_device_in_a_step(objective, precision):
 )
 def test_other_settings_need_no_wait(settings):
     record_steps("bfloat16", **settings)
+
+
+def test_batches_are_made_by_a_reader_thread_during_the_step(monkeypatch):
+    makers = []
+    pinned = TrainBatch.pinned
+
+    def noted(batch):
+        makers.append(threading.current_thread().name)
+        return pinned(batch)
+
+    monkeypatch.setattr(TrainBatch, "pinned", noted)
+    record_steps("bfloat16")
+    assert len(makers) == 2
+    assert all(name.startswith("reader") for name in makers)
 
 
 def test_packed_sequences_take_flash_attention_if_their_heads_fit():

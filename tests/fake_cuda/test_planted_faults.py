@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from bert4rec.data.batches import TrainBatch
 from cuda_ext import ops
 from dlrm.data.batch import NarrowBatch
 from dlrm.nn.mlp import Mlp
@@ -12,6 +13,7 @@ from recsys.train.optimizers import rows
 from tests.fake_cuda.device import Stream
 from tests.fake_cuda.dlrm_steps import build, load_batch, record_step
 from tests.fake_cuda.recorder import DeviceWaitError, Recorder
+from tests.fake_cuda.test_bert4rec import record_steps
 from tests.fake_cuda.test_budget import budgets, recorded
 
 CASE = "dlrm sgd float16 32768"
@@ -71,6 +73,20 @@ def test_a_batch_that_is_read_before_it_is_copied_is_refused(monkeypatch):
         pytest.raises(DeviceWaitError, match=r"stack_ids: .* has not waited"),
     ):
         load_batch(recorder, 1024)
+
+
+def test_a_batch_of_bert4rec_that_is_read_before_it_is_copied_is_refused(monkeypatch):
+    monkeypatch.setattr(Stream, "wait_event", lambda *_: None)
+    with pytest.raises(DeviceWaitError, match=r"has not waited, at bert4rec"):
+        record_steps("bfloat16")
+
+
+def test_a_batch_of_bert4rec_that_is_not_pinned_is_refused(monkeypatch):
+    monkeypatch.setattr(TrainBatch, "pinned", lambda batch: batch)
+    with pytest.raises(
+        DeviceWaitError, match=r"tensors of the host, .* at bert4rec/data/batches.py"
+    ):
+        record_steps("bfloat16")
 
 
 def test_an_update_that_does_not_wait_for_the_sort_is_refused(monkeypatch):
