@@ -25,8 +25,10 @@ COLLECTIVES = (*SAME_SIZE, "all_to_all_single", "reduce_scatter_tensor", "reduce
 
 
 @contextlib.contextmanager
-def nccl_rules() -> Iterator[None]:
+def nccl_rules() -> Iterator[list[tuple[object, ...]]]:
     """Checks the collectives of this rank, and at the end their order on all ranks.
+
+    Yields the collectives called so far: name, sizes if they are the same on all ranks, types.
 
     Raises:
         AssertionError: a tensor has a type that NCCL lacks or is not contiguous, or the ranks
@@ -47,7 +49,7 @@ def nccl_rules() -> Iterator[None]:
         for name in COLLECTIVES:
             collective = getattr(dist, name)
             patch.setattr(dist, name, functools.partial(checked, name, collective))
-        yield
+        yield called
         if dist.is_initialized():
             of_ranks: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(of_ranks, called)

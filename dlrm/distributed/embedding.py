@@ -2,7 +2,7 @@
 """Embedding tables that are sharded over several ranks."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         local_features: features with a shard in `local`, in its order.
         local: joint table of the shards that only this rank has.
         replicated: joint table of the data-parallel tables.
+        after_send_back: called in backward, once the gradients of vectors are on their way.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
         self.placement = placement
         self.rank = rank
+        self.after_send_back: Callable[[], None] = lambda: None
         self.local_features = sharded_features(placement, rank)
         local = [placement.local_rows(i, rank) for i in self.local_features]
         replicated = placement.of_kind("replicate")
@@ -74,7 +76,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         return dataclasses.replace(ids, in_flight=self._send(ids, dtype))
 
     def _send(self, ids: ExchangedLookups, dtype: torch.dtype) -> tuple[Tensor, VectorExchange]:
-        exchange = VectorExchange(ids.send_counts, ids.receive_counts)
+        exchange = VectorExchange(ids.send_counts, ids.receive_counts, self.after_send_back)
         self.local.trainable = self.trainable
         return exchange.start(self.local.lookup(ids.rows, dtype)), exchange
 
@@ -87,15 +89,14 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         """
         arriving, exchange = ids.in_flight or self._send(ids, dtype)
         received = exchange.finish(arriving)
-        shape = (ids.batch_size * len(self.table_sizes), self.embedding_dim)
-        # Every row is filled: from received vectors here, from replicated tables below.
-        vectors = received.new_empty(shape).index_copy_(0, ids.output_rows, received)
-        vectors = vectors.view(ids.batch_size, len(self.table_sizes), self.embedding_dim)
-        if not len(self._replicated_features):
-            return vectors
-        self.replicated.trainable = self.trainable
-        own = self.replicated(ids.replicated, received.dtype)
-        return vectors.index_copy(1, self._replicated_features, own)
+        own = None
+        if len(self._replicated_features):
+            self.replicated.trainable = self.trainable
+            own = self.replicated(ids.replicated, received.dtype)
+        vectors: Tensor = _SideBySide.apply(  # type: ignore[no-untyped-call]
+            received, own, ids.output_rows, self._replicated_features, len(self.table_sizes)
+        )
+        return vectors
 
     def shards(self) -> dict[int, Shard]:
         """Returns the shards in `local`, then the replicated tables."""
@@ -141,6 +142,43 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
             return [RowGradients(_REPLICATED, present, total[:, :-1].contiguous())]
         present = looked_up.nonzero().squeeze(1)
         return [RowGradients(_REPLICATED, present, total[present, :-1].contiguous())]
+
+
+class _SideBySide(torch.autograd.Function):
+    """Puts received and own vectors side by side: [b, F, D].
+
+    Each row is written and its gradient read once; autograd's own `index_copy` would copy the whole
+    tensor forward, and its gradient backward.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        received: Tensor,
+        own: Tensor | None,
+        output_rows: Tensor,
+        own_features: Tensor,
+        num_features: int,
+    ) -> Tensor:
+        ctx.save_for_backward(output_rows, own_features)
+        rows = len(received) + (0 if own is None else own[..., 0].numel())
+        vectors = received.new_empty(rows, received.shape[1])
+        vectors.index_copy_(0, output_rows, received)
+        vectors = vectors.view(-1, num_features, received.shape[1])
+        return vectors if own is None else vectors.index_copy_(1, own_features, own)
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        output_rows, own_features = ctx.saved_tensors  # type: ignore[attr-defined]
+        needs_received, needs_own = ctx.needs_input_grad[:2]  # type: ignore[attr-defined]
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            flat.index_select(0, output_rows) if needs_received else None,
+            gradient.index_select(1, own_features) if needs_own else None,
+            *(None, None, None),
+        )
 
 
 def _joint(

@@ -6,7 +6,7 @@ vectors travel in one all-to-all, their gradients back in another.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -152,11 +152,18 @@ class VectorExchange:
     Args:
         send_counts: [W] number of vectors for each rank.
         receive_counts: [W] number of vectors from each rank.
+        after_send_back: called once the gradients are on their way.
     """
 
-    def __init__(self, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        send_counts: Sequence[int],
+        receive_counts: Sequence[int],
+        after_send_back: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sends = list(send_counts)
         self._receives = list(receive_counts)
+        self._after_send_back = after_send_back
         self._work: dist.Work | None = None
         self._gradient: Tensor | None = None
 
@@ -191,6 +198,7 @@ class VectorExchange:
         self._work = dist.all_to_all_single(
             self._gradient, gradients.contiguous(), self._sends, self._receives, async_op=True
         )
+        self._after_send_back()
 
     def wait(self) -> None:
         """Waits for the all-to-all in flight."""

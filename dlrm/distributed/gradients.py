@@ -16,7 +16,8 @@ from dlrm.distributed.network import DistributedDlrm
 class GradientBuckets:
     """All-reduces the gradients of data-parallel parameters in buckets.
 
-    The all-reduce of a bucket starts as soon as all its gradients are complete; `finish` waits.
+    The all-reduce of a bucket starts as soon as all its gradients are complete, between `hold` and
+    `release` none does; `finish` waits.
 
     Args:
         buckets: parameters reduced together, in the order in which backward completes them.
@@ -27,6 +28,7 @@ class GradientBuckets:
         self._missing = [len(bucket) for bucket in self._buckets]
         self._flat: dict[int, tuple[Tensor, dist.Work]] = {}
         self._next = 0
+        self._is_held = False
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -35,8 +37,22 @@ class GradientBuckets:
 
     def _arrived(self, number: int) -> None:
         self._missing[number] -= 1
+        self._send_complete()
+
+    def hold(self) -> None:
+        """Starts no all-reduce until `release` or `finish`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Starts those that were held."""
+        self._is_held = False
+        self._send_complete()
+
+    def _send_complete(self) -> None:
         # All ranks must start their all-reduces in one order, even if buckets fill in another.
-        while self._next < len(self._buckets) and self._missing[self._next] <= 0:
+        while (
+            not self._is_held and self._next < len(self._buckets) and self._missing[self._next] <= 0
+        ):
             self._send(self._next)
             self._next += 1
 
@@ -62,6 +78,7 @@ class GradientBuckets:
                 parameter.grad = total.view_as(parameter)
             self._missing[number] = len(bucket)
         self._next = 0
+        self._is_held = False
 
 
 class AllReducedGradients:
@@ -83,11 +100,17 @@ class AllReducedGradients:
                 [p for p in parameters if id(p) in bottom],
             ]
         )
+        self._sharded = model.sharded
+        self._sharded.after_send_back = self._buckets.release
         self._device = next(model.parameters()).device
         self._loss_summed: dist.Work | None = None
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
         """Returns this rank's term of the mean loss: its sum over B."""
+        if self._sharded.trainable:
+            # NCCL has one queue: in it the sums of the top MLP, for which the update alone waits,
+            # would stand before the gradients of vectors, which the rest of backward needs.
+            self._buckets.hold()
         return ops.binary_cross_entropy(logits, batch.label, batch.ids.num_rows)
 
     def sum_loss(self, loss: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ import time
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm.config import OptimizerConfig
 from dlrm.distributed.exchange import VectorExchange
+from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
 from dlrm.nn.embedding import read_tables
 from dlrm.train.devices import SeveralDevices
@@ -28,6 +30,7 @@ from tests.dlrm.ranks import (
     single,
 )
 from tests.harness import run_ranks
+from tests.nccl_rules import nccl_rules
 
 pytestmark = pytest.mark.multiprocess
 
@@ -156,6 +159,56 @@ def test_ranks_train_as_one_process(tmp_path, rule, world_size):
         assert all(torch.equal(a, b) for a, b in zip(first, ranks[0]["dense"], strict=True))
 
 
+def record_a_step(rank, placed, freeze, folder):
+    model = distributed("joint_fused", placed, rank)
+    gradients = AllReducedGradients(model)
+    settings = {"freeze_embeddings": freeze}
+    step = DlrmTrainStep(model, optimizer("sgd"), FLOAT32, gradients, **settings)
+    source = placed_batches(placed, rank).batches()
+    step(next(source), 0.1)
+    with nccl_rules() as called, CopiesOfVectors() as copies:
+        step(next(source), 0.1)
+    torch.save((called, copies.ops), f"{folder}/{rank}.pt")
+
+
+class CopiesOfVectors(TorchDispatchMode):
+    """Notes the ops that make a tensor as large as the vectors of a local batch or larger."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        least = BATCH // 2 * len(SIZES) * model_config("joint_fused").embedding_dim
+        if isinstance(result, torch.Tensor) and result.numel() >= least:
+            self.ops.append(func.overloadpacket.__name__)
+        return result
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_gradients_of_vectors_leave_before_the_sums_of_gradients(tmp_path, freeze):
+    """The queue of NCCL is one, and backward waits for the former."""
+    run_ranks(2, record_a_step, placement("mixed", 2), freeze, str(tmp_path))
+    called, _ = torch.load(tmp_path / "0.pt")
+    parameters = (
+        single("joint_fused").top_mlp.parameters(),
+        single("joint_fused").bottom_mlp.parameters(),
+    )
+    top, bottom = (sum(p.numel() for p in each) for each in parameters)
+    sums = [("all_reduce", size, "torch.float32") for size in (top, bottom, 1)]
+    exchange = ("all_to_all_single", "torch.float32", "torch.float32")
+    assert called[: 5 - freeze] == [exchange] * (2 - freeze) + sums
+
+
+def test_vectors_are_put_side_by_side_without_a_copy(tmp_path):
+    run_ranks(2, record_a_step, placement("mixed", 2), False, str(tmp_path))
+    _, made = torch.load(tmp_path / "0.pt")
+    assert not {"clone", "index_copy", "index_fill", "index_put"} & set(made)
+    assert "index_copy_" in made
+
+
+FLOAT32 = Precision(device_type="cpu")
 BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
 
 
