@@ -149,7 +149,7 @@ def find_waits(setting: Setting) -> dict[str, Any]:
     waits: dict[str, Any] = {}
     for name in PRECISIONS:
         step = devices.train_step(precision_of(name, setting.device))
-        narrow = (NarrowBatch.from_columns(columns, pin_memory=True) for _ in range(20))
+        narrow = (NarrowBatch.from_columns(columns).pinned() for _ in range(20))
         try:
             with _refused_waits():
                 for batch in to_device(narrow, setting.device):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch, NarrowBatch, mixed_seed
-from dlrm.data.sources import RowSource, StreamedRows
+from dlrm.data.pinned import PinnedBuffers, PinnedRing
+from dlrm.data.sources import RowSource, RowsReadInto, StreamedRows
 from recsys.ahead import call_ahead, iterate_ahead
 from recsys.data.click_columns import ClickColumns
 from recsys.errors import UserError
@@ -18,6 +19,9 @@ from recsys.train.memory import copy_ahead
 
 READER_THREADS = 2
 """Threads that read batches: one waits for the disk while the other decodes."""
+
+_BUFFERS_IN_USE = 4
+"""Pinned buffers besides those read ahead: with the loop, copied, next, and one to spare."""
 
 _BLOCKS_AHEAD = 1
 """Blocks of a stream that are decoded ahead of the one being cut into batches."""
@@ -48,6 +52,9 @@ class BatchLoader:
     seed: int = 0
     subset: float | None = None
     read_ahead: int = 4
+    _rings: list[PinnedRing] = dataclasses.field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Refuses a split too small for a batch."""
@@ -63,11 +70,22 @@ class BatchLoader:
         return to_device(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches on the host, in storage dtypes."""
-        if isinstance(self.source, StreamedRows) and not self.shuffle:
-            return iterate_ahead(self._cut(self.source, start), self.read_ahead)
+        """Yields the same batches on the host, in storage dtypes.
+
+        Those for a GPU lie in pinned buffers, which another batch takes once they are copied.
+        """
+        if self.device.type == "cuda":
+            return self._pinned_batches(epoch, start)
+        if (stream := self._stream) is not None:
+            cut = (NarrowBatch.from_columns(columns) for columns in self._cut(stream, start))
+            return iterate_ahead(cut, self.read_ahead)
         reads = (functools.partial(self._read, *rows) for rows in self.row_ranges(epoch, start))
         return call_ahead(reads, self.read_ahead, READER_THREADS)
+
+    @property
+    def _stream(self) -> StreamedRows | None:
+        """The source, if its rows are read as a stream."""
+        return self.source if isinstance(self.source, StreamedRows) and not self.shuffle else None
 
     def row_ranges(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[int, int]]:
         """Yields (first row, row after the last) of each batch."""
@@ -80,9 +98,45 @@ class BatchLoader:
             yield first, min(first + self.batch_size, self.source.num_rows)
 
     def _read(self, start: int, stop: int) -> NarrowBatch:
-        return self._narrow(self.source.read(start, stop))
+        return NarrowBatch.from_columns(self.source.read(start, stop))
 
-    def _cut(self, source: StreamedRows, start: int) -> Generator[NarrowBatch, None, None]:
+    def _pinned_batches(self, epoch: int, start: int) -> Generator[NarrowBatch, None, None]:
+        """Yields batches in the buffers of a ring."""
+        ring = self._rings.pop() if self._rings else self._make_ring()
+        try:
+            with contextlib.ExitStack() as stack:
+                if (stream := self._stream) is not None:
+                    cut = stack.enter_context(contextlib.closing(self._cut(stream, start)))
+                    numbers, threads = range(start, self.num_batches), 1
+                    turns = zip(numbers, ring.turns(), strict=False)
+                    fills = (functools.partial(_copy_next, cut, buffers) for _, buffers in turns)
+                else:
+                    threads = READER_THREADS
+                    in_turn = zip(self.row_ranges(epoch, start), ring.turns(), strict=False)
+                    fills = (
+                        functools.partial(self._read_into, buffers, *rows)
+                        for rows, buffers in in_turn
+                    )
+                filled = call_ahead(fills, self.read_ahead, threads)
+                yield from stack.enter_context(contextlib.closing(filled))
+        finally:
+            self._rings.append(ring)
+
+    def _make_ring(self) -> PinnedRing:
+        stream = self._stream
+        like = self.source.read(0, 1) if stream is None else next(stream.stream(0))
+        rows = min(self.batch_size, self.source.num_rows)
+        return PinnedRing(like, rows, self.read_ahead + _BUFFERS_IN_USE)
+
+    def _read_into(self, buffers: PinnedBuffers, start: int, stop: int) -> NarrowBatch:
+        columns = buffers.columns(stop - start)
+        if isinstance(self.source, RowsReadInto):
+            self.source.read_into(start, columns)
+        else:
+            columns.fill(self.source.read(start, stop))
+        return buffers.batch(stop - start)
+
+    def _cut(self, source: StreamedRows, start: int) -> Generator[ClickColumns, None, None]:
         """Cuts a stream's blocks into batches, from number `start` on."""
         blocks = iterate_ahead(
             source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
@@ -99,12 +153,13 @@ class BatchLoader:
                     slices.append(block[:missing])
                     block = block[missing:]
                     missing -= len(slices[-1])
-                yield self._narrow(
-                    slices[0] if len(slices) == 1 else ClickColumns.concatenate(slices)
-                )
+                yield slices[0] if len(slices) == 1 else ClickColumns.concatenate(slices)
 
-    def _narrow(self, columns: ClickColumns) -> NarrowBatch:
-        return NarrowBatch.from_columns(columns, pin_memory=self.device.type == "cuda")
+
+def _copy_next(cut: Iterator[ClickColumns], buffers: PinnedBuffers) -> NarrowBatch:
+    columns = next(cut)
+    buffers.columns(len(columns)).fill(columns)
+    return buffers.batch(len(columns))
 
 
 def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float | None) -> int:

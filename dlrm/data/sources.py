@@ -49,6 +49,15 @@ class StreamedRows(Protocol):
         ...
 
 
+@runtime_checkable
+class RowsReadInto(Protocol):
+    """Random access to rows that are read into given memory."""
+
+    def read_into(self, start: int, columns: ClickColumns) -> None:
+        """Reads rows from number `start` on, as many as `columns` have."""
+        ...
+
+
 class ParquetRows:
     """Rows of a parquet split, by number or as row groups.
 

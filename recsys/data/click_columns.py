@@ -34,6 +34,12 @@ class ClickColumns:
             self.label[rows], self.numerical[rows], tuple(c[rows] for c in self.categorical)
         )
 
+    def fill(self, columns: "ClickColumns") -> None:
+        """Copies other columns of the same dtypes and length into these."""
+        pairs = [(self.label, columns.label), (self.numerical, columns.numerical)]
+        for to, values in [*pairs, *zip(self.categorical, columns.categorical, strict=True)]:
+            np.copyto(to, values, casting="no")
+
     @staticmethod
     def concatenate(chunks: Sequence["ClickColumns"]) -> "ClickColumns":
         """Joins chunks of rows of the same dataset, in order."""

@@ -32,7 +32,12 @@ def close_all(fds: dict[str, int]) -> None:
 
 
 def read_array(
-    fd: int, path: Path, dtype: np.dtype[np.generic], offset: int, count: int
+    fd: int,
+    path: Path,
+    dtype: np.dtype[np.generic],
+    offset: int,
+    count: int,
+    into: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Reads an array that starts at byte `offset`.
 
@@ -42,12 +47,14 @@ def read_array(
         dtype: dtype of a value.
         offset: bytes before the first value.
         count: values to read.
+        into: contiguous memory for them, of `dtype`; None allocates some.
 
     Raises:
         DatasetError: the file ends earlier; it shrank since it was opened.
     """
-    values = np.empty(count, dtype)
-    view = values.view(np.uint8).data if count else memoryview(b"")
+    values = np.empty(count, dtype) if into is None else into
+    assert (values.dtype, values.size, values.flags.c_contiguous) == (dtype, count, True)
+    view = values.reshape(-1).view(np.uint8).data if count else memoryview(b"")
     while view:
         done = os.preadv(fd, [view], offset)
         if done == 0:

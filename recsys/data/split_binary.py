@@ -220,6 +220,26 @@ class SplitBinaryReader:
         ids = self.read_ids(range(len(self.spec.categorical)), start, stop)
         return ClickColumns(dense.label, dense.numerical, ids)
 
+    def read_into(self, start: int, columns: ClickColumns) -> None:
+        """Reads rows from number `start` on into columns; see `read`."""
+        stop = start + len(columns)
+        numerical_path = self.paths.get(NUMERICAL_FILE)
+        if columns.label.dtype.itemsize == self.dtypes[LABEL_FILE].itemsize:
+            label = columns.label.view(self.dtypes[LABEL_FILE])
+            self._read(LABEL_FILE, start, stop, label)
+            check_label(label, self.spec.label, self.paths[LABEL_FILE], start)
+        else:
+            label = self._read(LABEL_FILE, start, stop)
+            path = self.paths[LABEL_FILE]
+            np.copyto(columns.label, check_label(label, self.spec.label, path, start))
+        if numerical_path is not None:
+            self._read(NUMERICAL_FILE, start, stop, columns.numerical)
+            check_numerical(columns.numerical, self.spec.numerical, numerical_path, start)
+        for i, ids in enumerate(columns.categorical):
+            self._read(categorical_file(i), start, stop, ids)
+            if self._check_ids:
+                check_ids_of(self.spec.categorical[i], ids, self.folder, start)
+
     def read_dense(self, start: int, stop: int) -> ClickColumns:
         """Returns rows [start, stop) without the categorical features; see `read`."""
         raw = self._read_dense(start, stop)
@@ -265,7 +285,9 @@ class SplitBinaryReader:
             (),
         )
 
-    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def _read(
+        self, name: str, start: int, stop: int, into: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
         if not 0 <= start <= stop <= self.num_rows:
             raise IndexError(f"rows [{start}, {stop}) of {self.num_rows}")
         width = self._widths[name]
@@ -276,8 +298,11 @@ class SplitBinaryReader:
         if name in self._maps:
             # A mapped page beyond the end of a file kills the process.
             check_not_cut(fd, path, stop * row_bytes)
-            return self._maps[name][start * width : stop * width]
-        return read_array(fd, path, dtype, start * row_bytes, (stop - start) * width)
+            values = self._maps[name][start * width : stop * width]
+            if into is not None:
+                np.copyto(into.reshape(-1), values, casting="no")
+            return values
+        return read_array(fd, path, dtype, start * row_bytes, (stop - start) * width, into)
 
     def advise_sequential(self) -> None:
         """Requests read-ahead of the kernel, for rows read in order."""

@@ -8,14 +8,16 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import register_fake
+from torch.utils._python_dispatch import _disable_current_modes
 
 from cuda_ext import library, ops
 from recsys.train.optimizers import rows
@@ -43,6 +45,11 @@ class Event:
 
     clock: Clock
 
+    def synchronize(self) -> None:
+        """Makes the host wait for it."""
+        Capture.refuse("synchronize")
+        PinnedMemory.seen |= {n: max(c, PinnedMemory.seen.get(n, 0)) for n, c in self.clock.items()}
+
 
 class Stream:
     """A stream that has nothing to do, and knows what it has waited for.
@@ -65,6 +72,10 @@ class Stream:
     def begin_op(self) -> tuple[int, int]:
         """Counts an op; returns the stream's number and that of the op."""
         self._clock[self.number] = self._clock.get(self.number, 0) + 1
+        return self.number, self._clock[self.number]
+
+    def last_op(self) -> tuple[int, int]:
+        """Returns the stream's number and that of its last op."""
         return self.number, self._clock[self.number]
 
     def has_seen(self, op: tuple[int, int]) -> bool:
@@ -97,6 +108,43 @@ class Stream:
             yield
         finally:
             cls.current = before
+
+
+class PinnedMemory:
+    """Pinned memory with data, and the copies from it.
+
+    Attributes:
+        allocated: address -> a tensor of all the memory there.
+        copies: address -> copies from it, as (number of the stream, number of the op).
+        seen: what the host has waited for.
+    """
+
+    allocated: ClassVar[dict[int, Tensor]] = {}
+    copies: ClassVar[dict[int, list[tuple[int, int]]]] = {}
+    seen: ClassVar[Clock] = {}
+
+    @classmethod
+    def pin(cls, tensor: Tensor) -> Tensor:
+        """Copies a tensor into pinned memory; a fake one has no data to copy."""
+        with _disable_current_modes():
+            is_fake = isinstance(tensor, FakeTensor)
+            pinned = torch.zeros(tensor.shape, dtype=tensor.dtype) if is_fake else tensor.clone()
+        cls.allocated[pinned.data_ptr()] = pinned
+        return pinned
+
+    @classmethod
+    def check_write(cls, address: int) -> bool:
+        """Refuses a write of the host to memory that may still be copied.
+
+        Returns:
+            Whether the memory is pinned.
+        """
+        for start, tensor in cls.allocated.items():
+            if start <= address < start + tensor.nbytes:
+                late = [op for op in cls.copies.get(start, []) if cls.seen.get(op[0], 0) < op[1]]
+                assert not late, "a pinned buffer is filled again before it was copied"
+                return True
+        return False
 
 
 for _op in ("_fused_sgd_.tensor_lr", "_fused_adamw_.tensor_lr"):
@@ -150,9 +198,16 @@ def _record_stream(tensor: Tensor, _: Stream) -> None:
 
 def _pin_memory(tensor: Tensor, *_: object) -> Tensor:
     Capture.refuse("pin_memory")
-    pinned = tensor.clone()
-    pinned.is_in_pinned_memory = True
-    return pinned
+    return PinnedMemory.pin(tensor)
+
+
+_as_numpy = Tensor.numpy
+
+
+def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    """Returns the memory of a tensor with data, where the mode would make it a fake one."""
+    with contextlib.nullcontext() if isinstance(tensor, FakeTensor) else _disable_current_modes():
+        return _as_numpy(tensor)
 
 
 @contextlib.contextmanager
@@ -161,6 +216,8 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stream, "current", Stream(), raising=False)
         patch.setattr(rows, "_sort_streams", {})
+        for name in ("allocated", "copies", "seen"):
+            patch.setattr(PinnedMemory, name, {})
         patch.setattr(sys.modules[ops.perceptron.__module__], "has_relu_products", lambda: True)
         answers = {
             "is_available": lambda: True,
@@ -185,6 +242,7 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
         patch.setattr(torch, "Generator", lambda *_: generator("cpu"))
         patch.setattr(Tensor, "record_stream", _record_stream)
         patch.setattr(Tensor, "pin_memory", _pin_memory)
+        patch.setattr(Tensor, "numpy", _numpy)
         # Numbers that fake tensors remember would be copied to a real device.
         patch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
         patch.setattr(library, "COMPILED_FOR", frozenset({"cpu", "cuda"}))

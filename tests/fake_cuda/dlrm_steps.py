@@ -44,7 +44,7 @@ def read_batch(rows: int) -> NarrowBatch:
         np.zeros((rows, len(SPEC.numerical)), np.float16),
         tuple(np.zeros(rows, feature.dtype) for feature in SPEC.categorical),
     )
-    return NarrowBatch.from_columns(columns, pin_memory=True)
+    return NarrowBatch.from_columns(columns).pinned()
 
 
 def load_batch(recorder: Recorder, rows: int) -> Batch[Tensor]:

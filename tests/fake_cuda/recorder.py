@@ -14,10 +14,10 @@ from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree, flop_counter
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from benchmark.gpu.step_model import SIDE_STREAM
-from tests.fake_cuda.device import Stream
+from tests.fake_cuda.device import PinnedMemory, Stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -143,6 +143,9 @@ class Recorder(TorchDispatchMode):
         except torch._subclasses.fake_tensor.DataDependentOutputException as error:
             raise DeviceWaitError(f"{name}: the host reads a result, {_caller()}") from error
         made = _tensors(result)
+        if _is_view(func) and hasattr(given[0], "pinned_address"):
+            made[0].is_in_pinned_memory = True  # type: ignore[attr-defined]
+            made[0].pinned_address = given[0].pinned_address  # type: ignore[attr-defined]
         if any(t.is_cuda for t in (*given, *made)):
             _check_devices(name, given, made, arguments)
             if func.namespace != "prim" and not _is_view(func):
@@ -150,6 +153,8 @@ class Recorder(TorchDispatchMode):
                 self.allocated_bytes += sum(map(_stored_bytes, fresh))
                 on_device = [t for t in given if t.is_cuda]
                 self._check_order(name, on_device, _written(func, arguments), fresh)
+                for tensor in given if name in _COPIES else ():
+                    self._note_copy(tensor)
                 if name not in _NO_KERNEL:
                     self._count(func, arguments, made)
         return result
@@ -202,6 +207,11 @@ class Recorder(TorchDispatchMode):
                 )
             self._uses.setdefault(memory, {})[stream.number] = op
 
+    def _note_copy(self, tensor: Tensor) -> None:
+        address = getattr(tensor, "pinned_address", None)
+        if address is not None:
+            PinnedMemory.copies.setdefault(address, []).append(Stream.current.last_op())
+
     def _free(self, memory: int, stream: Stream, result: str) -> None:
         uses = list(self._uses.pop(memory, {}).values())
         if memory in Stream.recorded:
@@ -214,12 +224,16 @@ class Recorder(TorchDispatchMode):
         return [Kernels(*key, *totals) for key, totals in self._counts.items()]
 
 
-def _fake(tensor: Tensor) -> Tensor:
+def _fake(tensor: Tensor) -> Any:
     """Returns a tensor that another thread made as a fake one: modes are of one thread alone."""
     if isinstance(tensor, FakeTensor) or not tensor.ndim:
         return tensor
-    fake = detect_fake_mode().from_tensor(tensor)  # type: ignore[union-attr]
-    fake.is_in_pinned_memory = getattr(tensor, "is_in_pinned_memory", False)  # type: ignore[attr-defined]
+    with _disable_current_modes():
+        whole = tensor.clone()  # a slice cannot be made a fake one
+    fake: Any = detect_fake_mode().from_tensor(whole)  # type: ignore[union-attr]
+    address = tensor.untyped_storage().data_ptr()
+    if address in PinnedMemory.allocated:
+        fake.is_in_pinned_memory, fake.pinned_address = True, address
     return fake
 
 

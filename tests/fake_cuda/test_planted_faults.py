@@ -42,10 +42,7 @@ def test_a_wait_is_refused(change, message, monkeypatch):
 
 
 def test_a_copy_from_memory_that_is_not_pinned_is_refused(monkeypatch):
-    from_columns = NarrowBatch.from_columns
-    monkeypatch.setattr(
-        NarrowBatch, "from_columns", lambda columns, pin_memory: from_columns(columns, False)
-    )
+    monkeypatch.setattr(NarrowBatch, "pinned", lambda batch: batch)
     with pytest.raises(DeviceWaitError, match=r"dlrm/data/batch.py"):
         record_step(build(), "float16", 1024)
 
