@@ -64,6 +64,11 @@ class Served:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
+    def metrics(self):
+        """Returns the text of /metrics."""
+        with urllib.request.urlopen(self.health_url.replace("/healthz", "/metrics")) as response:
+            return response.read().decode()
+
     def wait_for_restart(self, number):
         def restarted():
             code, body = self.health()
@@ -122,7 +127,12 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         os.kill(served.server_pid, signal.SIGKILL)
         served.wait_for("restart 3: the server ended with signal SIGKILL")
         assert served.health("/dlrm")[0] == 503
+        metrics = served.metrics()
+        assert "recsys_serving 0\n" in metrics
+        assert "recsys_server_restarts_total 3\n" in metrics
+        assert "recsys_version_ready{" not in metrics
         served.wait_for_restart(3)
+        assert 'recsys_version_ready{model="dlrm",version="1"} 1\n' in served.metrics()
         answers()
         reasons = served.health()[1]["restarts"]
         assert [re.search("SIGABRT|instance|SIGKILL", r)[0] for r in reasons] == [

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of a supervised server over HTTP, for probes."""
+"""Health of a supervised server over HTTP, for probes and for Prometheus."""
 
 import dataclasses
+import http.client
 import http.server
 import json
 import socket
 import threading
 import time
+import urllib.request
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
 Status = Literal["starting", "ok", "degraded", "restarting"]
+Version = tuple[str, str]
+"""Model and version; the version is empty where a model has none that can be read."""
 
 _STALE_S = 60.0
 """A report older than this is not believed."""
+_METRICS_S = 5.0
+"""Longest wait for the server's own metrics; Prometheus waits 10 s by default."""
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,21 +30,36 @@ class HealthReport:
     Attributes:
         status: ok; degraded, if a model or its newest version does not load; else not serving.
         models: name -> versions that answer.
-        failures: model and version -> reason why it does not answer.
-        restarts: time and reason of each restart.
+        failures: version -> reason why it does not answer.
+        restarts: time and reason of each of the last restarts.
+        num_restarts: restarts since the program began.
+        metrics_url: host:port of the server's own metrics; empty before its first start.
     """
 
     status: Status
     models: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    failures: dict[Version, str] = dataclasses.field(default_factory=dict)
     restarts: tuple[str, ...] = ()
+    num_restarts: int = 0
+    metrics_url: str = ""
     made: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self.made
+
+    @property
+    def serves(self) -> bool:
+        """Whether the server answers requests."""
+        return self.status in ("ok", "degraded") and self.age_s <= _STALE_S
 
 
 class HealthEndpoint:
-    """Answers GET /healthz and /healthz/MODEL in a thread; a context manager.
+    """Answers GET /healthz, /healthz/MODEL and /metrics in a thread; a context manager.
 
-    The status is 200 while the server, or the model, answers requests, else 503.
+    The status of health is 200 while the server, or the model, answers requests, else 503.
+    /metrics are the server's own, if it gives them, and what only its supervisor knows.
 
     Args:
         host: address to listen on.
@@ -55,10 +78,13 @@ class HealthEndpoint:
             timeout = 5  # a silent connection does not keep its thread
 
             def do_GET(self) -> None:
-                code, body = endpoint.answer(self.path)
-                text = json.dumps(body, indent=2).encode()
+                if self.path.partition("?")[0] == "/metrics":
+                    code, kind, text = 200, _METRICS_TYPE, endpoint.metrics()
+                else:
+                    code, body = endpoint.answer(self.path)
+                    kind, text = "application/json", json.dumps(body, indent=2).encode()
                 self.send_response(code)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -85,13 +111,69 @@ class HealthEndpoint:
         report = self.report
         head, _, model = path.partition("?")[0].removeprefix("/").partition("/")
         if head != "healthz":
-            return 404, {"error": "only /healthz and /healthz/MODEL are here"}
-        body = dataclasses.asdict(report)
-        age = time.monotonic() - body.pop("made")
-        if age > _STALE_S:
+            return 404, {"error": "only /healthz, /healthz/MODEL and /metrics are here"}
+        if report.age_s > _STALE_S:
             return 503, {
                 "status": "unknown",
-                "error": f"the supervisor stands still for {age:.0f} s",
+                "error": f"the supervisor stands still for {report.age_s:.0f} s",
             }
-        serves = bool(report.models.get(model)) if model else report.status in ("ok", "degraded")
-        return 200 if serves else 503, body
+        serves = bool(report.models.get(model)) if model else report.serves
+        return 200 if serves else 503, {
+            "status": report.status,
+            "models": report.models,
+            "failures": {version_text(version): why for version, why in report.failures.items()},
+            "restarts": report.restarts,
+        }
+
+    def metrics(self) -> bytes:
+        """Returns all metrics in Prometheus' text format."""
+        report = self.report
+        own = "".join(f"{line}\n" for line in _own_metrics(report)).encode()
+        if not report.metrics_url:
+            return own
+        try:
+            url = f"http://{report.metrics_url}/metrics"
+            with urllib.request.urlopen(url, timeout=_METRICS_S) as response:
+                return bytes(response.read()) + own
+        except (OSError, http.client.HTTPException):  # it is being started again
+            return own
+
+
+def version_text(version: Version) -> str:
+    """Returns a model and version for readers."""
+    return " version ".join(filter(None, version))
+
+
+def _own_metrics(report: HealthReport) -> Iterator[str]:
+    """Yields the lines of what the server's own metrics do not say."""
+    yield from _family(
+        *("recsys_serving", "gauge", "1 while the server answers requests, else 0"),
+        [({}, int(report.serves))],
+    )
+    yield from _family(
+        *("recsys_server_restarts_total", "counter", "Times that the server was started again"),
+        [({}, report.num_restarts)],
+    )
+    ready = [(name, str(number)) for name, numbers in report.models.items() for number in numbers]
+    yield from _family(
+        *("recsys_version_ready", "gauge", "1 for each version that answers requests"),
+        [({"model": model, "version": number}, 1) for model, number in ready if report.serves],
+    )
+    yield from _family(
+        *("recsys_version_failed", "gauge", "1 for each version that does not load"),
+        [({"model": model, "version": number}, 1) for model, number in report.failures],
+    )
+
+
+def _family(
+    name: str, kind: str, meaning: str, samples: Iterable[tuple[dict[str, str], int]]
+) -> Iterator[str]:
+    """Yields the lines of a metric, of samples (labels, value)."""
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        # JSON escapes quotes, backslashes and line feeds as the format does.
+        text = ",".join(
+            f"{label}={json.dumps(of_it, ensure_ascii=False)}" for label, of_it in labels.items()
+        )
+        yield f"{name}{{{text}}} {value}" if text else f"{name} {value}"

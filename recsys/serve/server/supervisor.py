@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from recsys.serve.server.health import HealthEndpoint, HealthReport, Status
+from recsys.serve.server.health import HealthEndpoint, HealthReport, Status, Version, version_text
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance, find_instances
 from recsys.serve.server.log import limit_log, loaded_models, model_error
@@ -29,9 +29,6 @@ _WINDOW_S = 600.0
 _LONGEST_PAUSE_S = 30.0
 _UNLOADED = "unloaded"
 """Reason that Triton gives for a version that another one replaced."""
-
-Version = tuple[str, str]
-"""Model and version."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +80,8 @@ class Supervisor:
         self._stopped = stopped
         self._served = False
         self._restarts: list[str] = []
+        self._num_restarts = 0
+        self._metrics_url = ""
         self._recent: collections.deque[float] = collections.deque()
         self._states: dict[Version, str] = {}
         self._failures: dict[Version, str] = {}
@@ -100,6 +99,7 @@ class Supervisor:
             with TritonServer(self._settings, self._log_file) as server:
                 # Clients find a later server at the same ports.
                 self._settings = server.settings
+                self._metrics_url = server.metrics_url
                 try:
                     self._load(server)
                     if not self._stopped() and not self._served:
@@ -130,7 +130,7 @@ class Supervisor:
             self._observe(server)
             if self._failures and not self._health.report.models:
                 reasons = "\n  ".join(
-                    f"{key}: {why}" for key, why in self._named_failures().items()
+                    f"{version_text(version)}: {why}" for version, why in self._failures.items()
                 )
                 raise ServerError(
                     f"no model could be loaded:\n  {reasons}\n  (log {self._log_file})"
@@ -198,7 +198,7 @@ class Supervisor:
             if spent < self._options.ready_timeout_s:
                 continue
             if spent > self._options.ready_timeout_s + _SILENCE_S:
-                raise ServerError(f"the load of {_text(version)} does not end")
+                raise ServerError(f"the load of {version_text(version)} does not end")
             self._end(i for i in instances if (i.model, i.version_folder.name) == version)
 
     def _end(self, hung: Iterable[Instance]) -> None:
@@ -226,10 +226,10 @@ class Supervisor:
             if model["state"] == "READY":
                 self._failures.pop(version, None)
                 if self._states.get(version) != "READY":
-                    self._say(f"  {_text(version)}: READY")
+                    self._say(f"  {version_text(version)}: READY")
             elif model["state"] == "UNAVAILABLE" and reason and reason != _UNLOADED:
                 if self._failures.get(version) != reason:
-                    self._say(f"  {_text(version)}: does not load: {reason.rstrip()}")
+                    self._say(f"  {version_text(version)}: does not load: {reason.rstrip()}")
                 self._failures[version] = reason
             elif reason == _UNLOADED:
                 self._failures.pop(version, None)
@@ -251,12 +251,11 @@ class Supervisor:
         self._health.report = HealthReport(
             status=status,
             models=dict(ready),
-            failures=self._named_failures(),
+            failures=dict(self._failures),
             restarts=tuple(self._restarts),
+            num_restarts=self._num_restarts,
+            metrics_url=self._metrics_url,
         )
-
-    def _named_failures(self) -> dict[str, str]:
-        return {_text(version): why for version, why in self._failures.items()}
 
     def _note_restart(self, reason: ServerError) -> None:
         """Says why the server starts again, and pauses before.
@@ -270,6 +269,7 @@ class Supervisor:
             self._recent.popleft()
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._restarts = [*self._restarts[-99:], f"{when} {reason}"]
+        self._num_restarts += 1
         self._states, self._failures = {}, {}
         self._report("restarting")
         if len(self._recent) > self._options.max_restarts:
@@ -278,9 +278,7 @@ class Supervisor:
                 f"minutes (`max_restarts`); its log is {self._log_file}"
             )
         pause = min(2.0 ** (len(self._recent) - 1) - 1, _LONGEST_PAUSE_S)
-        self._say(
-            f"{when} restart {len(self._restarts)}: {reason}; starting again in {pause:.0f} s"
-        )
+        self._say(f"{when} restart {self._num_restarts}: {reason}; starting again in {pause:.0f} s")
         deadline = now + pause
         while time.monotonic() < deadline and not self._stopped():
             time.sleep(_TICK_S)
