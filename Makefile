@@ -234,7 +234,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
-		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|promql-parser|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 

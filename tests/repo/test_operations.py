@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files for operations by the schemas of those who read them, and beside one another."""
+
+import copy
+import importlib
+import json
+import re
+import shlex
+import shutil
+
+import msgspec
+import pytest
+import yaml
+
+from recsys.serve.server.process import ServerSettings
+from recsys.serve.server.supervisor import SupervisorSettings
+from recsys.settings import declared
+from tests import harness
+from tests.harness import REPOSITORY
+from tests.triton import promql
+from tests.triton.promql import OPERATIONS
+
+MANIFESTS = {
+    ("v1", "PersistentVolumeClaim"): "core_v1",
+    ("v1", "Service"): "core_v1",
+    ("apps/v1", "Deployment"): "apps_v1",
+    ("batch/v1", "Job"): "batch_v1",
+    ("policy/v1", "PodDisruptionBudget"): "policy_v1",
+}
+"""Version and kind -> module of Kubernetes' models."""
+DOCKERFILE = (REPOSITORY / "triton" / "Dockerfile").read_text().replace("\\\n", " ")
+
+
+def compose():
+    return yaml.safe_load((OPERATIONS / "compose.yaml").read_text())
+
+
+def manifests():
+    return {
+        document["kind"]: document
+        for name in ("kubernetes.yaml", "deploy-job.yaml")
+        for document in yaml.safe_load_all((OPERATIONS / name).read_text())
+    }
+
+
+def entry_point():
+    """Returns the flags of triton/serve.py in the image: name -> value."""
+    words = json.loads(re.search(r"^ENTRYPOINT (\[.*\])", DOCKERFILE, re.MULTILINE)[1])
+    assert words[:2] == ["python3", "triton/serve.py"]
+    return dict(word.removeprefix("--").split("=") for word in words[2:])
+
+
+def check_serve_arguments(arguments):
+    """Checks that triton/serve.py takes the words; returns those for Triton."""
+    ours, theirs = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    names = {
+        field.name
+        for section in (ServerSettings, SupervisorSettings)
+        for field in declared(section)
+    }
+    assert {word.removeprefix("--").split("=")[0] for word in ours} <= names
+    return theirs
+
+
+def validate_compose(path, status):
+    command = ("-m", "check_jsonschema", "--builtin-schema=vendor.compose-spec", path)
+    return harness.python(*command, status=status).stdout
+
+
+def test_the_compose_file_is_one_by_its_specification(tmp_path):
+    validate_compose(OPERATIONS / "compose.yaml", 0)
+    wrong = compose()
+    wrong["services"]["server"]["healthchek"] = wrong["services"]["server"].pop("healthcheck")
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(wrong))
+    assert "healthchek" in validate_compose(tmp_path / "compose.yaml", 1)
+
+
+def test_the_services_listen_on_this_machine_alone_at_ports_of_the_image():
+    services = compose()["services"]
+    ports = [port for service in services.values() for port in service["ports"]]
+    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)] == []
+    flags = entry_point()
+    of_server = {port.rpartition(":")[2] for port in services["server"]["ports"]}
+    assert of_server == {flags[name] for name in ("http_port", "grpc_port", "health_port")}
+    assert services["server"]["volumes"][0]["target"] == flags["repository"]
+    (target,) = yaml.safe_load((OPERATIONS / "prometheus.yaml").read_text())["scrape_configs"]
+    assert target["static_configs"][0]["targets"] == [f"server:{flags['health_port']}"]
+
+
+def test_the_services_mount_files_that_are_there():
+    described = compose()
+    for service in described["services"].values():
+        for volume in service.get("volumes", []):
+            if isinstance(volume, str) and volume.startswith("./"):
+                assert (OPERATIONS / volume.split(":")[0]).is_file()
+        for config in service.get("configs", []):
+            assert yaml.safe_load(described["configs"][config["source"]]["content"])
+    build = described["services"]["server"]["build"]
+    assert (OPERATIONS / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_the_health_check_is_that_of_the_image():
+    checked = compose()["services"]["server"]["healthcheck"]["test"]
+    assert checked[0] == "CMD"
+    words = re.search(r"HEALTHCHECK --start-period=5m CMD (\[.*\])", DOCKERFILE)[1]
+    assert checked[1:] == json.loads(words)
+    assert entry_point()["health_port"] in checked[-1]
+
+
+def test_server_and_pod_have_the_same_arguments():
+    arguments = compose()["services"]["server"]["command"]
+    assert check_serve_arguments(arguments) == ["--metrics-config=summary_latencies=true"]
+    (container,) = manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == arguments
+
+
+def without_nothing(value):
+    """Leaves out what is None, as YAML does."""
+    if isinstance(value, dict):
+        return {key: without_nothing(item) for key, item in value.items() if item is not None}
+    return list(map(without_nothing, value)) if isinstance(value, list) else value
+
+
+def validate_manifest(document):
+    """Reads a manifest strictly: no other type, nothing unknown or missing.
+
+    Raises:
+        msgspec.ValidationError: a type is wrong, or a required field is missing.
+        AssertionError: a field is unknown, so it is lost.
+    """
+    module = MANIFESTS[document["apiVersion"], document["kind"]]
+    model = getattr(importlib.import_module(f"lightkube.models.{module}"), document["kind"])
+    read = without_nothing(msgspec.to_builtins(msgspec.convert(document, model)))
+    assert read == document
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in MANIFESTS])
+def test_a_manifest_is_one_by_kubernetes_models(kind):
+    validate_manifest(manifests()[kind])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("readinesProbe",), {"httpGet": {"path": "/healthz", "port": 8003}}),
+        (("startupProbe", "httpGet"), {"path": "/healthz"}),
+        (("ports", 0, "containerPort"), "8000"),
+        (("volumeMounts", 0, "readonly"), True),
+        (("securityContext", "capabilities", "drop"), "ALL"),
+    ],
+)
+def test_a_mistake_in_a_manifest_is_noticed(path, value):
+    document = copy.deepcopy(manifests()["Deployment"])
+    inner = document["spec"]["template"]["spec"]["containers"][0]
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    with pytest.raises((msgspec.ValidationError, AssertionError)):
+        validate_manifest(document)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Job"])
+def test_the_names_within_a_pod_fit(kind):
+    pod = manifests()[kind]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounted = [mount["name"] for mount in container["volumeMounts"]]
+    assert sorted(mounted) == sorted(volume["name"] for volume in pod["volumes"])
+    models = next(v for v in pod["volumes"] if v["name"] == "models")["persistentVolumeClaim"]
+    claim = manifests()["PersistentVolumeClaim"]["metadata"]["name"]
+    assert models["claimName"] == claim
+    program = container.get("command", ["python3", "triton/serve.py"])[1]
+    assert (REPOSITORY / program).is_file()
+
+
+def test_labels_ports_and_probes_fit():
+    found = manifests()
+    spec = found["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels
+    assert found["Service"]["spec"]["selector"] == labels
+    budget = found["PodDisruptionBudget"]["spec"]
+    assert budget["selector"]["matchLabels"] == labels
+    assert 0 < budget["minAvailable"] < spec["replicas"]
+    (container,) = spec["template"]["spec"]["containers"]
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    flags = entry_point()
+    assert ports == {name: flags[f"{name}_port"] for name in ("http", "grpc", "health")}
+    for port in found["Service"]["spec"]["ports"]:
+        assert str(port["port"]) == ports[port["targetPort"]]
+    scraped = spec["template"]["metadata"]["annotations"]
+    assert scraped["prometheus.io/port"] == ports["health"]
+    # A version may take as long as the supervisor lets it, at the start and at a restart.
+    patience = next(f for f in declared(SupervisorSettings) if f.name == "ready_timeout_s").default
+    for probe in (container["startupProbe"], container["livenessProbe"]):
+        assert probe["periodSeconds"] * probe["failureThreshold"] > patience
+    claim = found["PersistentVolumeClaim"]["spec"]
+    assert (claim["accessModes"], spec["replicas"]) == (["ReadWriteMany"], 2)
+
+
+def test_rules_and_panels_are_whole():
+    for rule in promql.rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+        assert set(rule["annotations"]) == {"summary", "description"}
+        named = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        grouped = promql.grouping_labels(rule["expr"])
+        assert named <= (grouped | {"version"} if grouped else {"instance"})
+    names = [rule["alert"] for rule in promql.rules()]
+    assert len(names) == len(set(names)) >= 10
+    tested = (REPOSITORY / "tests/triton/alerts_test.yaml").read_text()
+    assert [name for name in names if f"alertname: {name}\n" not in tested] == []
+
+
+@pytest.mark.parametrize("name", promql.queries())
+def test_a_query_is_promql(name):
+    query = promql.queries()[name]
+    assert "$" not in query
+    assert promql.selectors(query)
+
+
+def test_panels_have_a_place_and_a_unit_of_their_own():
+    board = promql.dashboard()
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    cells = []
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells += [
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["description"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(refs) == len(set(refs)) >= 1
+        used = set(re.findall(r"\$\{?(\w+)", json.dumps(panel)))
+        assert used - {"__rate_interval", "__range"} <= variables
+    assert len(cells) == len(set(cells))
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
+def test_the_rules_raise_what_they_should():
+    harness.run("promtool", "check", "rules", OPERATIONS / "alerts.yaml")
+    harness.run("promtool", "test", "rules", "alerts_test.yaml", folder=REPOSITORY / "tests/triton")
+
+
+def test_the_commands_of_the_files_name_files_that_are_there():
+    for path in OPERATIONS.glob("*.yaml"):
+        for command in re.findall(
+            r"^#   ((?:docker|kubectl|promtool) .*)$", path.read_text(), re.M
+        ):
+            named = [word for word in shlex.split(command) if "/" in word]
+            assert named
+            assert [word for word in named if not (REPOSITORY / word).is_file()] == []

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alert rules, dashboard and probes beside a server with the arguments of the compose file."""
+
+import re
+import shlex
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+import yaml
+
+from dlrm.serve.export import DlrmExport
+from recsys.serve.client.connection import Endpoint
+from tests import harness
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.triton import promql
+from tests.triton.conftest import deploy
+from tests.triton.promql import OPERATIONS
+from tests.triton.test_supervisor import serving
+from tests.triton.tiny_model import write_version
+
+pytestmark = pytest.mark.triton_server
+
+OF_THE_SCRAPE = {"instance": "server:8003", "job": "recsys-serving"}
+"""Labels that Prometheus adds."""
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return response.headers["Content-Type"], response.read().decode()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server with a DLRM that was asked, and a model that does not load."""
+    folder = tmp_path_factory.mktemp("operations")
+    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint")
+    deploy(checkpoint, folder / "models", "--max_queue_size=64")
+    write_version(folder / "models", "broken", 1, 1.0, "raise ValueError('weights are gone')")
+    command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
+    (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
+    with serving(folder / "models", *command["command"]) as served:
+        with Endpoint(served.grpc, "dlrm") as endpoint:
+            for _ in range(20):
+                endpoint.predict(request)
+        harness.wait_for(lambda: served.health()[1]["failures"], "the broken model", 60)
+        yield served
+
+
+@pytest.fixture(scope="module")
+def live(served):
+    """Samples of the server, as Prometheus keeps them."""
+    kind, text = get(served.health_url.replace("/healthz", "/metrics"))
+    assert kind.startswith("text/plain; version=0.0.4")
+    return [(name, labels | OF_THE_SCRAPE) for name, labels in promql.samples(text)]
+
+
+@pytest.mark.parametrize("name", promql.queries())
+def test_every_selector_of_a_query_finds_samples(live, name):
+    query = promql.queries()[name]
+    labels = set()
+    for metric, matchers in promql.selectors(query):
+        taken = [sample for sample in live if promql.selects(metric, matchers, sample)]
+        assert taken, f"{metric} {matchers}"
+        labels.update(*(sample[1] for sample in taken))
+        # A label that the metric lacks would match every sample of a pattern such as .*
+        named = {matcher.name for matcher in matchers}
+        assert named <= {label for _, labels in taken for label in labels}
+    assert promql.grouping_labels(query) <= labels
+
+
+def test_the_labels_of_panels_and_messages_are_those_of_their_queries(live):
+    for panel in promql.dashboard()["panels"]:
+        for target in panel["targets"]:
+            query = promql.queries()[f"{panel['title']} {target['refId']}"]
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            metric, matchers = promql.selectors(query)[0]
+            of_sample = next(s[1] for s in live if promql.selects(metric, matchers, s))
+            assert shown <= (promql.grouping_labels(query) or set(of_sample))
+
+
+def test_the_supervisor_says_what_triton_does_not(live, served):
+    own = [(name, labels) for name, labels in live if name.startswith("recsys_")]
+    code, health = served.health()
+    assert (code, health["status"]) == (200, "degraded")
+    assert own == [
+        ("recsys_serving", OF_THE_SCRAPE),
+        ("recsys_server_restarts_total", OF_THE_SCRAPE),
+        ("recsys_version_ready", {"model": "dlrm", "version": "1"} | OF_THE_SCRAPE),
+        ("recsys_version_failed", {"model": "broken", "version": "1"} | OF_THE_SCRAPE),
+    ]
+    text = get(served.health_url.replace("/healthz", "/metrics"))[1]
+    assert "\nrecsys_serving 1\n" in text
+    assert "\nrecsys_server_restarts_total 0\n" in text
+    assert text.count("# TYPE nv_inference_request_success counter\n") == 1
+
+
+def test_metrics_that_are_not_there_are_noticed(live):
+    for query in (
+        "rate(nv_inference_requests_success[5m])",
+        'nv_inference_request_failure{reason="REFUSED"}',
+        'nv_inference_request_summary_us{quantile="0.98"}',
+    ):
+        ((metric, matchers),) = promql.selectors(query)
+        assert not [sample for sample in live if promql.selects(metric, matchers, sample)]
+    assert promql.grouping_labels("sum by (modell) (x) / on (versions) y") == {
+        *("modell", "versions"),
+    }
+
+
+def test_probes_are_answered(served):
+    (_, deployment, *_) = yaml.safe_load_all((OPERATIONS / "kubernetes.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    scraped = deployment["spec"]["template"]["metadata"]["annotations"]["prometheus.io/path"]
+    kinds = ("startupProbe", "readinessProbe", "livenessProbe")
+    paths = [container[kind]["httpGet"]["path"] for kind in kinds]
+    assert {container[kind]["httpGet"]["port"] for kind in kinds} == {"health"}
+    address = served.health_url.removesuffix("/healthz")
+    for path in (*paths, scraped, "/healthz/dlrm"):
+        assert get(address + path)[1]
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get(f"{address}/healthz/absent")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(f"{address}/metricsz")
+
+
+def test_the_health_check_of_the_container_tells_health(served):
+    described = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())
+    _, python, *words = described["services"]["server"]["healthcheck"]["test"]
+    assert python == "python3"
+    port = re.search(r":(\d+)/healthz", served.health_url)[1]
+    for instead, fails in ((port, False), (str(harness.free_port()), True)):
+        command = [sys.executable, *(word.replace("8003", instead) for word in words)]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        assert bool(done.returncode) == fails, shlex.join(command)
