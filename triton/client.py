@@ -7,11 +7,14 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
         --dataset /data/dlrm/binary_dataset --checkpoint /checkpoints/dlrm
     python triton/client.py --url 127.0.0.1:8001 --model dlrm --mode load \
         --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
+    python triton/client.py --url 127.0.0.1:8001 --model dlrm --mode perf_input \
+        --dataset /data/dlrm/binary_dataset --perf_input rows.json
 
 The first prints the model's inputs and outputs; the second sends requests, one JSON object per line
 (- reads standard input), of which --canary 0.1 --canary_version 3 sends a tenth to another version;
 the third evaluates the test split and exits 1 if the server's replies differ from the checkpoint's;
-the fourth measures latency and throughput. DLRM gets samples of a Criteo dataset, BERT4Rec the
+the fourth measures latency and throughput; the fifth writes rows for NVIDIA's perf_analyzer
+(--input-data) and sends none. DLRM gets samples of a Criteo dataset, BERT4Rec the
 histories of a dataset of ratings.
 """
 
@@ -54,6 +57,7 @@ from recsys.serve.client.connection import (
     request_from_json,
 )
 from recsys.serve.client.load import TABLE_HEAD, measure_load
+from recsys.serve.client.perf_input import write_perf_input
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
@@ -76,8 +80,10 @@ class ClientOptions:
     )
     canary_version: int | None = setting(None, "Version to try beside --version")
     timeout_s: float = setting(60.0, "Seconds to wait for a reply")
-    mode: Literal["request", "test", "load"] = setting(
-        "request", "Send requests, evaluate a split, or measure latency and throughput"
+    mode: Literal["request", "test", "load", "perf_input"] = setting(
+        "request",
+        "Send requests, evaluate a split, measure latency and throughput, or write rows for "
+        "perf_analyzer",
     )
     request: str | None = setting(
         None, "File of requests, a JSON object per line; - is standard input"
@@ -108,9 +114,14 @@ class ClientOptions:
         "Find the largest --request_rate in --mode load with this 99th percentile of the latency",
     )
 
+    perf_input: Path | None = setting(
+        None, "File that --mode perf_input writes, for --input-data of perf_analyzer"
+    )
+    perf_rows: int = setting(1024, "Most rows of --perf_input")
+
     def __post_init__(self) -> None:
         """Refuses settings that need another, and numbers below 1."""
-        require_positive(self, "batch_size")
+        require_positive(self, "batch_size", "perf_rows")
         for name in ("batch_sizes", "concurrency"):
             numbers = getattr(self, name)
             if min(numbers, default=0) < 1:
@@ -131,8 +142,10 @@ class ClientOptions:
                 raise UserError(f"`{name}` must be positive, got {value}")
         if self.mode == "test" and self.dataset is None:
             raise UserError("`mode` test needs `dataset`")
-        if self.mode == "load" and self.dataset is None and self.request is None:
-            raise UserError("`mode` load needs `dataset`, or `request`")
+        if self.mode in ("load", "perf_input") and self.dataset is None and self.request is None:
+            raise UserError(f"`mode` {self.mode} needs `dataset`, or `request`")
+        if (self.mode == "perf_input") != (self.perf_input is not None):
+            raise UserError("`mode` perf_input and the file `perf_input` go together")
 
     @property
     def data(self) -> DataConfig:
@@ -165,7 +178,7 @@ def run(flag_values: flags.FlagValues) -> int:
     with Endpoint(
         options.url, options.model, options.version, options.protocol, options.timeout_s
     ) as endpoint:
-        modes = {"request": answer, "test": test, "load": load}
+        modes = {"request": answer, "test": test, "load": load, "perf_input": write_rows}
         return modes[options.mode](options, endpoint)
 
 
@@ -349,6 +362,22 @@ def dataset_requests(
         if names is not None:
             request[history] = names.names(request[history])
         yield len(users), request
+
+
+def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Writes rows of a dataset, or of --request, for perf_analyzer."""
+    assert options.perf_input is not None
+    if options.request is not None:
+        requests = requests_of(options, endpoint)
+    else:  # alone, a history is as long as it is
+        size = 1 if endpoint.signature.recommends else options.perf_rows
+        requests = (request for _, request in dataset_requests(options, endpoint, size))
+    batched = endpoint.max_batch_size is not None
+    rows = write_perf_input(options.perf_input, requests, options.perf_rows, batched=batched)
+    if not rows:
+        raise UserError(f"`perf_input`: {options.request or options.dataset} holds no row")
+    print_line(f"{options.perf_input}: {rows} rows for perf_analyzer --input-data")
+    return 0
 
 
 def load(options: ClientOptions, endpoint: Endpoint) -> int:

@@ -2,7 +2,9 @@
 """The programs of triton/ as their command lines run them, and a trained DLRM."""
 
 import importlib.util
+import json
 
+import numpy as np
 import pytest
 
 from tests import harness
@@ -28,6 +30,20 @@ def deploy(checkpoint, repository, *arguments):
     """Deploys a checkpoint, as the deployer's command line does, in this process."""
     arguments = (f"--checkpoint={checkpoint}", f"--repository={repository}", *arguments)
     assert harness.call(script("deployer"), *arguments) == 0
+
+
+def replay(endpoint, file):
+    """Sends the rows of a file for perf_analyzer; yields each request and its answer."""
+    inputs = {tensor.name: tensor for tensor in endpoint.signature.inputs}
+    (key, entries), *others = json.loads(file.read_text()).items()
+    assert (key, others) == ("data", [])
+    for entry in entries:
+        request = {}
+        for name, tensor in entry.items():
+            assert set(tensor) == {"content", "shape"}
+            values = np.array(tensor["content"], inputs[name].numpy_dtype)
+            request[name] = values.reshape(1, *tensor["shape"])
+        yield request, endpoint.predict(request)
 
 
 def run(*arguments, code=0):

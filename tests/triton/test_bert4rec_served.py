@@ -12,6 +12,7 @@ import pytest
 from bert4rec.serve.score import score_served_split
 from recsys.data.sequences import Sequences
 from recsys.data.titles import write_titles
+from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import bert4rec_signature
 from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
@@ -24,7 +25,7 @@ from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     trained,
     write_dataset,
 )
-from tests.triton.conftest import client, deploy, run
+from tests.triton.conftest import client, deploy, replay, run
 
 pytestmark = pytest.mark.triton_server
 
@@ -198,3 +199,15 @@ def test_the_largest_rate_within_a_latency_is_searched(server, dataset, capsys):
     best = max(rate for rate, p99 in rates.items() if p99 <= 150)
     assert last.startswith(f"p99 within 150 ms up to {best:,.0f}/s")
     assert max(rates) > best
+
+
+@pytest.mark.parametrize("model", ["bert4rec", "named"])
+def test_histories_for_perf_analyzer_are_answered(server, dataset, model, tmp_path):  # noqa: F811
+    file = tmp_path / "histories.json"
+    arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=perf_input"]
+    assert client([*arguments, f"--dataset={dataset}", f"--perf_input={file}"]) == 0
+    with Endpoint(server.grpc_url, model) as endpoint:
+        replayed = list(replay(endpoint, file))
+    assert len(replayed) == NUM_USERS
+    lengths = {request["history"].shape[1] for request, _ in replayed}
+    assert len(lengths) > 1

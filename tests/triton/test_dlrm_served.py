@@ -16,7 +16,7 @@ from recsys.serve.client.requests import BadRequestError
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import dlrm_signature
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_program
-from tests.triton.conftest import client, deploy, run
+from tests.triton.conftest import client, deploy, replay, run
 
 pytestmark = pytest.mark.triton_server
 
@@ -320,3 +320,30 @@ def test_the_client_program_measures_a_load(server, dataset, capsys):
         assert rows_per_s == pytest.approx(batch * requests_per_s, rel=0.01, abs=20)
         assert compute > 0
         assert together >= 1
+
+
+def test_rows_for_perf_analyzer_are_those_of_the_dataset(endpoint, dataset, tmp_path, capsys):
+    file = tmp_path / "rows.json"
+    common = [f"--url={endpoint.url}", f"--protocol={endpoint.protocol}", "--mode=perf_input"]
+    common += [f"--perf_input={file}"]
+    assert client([*common, f"--dataset={dataset}", "--perf_rows=70"]) == 0
+    assert capsys.readouterr().out == f"{file}: 70 rows for perf_analyzer --input-data\n"
+    replayed = list(replay(endpoint, file))
+    rows = SplitBinaryReader(dataset, "test").read(0, 70)
+    for name, values in (
+        ("numerical", np.asarray(rows.numerical, np.float32)),
+        ("categorical", np.stack(rows.categorical, axis=1).astype(np.int64)),
+    ):
+        np.testing.assert_array_equal([request[name][0] for request, _ in replayed], values)
+    requests = tmp_path / "requests.json"
+    text = {name: values.tolist() for name, values in draw(3).items()}
+    requests.write_text(json.dumps(text) + "\n" + json.dumps(text) + "\n")
+    assert client([*common, f"--request={requests}", "--perf_rows=5"]) == 0
+    assert len(list(replay(endpoint, file))) == 5
+    requests.write_text("\n")
+    assert client([*common, f"--request={requests}"]) == 2
+    assert "holds no row" in capsys.readouterr().err
+    assert client(common) == 2
+    assert "--mode perf_input needs --dataset, or --request" in capsys.readouterr().err
+    assert client([common[0], f"--perf_input={file}"]) == 2
+    assert "--mode perf_input and the file --perf_input go together" in capsys.readouterr().err

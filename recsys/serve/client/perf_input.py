@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests as a file for perf_analyzer's --input-data.
+
+perf_analyzer draws values at random without one, which ids outside their tables make errors of.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.data.whole_file import whole_file
+from recsys.serve.client.requests import Array, Arrays
+
+
+def write_perf_input(
+    path: Path, requests: Iterable[Arrays], most_rows: int, *, batched: bool
+) -> int:
+    """Writes rows of requests, which perf_analyzer batches with -b.
+
+    Args:
+        path: file to write.
+        requests: input -> values [rows, ...].
+        most_rows: rows after which it ends.
+        batched: whether the model has a batch dimension of its own, which shapes leave out.
+
+    Returns:
+        The rows that were written.
+    """
+    entries: list[dict[str, Any]] = []
+    for row in _rows(requests):
+        if len(entries) == most_rows:
+            break
+        entries.append({name: _tensor(array, batched) for name, array in row.items()})
+    with whole_file(path) as file:
+        file.write(json.dumps({"data": entries}).encode() + b"\n")
+    return len(entries)
+
+
+def _rows(requests: Iterable[Arrays]) -> Iterator[Arrays]:
+    for request in requests:
+        for row in range(len(next(iter(request.values())))):
+            yield {name: array[row : row + 1] for name, array in request.items()}
+
+
+def _tensor(array: Array, batched: bool) -> dict[str, Any]:
+    values = array.ravel().tolist()
+    if array.dtype == np.object_:
+        values = [v.decode() if isinstance(v, bytes) else v for v in values]
+    return {"content": values, "shape": list(array.shape[1:] if batched else array.shape)}
