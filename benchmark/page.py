@@ -3,6 +3,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from benchmark.record import Record, latest, read_records
@@ -12,6 +13,11 @@ from recsys.pages.page import Section, render_page
 _LONGEST_NAME = 58
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 _MOST_LINES = 6
+_TITLE = "Benchmarks of Recsys Recipes"
+_LEGEND = (
+    "Medians; the thin line spans the 10th to the 90th percentile of the runs. Only values of "
+    "equal hardware and settings are comparable."
+)
 _ROOFLINE = (
     "The floor of a case is the roofline of the machine: the time to move its bytes at the speed "
     "of a copy or to do its operations at the speed of a matrix product, whichever is longer, "
@@ -25,18 +31,27 @@ def results_page(folder: Path) -> str:
     Raises:
         ValueError: there are no results, or a line is no record.
     """
+    return render_page(_TITLE, [_LEGEND], _sections(folder))
+
+
+def results_document(folder: Path) -> str:
+    """Returns the same sections as a Markdown document, for a site.
+
+    Raises:
+        ValueError: as above.
+    """
+    lines = [f"# {_TITLE}", _LEGEND]
+    for one in _sections(folder):
+        charts = "\n".join(['<div class="charts">', *one.charts, "</div>"])
+        lines += [f"## {one.title}", *(escape(text, quote=False) for text in one.text), charts]
+    return "\n\n".join(lines) + "\n"
+
+
+def _sections(folder: Path) -> list[Section]:
     files = {path.stem: read_records(path) for path in sorted(folder.glob("*.jsonl"))}
     if not any(files.values()):
         raise ValueError(f"{folder}: no results (*.jsonl)")
-    text = [
-        "Medians; the thin line spans the 10th to the 90th percentile of the runs. Only values of "
-        "equal hardware and settings are comparable."
-    ]
-    return render_page(
-        "Benchmarks of Recsys Recipes",
-        text,
-        [section(name.replace("_", " "), records) for name, records in files.items() if records],
-    )
+    return [section(name.replace("_", " "), records) for name, records in files.items() if records]
 
 
 def section(title: str, records: Sequence[Record]) -> Section:

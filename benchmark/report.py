@@ -4,6 +4,7 @@
     python -m benchmark.report docs/results.md            writes the tables
     python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
     python -m benchmark.report --html results.html        writes a page with charts of all results
+    python -m benchmark.report --markdown results.md      writes them as a document, for a site
 
 Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` is the table of results/NAME.jsonl: a
 row per candidate, a column per metric, medians with the newest run's settings and hardware.
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmark.page import results_page
+from benchmark.page import results_document, results_page
 from benchmark.record import RESULTS, Record, latest, read_records
 from recsys.pages.page import write_page
 
@@ -106,16 +107,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 when out of date")
     parser.add_argument("--html", type=Path, help="file of the page with charts")
+    parser.add_argument("--markdown", type=Path, help="file of the document with charts")
     arguments = parser.parse_args(argv)
-    if not arguments.documents and arguments.html is None:
-        parser.error("name documents, or --html FILE")
+    pages = ((arguments.html, results_page), (arguments.markdown, results_document))
+    if not arguments.documents and not any(file for file, _ in pages):
+        parser.error("name documents, or --html FILE, or --markdown FILE")
     status = 0
-    if arguments.html is not None:
-        try:
-            write_page(arguments.html, results_page(arguments.results))
-        except (OSError, ValueError) as error:
-            print(f"{arguments.html}: {error}", file=sys.stderr)
-            return 2
+    for file, page in pages:
+        if file is not None:
+            try:
+                write_page(file, page(arguments.results))
+            except (OSError, ValueError) as error:
+                print(f"{file}: {error}", file=sys.stderr)
+                return 2
     for document in arguments.documents:
         try:
             old = document.read_text()
