@@ -29,12 +29,14 @@ SPLITTERS := .venv-splitters/bin
 SPLITTERS_STAMP := .venv-splitters/.installed
 MERLIN := .venv-merlin/bin
 MERLIN_STAMP := .venv-merlin/.installed
+DOCS := .venv-docs/bin
+DOCS_STAMP := .venv-docs/.installed
 TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
 .PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
-.PHONY: clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
+.PHONY: docs test-docs tutorials clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -61,7 +63,7 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 # line of output begins with its group's name.
 LANES := main models engines
 GROUPS_main := test-main
-GROUPS_models := lint test-fake-cuda test-torchrec test-triton
+GROUPS_models := lint test-docs test-fake-cuda test-torchrec test-triton
 GROUPS_engines := test-spark test-splitters test-nvtabular test-merlin
 as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
@@ -74,6 +76,9 @@ lane-%:
 
 test-main: setup  ## tests that need no environment but .venv
 	$(BIN)/pytest -q $(SUITE) $(PARALLEL)
+
+test-docs: docs  ## the site of the documents: links, pages, search, narrow screens
+	$(BIN)/pytest -q $(SUITE) -m site tests/repo/test_site.py
 
 test-fake-cuda: setup  ## the code paths of a GPU, followed with fake tensors
 	$(BIN)/python -m tests.fake_cuda -q $(SUITE)
@@ -105,7 +110,7 @@ test-triton: setup  ## tests of triton/ with a server
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \
-		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or slow or spark or splitters or torchrec or triton_server)"
+		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or site or slow or spark or splitters or torchrec or triton_server)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
@@ -114,6 +119,18 @@ lint: setup  ## linters, types and import rules
 	git ls-files '*.sh' .ci/run | xargs -r $(BIN)/shellcheck
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+$(DOCS_STAMP): requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python $(PIP_INSTALL) --no-deps -r requirements-docs.txt
+	@touch $@
+
+docs: setup $(DOCS_STAMP)  ## the documents as a site in build/site; a broken link fails
+	$(BIN)/python -m benchmark.report --markdown build/charts.md
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build
+
+tutorials: setup  ## run the tutorials, write their outputs into docs/tutorials; review the diff
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/repo/test_tutorials.py
 
 test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
 	$(BIN)/python tests/cuda_ext/device_words.py

@@ -209,5 +209,7 @@ def test_the_index_lists_every_decision():
 
 def test_the_index_lists_every_document():
     index = (REPOSITORY / "docs" / "README.md").read_text()
-    pages = [p.name for p in (REPOSITORY / "docs").glob("*.md") if p.name != "README.md"]
-    assert [p for p in pages if f"]({p})" not in index] == []
+    folders = ("*.md", "quickstarts/*.md", "tutorials/*.md")
+    docs = REPOSITORY / "docs"
+    pages = {str(page.relative_to(docs)) for folder in folders for page in docs.glob(folder)}
+    assert [page for page in sorted(pages - {"README.md"}) if f"]({page})" not in index] == []

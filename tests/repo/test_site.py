@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site of the documents, as `make docs` built it and as a browser shows it."""
+
+import html
+import json
+import re
+import shutil
+
+import pytest
+
+from benchmark.page import results_page
+from benchmark.record import RESULTS
+from tests import harness
+from tests.repo.test_documents import DOCUMENTS
+
+pytestmark = pytest.mark.site
+
+SITE = harness.REPOSITORY / "build" / "site"
+MKDOCS = harness.REPOSITORY / ".venv-docs" / "bin" / "python"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*?\bsrc=\"?([^\s\">]+)|<link\b[^>]*>")
+
+WIDEST = """
+<iframe width="WIDTH" height="900"></iframe><pre></pre><script>
+const frame = document.querySelector("iframe"), pages = PAGES, wide = {};
+frame.onload = () => {
+  const root = frame.contentDocument.documentElement;
+  wide[pages.shift()] = [root.scrollWidth - frame.clientWidth, root.scrollHeight];
+  if (pages.length) frame.src = pages[0];
+  else document.querySelector("pre").textContent = JSON.stringify(wide);
+};
+frame.src = pages[0];
+</script>
+"""
+
+
+def page_of(document):
+    """Returns the file of a document's page."""
+    path = document.relative_to(harness.REPOSITORY)
+    return SITE / (path.parent if path.name == "README.md" else path.with_suffix("")) / "index.html"
+
+
+def test_every_document_has_a_page():
+    assert [str(page) for page in map(page_of, DOCUMENTS) if not page.is_file()] == []
+
+
+def test_a_page_loads_nothing_from_elsewhere():
+    outside = [
+        f"{page.relative_to(SITE)}: {match[0]}"
+        for page in SITE.rglob("*.html")
+        for match in LOADED.finditer(page.read_text())
+        if re.search(r"(?:src|href)=\"?(?:https?:)?//", match[0])
+    ]
+    assert outside == []
+    styles = [style.read_text() for style in SITE.rglob("*.css")]
+    assert styles
+    assert not any(re.search(r"url\([\"']?(?:https?:)?//", style) for style in styles)
+
+
+def test_the_search_knows_every_page_and_a_flag():
+    entries = json.loads((SITE / "search" / "search_index.json").read_text())["docs"]
+    pages = {entry["location"].partition("#")[0] for entry in entries}
+    folders = {str(page_of(document).parent.relative_to(SITE)) for document in DOCUMENTS}
+    assert {"" if folder == "." else f"{folder}/" for folder in folders} <= pages
+    flags = [entry for entry in entries if entry["location"].startswith("docs/flags/")]
+    assert any("embedding_dim" in entry["text"] for entry in flags)
+
+
+def test_the_charts_are_those_of_the_results():
+    page = (SITE / "docs" / "charts" / "index.html").read_text()
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" role="img"') == results_page(
+        RESULTS
+    ).count("<svg")
+
+
+def test_a_tutorial_shows_its_outputs():
+    page = (SITE / "docs" / "tutorials" / "criteo" / "index.html").read_text()
+    assert "Finished testing on the test split, 30000 rows" in page
+
+
+def test_the_build_refuses_a_broken_link(tmp_path):
+    for document in DOCUMENTS:
+        copy = tmp_path / document.relative_to(harness.REPOSITORY)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(document, copy)
+    for name in ("docs/site", "docs/pictures"):
+        shutil.copytree(harness.REPOSITORY / name, tmp_path / name, dirs_exist_ok=True)
+    for name in ("mkdocs.yml", "triton/README.md", "build/charts.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(harness.REPOSITORY / name, tmp_path / name)
+    build = (MKDOCS, "-m", "mkdocs", "build")
+    harness.run(*build, folder=tmp_path)
+    with (tmp_path / "docs" / "dlrm.md").open("a") as file:
+        file.write("\n[away](nowhere.md), [lost](bert4rec.md#nowhere)\n")
+    done = harness.run(*build, folder=tmp_path, status=1)
+    assert "link 'nowhere.md'" in done.stderr
+    assert "anchor '#nowhere'" in done.stderr
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_its_window(width, tmp_path):
+    if not CHROMIUM:
+        pytest.skip("no Chromium (apt-get install chromium)")
+    pages = [f"file://{page}" for page in sorted(SITE.rglob("index.html"))]
+    frame = tmp_path / "frame.html"
+    frame.write_text(WIDEST.replace("WIDTH", str(width)).replace("PAGES", json.dumps(pages)))
+    done = harness.run(
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=100000",
+        "--dump-dom", f"file://{frame}",
+    )  # fmt: skip
+    shown = json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]))
+    assert shown.keys() == set(pages)
+    assert min(height for _, height in shown.values()) > 500
+    assert {page: excess for page, (excess, _) in shown.items() if excess > 0} == {}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tutorials run from top to bottom, and print what they show, but for numbers and titles.
+
+`make tutorials` (RECIPES_REWRITE_GOLDEN=1) writes the outputs into the documents; it needs the real
+data with MovieLens' titles.
+"""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import harness
+from tests.repo.test_documents import commands_of
+
+TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
+STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+"""Commands, and their output below them, if they have any."""
+REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
+FILMS = 1682
+
+
+@pytest.fixture
+def raw(real_data, tmp_path):
+    """The folder of raw data, with MovieLens' titles, or made up ones for the same ids."""
+    folder = tmp_path / "raw"
+    (folder / "ml-100k").mkdir(parents=True)
+    (folder / "criteo_kaggle").symlink_to((real_data / "criteo_kaggle").resolve())
+    for file in (real_data / "ml-100k").iterdir():
+        (folder / "ml-100k" / file.name).symlink_to(file.resolve())
+    titles = folder / "ml-100k" / "u.item"
+    if not titles.exists():
+        assert not REWRITES, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
+        lines = (f"{film}|Film {film} (1990)|01-Jan-1990||0\n" for film in range(1, FILMS + 1))
+        titles.write_text("".join(lines))
+    return folder
+
+
+def printed(command, folder, raw):
+    """Returns what a command prints, run as a reader of the tutorial would."""
+    environment = {
+        "RECSYS_DATA": str(raw),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(harness.REPOSITORY),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    words = shlex.split(command.replace("$RECSYS_DATA", str(raw)))
+    if words[:2] == ["python", "-m"] and not {"|", ">"} & set(words):
+        return harness.forked(*words[1:], folder=folder, **environment).stdout
+    return harness.run(
+        "bash", "-euo", "pipefail", "-c", command, folder=folder, **environment
+    ).stdout
+
+
+def shape(text):
+    """Returns a text without its numbers, titles and the width of its columns."""
+    text = re.sub(r"^( *\d+) +\S.*\(\d{4}\) +(\S+ +\S+)$", r"\1 title \2", text, flags=re.MULTILINE)
+    text = re.sub(r"^(line \d+, oldest first|\d+\|).*", r"\1 titles", text, flags=re.MULTILINE)
+    text = re.sub(r'"titles": \[.*?\]', '"titles": []', text)
+    return re.sub(r" +", " ", re.sub(r"\d[\d.,:]*", "#", text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.md")))
+def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
+    document = TUTORIALS / f"{name}.md"
+    (tmp_path / "data").mkdir()
+    text = document.read_text()
+    steps = list(STEP.finditer(text))
+    outputs = []
+    for step in steps:
+        commands = step[1].replace("\\\n", " ").splitlines()[1:-1]
+        outputs.append("".join(printed(command, tmp_path, raw) for command in commands))
+    assert len(outputs) > 4
+    if REWRITES:
+        for step, output in reversed(list(zip(steps, outputs, strict=True))):
+            shown = f"\n```text\n{output}```\n" if output else ""
+            text = text[: step.start()] + step[1] + shown + text[step.end() :]
+        document.write_text(text)
+        return
+    for step, output in zip(steps, outputs, strict=True):
+        assert shape(output) == shape(step[2] or ""), step[1]
+
+
+def test_every_output_of_a_tutorial_stands_below_its_commands():
+    for document in TUTORIALS.glob("*.md"):
+        text = document.read_text()
+        assert text.count("\n```text\n") == sum(step[2] is not None for step in STEP.finditer(text))
+        assert commands_of(text)
