@@ -472,6 +472,42 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     return a.t() @ b
 
 
+def top_rows(
+    queries: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    count: int,
+    excluded_query: Tensor,
+    excluded_row: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The rows with the largest products, in float64; equal ones in their order.
+
+    Products are summed column by column, the bias last: float32 factors make exact products in
+    float64, so every implementation in this order gets the same bits.
+
+    Args:
+        queries: [B, D].
+        table: [R, D].
+        bias: [R] to add to the products of each row.
+        count: K.
+        excluded_query: [P] int64 query of each row to leave out.
+        excluded_row: [P] int64 row to leave out of that query's list, ignored outside [0, R).
+
+    Returns:
+        ([B, K] int64 rows, best first, -1 where none is left, [B, K] float32 products, -inf there).
+    """
+    products = torch.zeros(len(queries), len(table), dtype=torch.float64)
+    for column in range(table.shape[1]):
+        products += queries[:, column, None].double() * table[:, column].double()
+    products += bias.double()
+    inside = (excluded_row >= 0) & (excluded_row < len(table))
+    products[excluded_query[inside], excluded_row[inside]] = -torch.inf
+    products = torch.nn.functional.pad(products, (0, count), value=-torch.inf)
+    best, rows = products.sort(dim=1, descending=True, stable=True)
+    best, rows = best[:, :count], rows[:, :count]
+    return rows.masked_fill(best.isneginf(), -1), best.to(torch.float32)
+
+
 def relu_backward(
     gradient: Tensor, output: Tensor, transpose: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,6 +17,7 @@ MODULES = [
     "test_linear.py",
     "test_attention.py",
     "test_dropout.py",
+    "test_search.py",
 ]
 NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
 BEST_LAST = ["portable", "avx2", "avx512"]

@@ -45,6 +45,14 @@ def attention_arguments(queries):
     )
 
 
+def top_rows_arguments():
+    packed = ops.pack_rows(randn(70, 5), randn(70, seed=1))
+    return (
+        *(randn(3, 5, seed=2), packed.table, packed.codes, packed.scales, packed.biases),
+        *(packed.residual, packed.code_norm, torch.tensor([4, 9]), torch.tensor([0, 0, 2, 2]), 4),
+    )
+
+
 CASES = {
     "attention": lambda: attention_arguments(queries=False),
     "attention_of_queries": lambda: attention_arguments(queries=True),
@@ -118,6 +126,7 @@ CASES = {
         [IDS.t().contiguous().to(torch.int8), IDS.t().contiguous()],
         [5, 3, 1, 0, 2, 4],
     ),
+    "top_rows": lambda: top_rows_arguments(),
     "transposed_product": lambda: (randn(5, 3), randn(5, 8, seed=1)),
     "update_rows_sgd": lambda: update_arguments("sgd"),
     "update_rows_adam": lambda: update_arguments("adam"),
@@ -140,7 +149,7 @@ def dir_of_ops():
         "embedding_gather", "embedding_bag", "embedding_bag_scale_backward", "sort_rows",
         "update_rows", "sgd_rows_unsorted", "mlp_forward",
         "dlrm_forward", "relu_backward", "attention", "attention_backward",
-        "byte_dropout", "transposed_product", "stack_ids",
+        "byte_dropout", "transposed_product", "stack_ids", "top_rows",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@
 #include "../lookup/cpu/table.h"
 #include "../mlp/cpu/table.h"
 #include "../products/cpu/table.h"
+#include "../search/cpu/table.h"
 #include "../update/cpu/table.h"
 
 namespace recsys::cpu {
@@ -20,6 +21,7 @@ struct KernelTable {
   LookupKernels lookup;
   MlpKernels mlp;
   ProductKernels products;
+  SearchKernels search;
   UpdateKernels update;
 };
 

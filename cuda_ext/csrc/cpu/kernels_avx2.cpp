@@ -13,6 +13,7 @@
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
 #include "../products/cpu/kernels.h"
+#include "../search/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -26,6 +27,7 @@ const KernelTable avx2_kernels = {
     avx2::kLookupKernels,
     avx2::kMlpKernels,
     avx2::kProductKernels,
+    avx2::kSearchKernels,
     avx2::kUpdateKernels,
 };
 

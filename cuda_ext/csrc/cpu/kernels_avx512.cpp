@@ -13,6 +13,7 @@
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
 #include "../products/cpu/kernels.h"
+#include "../search/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -26,6 +27,7 @@ const KernelTable avx512_kernels = {
     avx512::kLookupKernels,
     avx512::kMlpKernels,
     avx512::kProductKernels,
+    avx512::kSearchKernels,
     avx512::kUpdateKernels,
 };
 

@@ -7,6 +7,7 @@
 #include "../lookup/cpu/kernels.h"
 #include "../mlp/cpu/kernels.h"
 #include "../products/cpu/kernels.h"
+#include "../search/cpu/kernels.h"
 #include "../update/cpu/kernels.h"
 #include "kernel_table.h"
 
@@ -20,6 +21,7 @@ const KernelTable portable_kernels = {
     portable::kLookupKernels,
     portable::kMlpKernels,
     portable::kProductKernels,
+    portable::kSearchKernels,
     portable::kUpdateKernels,
 };
 

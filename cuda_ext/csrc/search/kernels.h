@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel of the rows with the largest products, for the CPU: its arguments.
+#pragma once
+
+#include <cstdint>
+
+namespace recsys {
+
+// The rows of a table with the largest products with each query, in float64, found by a scan of an
+// 8-bit copy. Codes stand for whole numbers r = code - 128, a row for scale x r.
+struct TopRowsArguments {
+  int64_t num_queries;  // B
+  int64_t num_rows;     // R
+  int64_t dim;          // D
+  int64_t count;        // K
+  const float* queries;
+  const float* table;  // [R, table_stride]
+  int64_t table_stride;
+  const uint8_t* codes;     // [blocks, D / 4 rounded up, kSearchBlock, 4]
+  const float* scales;      // [blocks x kSearchBlock]
+  const float* biases;      // the same, -inf past the last row
+  double residual;          // largest |row - scale x r| / scale
+  double code_norm;         // largest |r|
+  const int64_t* excluded;  // rows to leave out of the list of a query, ascending for each
+  const int64_t* offsets;   // [B + 1] first of them
+  int64_t* rows;            // [B, K], -1 where none is left
+  float* scores;            // [B, K], -inf where none is left
+  int64_t* scored;          // [B] rows whose product was computed in float64
+};
+
+// Rows of a block of codes: 4 columns of each row lie side by side, for all rows of the block.
+constexpr int64_t kSearchBlock = 64;
+
+// With more columns the sums of a scan would not fit 32 bits.
+constexpr int64_t kMostSearchColumns = 1024;
+
+}  // namespace recsys
+
+namespace recsys::cpu {
+
+void run_top_rows(const TopRowsArguments& arguments);
+
+}  // namespace recsys::cpu
