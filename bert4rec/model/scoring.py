@@ -5,6 +5,7 @@ Scores are computed in blocks of items, so memory does not grow with the catalog
 """
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 from cuda_ext import ops
 from recsys.train.memory import to_device
+
+logger = logging.getLogger(__name__)
 
 Histories = Sequence[npt.NDArray[np.int64]]
 
@@ -41,15 +44,23 @@ class ItemScorer:
         vectors: [B, D] output of the network for each history.
         items: [I, D] vectors of the items; row i is item i + 1.
         bias: [I] biases of the items.
+        packed: the items, packed by `pack_items` for exact lists; None scores all of them.
     """
 
     vectors: Tensor
     items: Tensor
     bias: Tensor
+    packed: ops.PackedRows | None = None
 
     @classmethod
     def of_histories(
-        cls, model: Bert4Rec, items: Tensor, layout: SequenceLayout, *, causal: bool
+        cls,
+        model: Bert4Rec,
+        items: Tensor,
+        layout: SequenceLayout,
+        *,
+        causal: bool,
+        packed: ops.PackedRows | None = None,
     ) -> "ItemScorer":
         """Runs the network on packed histories.
 
@@ -59,11 +70,12 @@ class ItemScorer:
                 `causal`.
             layout: offsets of the histories in `items`.
             causal: predict the next item at the last one, without a mask item.
+            packed: the items of this model, if they were packed.
         """
         vectors = model(items, layout, last_tokens(layout), causal=causal)
-        of_items = model.item_vectors()
+        of_items = model.item_vectors() if packed is None else packed.table
         # Under autocast, a normalisation on a CPU leaves them in half precision.
-        return cls(vectors.to(of_items.dtype), of_items, model.head.bias)
+        return cls(vectors.to(of_items.dtype), of_items, model.head.bias, packed)
 
     def _block_rows(self, max_scores: int) -> int:
         return max(max_scores // max(self.vectors.shape[0], 1), 1)
@@ -133,6 +145,10 @@ class ItemScorer:
     ) -> tuple[Tensor, Tensor]:
         """Finds the best unseen items of each history.
 
+        With `packed` items the order is that of scores in float64, equal ones by item number, at
+        any size of the catalogue. Without, scores are float32: items whose scores differ by less
+        than its rounding may stand in either order.
+
         Args:
             count: K.
             seen_row: [P] int64 history of each seen item.
@@ -143,6 +159,12 @@ class ItemScorer:
         Returns:
             ([B, K] int64 item numbers, best first, [B, K] float32 scores).
         """
+        if self.packed is not None and bool(self.vectors.isfinite().all()):
+            count = min(count, self.items.shape[0])
+            rows, products, _ = ops.top_rows(
+                self.packed, self.vectors, count, seen_row, seen_item - 1
+            )
+            return rows + 1, products
         best: tuple[Tensor, Tensor] | None = None
         for start, scores in self._blocks(block_rows or self._block_rows(max_scores)):
             inside = (seen_item > start) & (seen_item <= start + scores.shape[1])
@@ -206,13 +228,37 @@ def rank_among(scores: Tensor) -> Tensor:
     return (~(scores[:, 1:] < scores[:, :1])).sum(1)
 
 
-def scorer_for(model: Bert4Rec, histories: Histories, *, causal: bool) -> ItemScorer:
+def pack_items(model: Bert4Rec) -> ops.PackedRows | None:
+    """Packs the items of an unchanging model, for exact lists.
+
+    Takes a byte for each value and eight for each item, beside the table.
+
+    Returns:
+        The packed items; None where no compiled kernels search them, or one is not finite.
+    """
+    items, bias = model.item_vectors(), model.head.bias
+    if not ops.scans_rows(items):
+        return None
+    if not bool(items.isfinite().all() and bias.isfinite().all()):
+        logger.warning("an item's vector or bias is not finite: lists are ordered by float32")
+        return None
+    return ops.pack_rows(items, bias)
+
+
+def scorer_for(
+    model: Bert4Rec,
+    histories: Histories,
+    *,
+    causal: bool,
+    packed: ops.PackedRows | None = None,
+) -> ItemScorer:
     """Runs a model on histories, shortened to their last items.
 
     Args:
         model: network in evaluation mode.
         histories: B arrays of item numbers, oldest first; none empty if `causal`.
         causal: predict the next item at the last one, without a mask item.
+        packed: the items of this model, if they were packed.
     """
     longest = max_history_length(model.max_len, causal)
     ends: list[int] = [] if causal else [mask_item(model.num_items)]
@@ -223,7 +269,7 @@ def scorer_for(model: Bert4Rec, histories: Histories, *, causal: bool) -> ItemSc
     layout = SequenceLayout.of_lengths(
         to_device(torch.from_numpy(lengths), device), int(lengths.max()), int(lengths.sum())
     )
-    return ItemScorer.of_histories(model, items, layout, causal=causal)
+    return ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
 
 
 def history_item_pairs(histories: Histories, device: torch.device) -> tuple[Tensor, Tensor]:

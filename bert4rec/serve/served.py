@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import LOWEST_SCORE
-from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
+from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, scorer_for
 from bert4rec.serve.item_names import ItemNames
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
 from recsys.serve.deployment import Deployment, DeploymentError
@@ -51,6 +51,8 @@ class ServedBert4Rec(ServedModel):
         self._num_items: int = deployment.model["num_items"]
         self._causal: bool = deployment.model["causal"]
         self._top_k: int = deployment.model["top_k"]
+        with torch.inference_mode():
+            self._packed = pack_items(network) if isinstance(network, Bert4Rec) else None
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -130,7 +132,7 @@ class ServedBert4Rec(ServedModel):
         self, model: Bert4Rec, histories: Histories, excludes: npt.NDArray[np.bool_]
     ) -> tuple[Tensor, Tensor]:
         with autocast_of(self.deployment, self._device):
-            scorer = scorer_for(model, histories, causal=self._causal)
+            scorer = scorer_for(model, histories, causal=self._causal, packed=self._packed)
         nothing = np.empty(0, np.int64)
         seen = [
             history if excluded else nothing

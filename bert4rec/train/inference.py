@@ -15,10 +15,11 @@ from bert4rec.data.batches import known_windows, pack
 from bert4rec.data.split import targets_of
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
-from bert4rec.model.scoring import ItemScorer
+from bert4rec.model.scoring import ItemScorer, pack_items
 from bert4rec.nn.layout import SequenceLayout
 from bert4rec.rules import mask_item, max_history_length
 from bert4rec.train.evaluate import seen_pairs
+from cuda_ext import ops
 from recsys.data.sequences import Sequences
 from recsys.serve.formats import trace
 from recsys.train.optimizers.precision import Precision
@@ -58,18 +59,20 @@ def inferences(
         return _traced(network, sequences, batches, machine)
     longest = max_history_length(model.max_len, causal)
     append = None if causal else mask_item(sequences.num_items)
+    packed = pack_items(model)
     calls = []
     for rows in batches:
         windows = known_windows(sequences, "test", rows, longest)
         items, layout = pack(sequences, windows, machine.device, append)
         seen = seen_pairs(sequences, "test", rows, machine.device)
-        best = functools.partial(_best_unseen, model, machine.precision, causal, run.top_k)
+        best = functools.partial(_best_unseen, model, packed, machine.precision, causal, run.top_k)
         calls.append(functools.partial(best, items, layout, *seen))
     return calls
 
 
 def _best_unseen(
     model: Bert4Rec,
+    packed: ops.PackedRows | None,
     precision: Precision,
     causal: bool,
     top_k: int,
@@ -79,7 +82,7 @@ def _best_unseen(
     seen_item: Tensor,
 ) -> tuple[Tensor, Tensor]:
     with precision.autocast():
-        scorer = ItemScorer.of_histories(model, items, layout, causal=causal)
+        scorer = ItemScorer.of_histories(model, items, layout, causal=causal, packed=packed)
     return scorer.top(top_k, seen_row, seen_item)
 
 

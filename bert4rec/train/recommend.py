@@ -26,10 +26,11 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, require_prepared
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.scoring import history_item_pairs, scorer_for
+from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
 from bert4rec.model.weights import describe_model, load_weights
 from bert4rec.train.answers import Catalogue, as_json, as_table
 from bert4rec.train.resolve import take_model_from_checkpoint
+from cuda_ext import ops
 from recsys.data.sequences import read_item_map
 from recsys.data.titles import read_titles
 from recsys.errors import UserError
@@ -55,6 +56,7 @@ class Recommender:
         causal: the model predicts the next item at the last one, without a mask item.
         precision: precision of the forward pass.
         device: device of the model.
+        packed: the items, packed for exact lists; None where they are scored plainly.
     """
 
     model: Bert4Rec
@@ -63,6 +65,7 @@ class Recommender:
     causal: bool
     precision: Precision
     device: torch.device
+    packed: ops.PackedRows | None
 
     @classmethod
     def start(cls, config: Bert4RecConfig) -> "Recommender":
@@ -104,6 +107,7 @@ class Recommender:
             causal=config.objective.objective == "causal",
             precision=machine.precision,
             device=machine.device,
+            packed=pack_items(model),
         )
 
     @torch.inference_mode()
@@ -121,7 +125,7 @@ class Recommender:
         """
         arrays = [np.array(history, np.int64) for history in histories]
         with self.precision.autocast():
-            scorer = scorer_for(self.model, arrays, causal=self.causal)
+            scorer = scorer_for(self.model, arrays, causal=self.causal, packed=self.packed)
         best, scores = scorer.top(count, *history_item_pairs(arrays, self.device))
         return best.cpu().numpy(), scores.cpu().numpy()
 
