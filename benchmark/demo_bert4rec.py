@@ -8,18 +8,25 @@ ratings the next item of a user is often the successor of the last one, which po
 predict; the demo fails if the trained model is not clearly better than popularity.
 """
 
+import dataclasses
 import json
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmark.demo import run_step
 from benchmark.dlrm.program import final_record
+from recsys import program
 from recsys.data.sequences import read_item_map, read_sequences
+from recsys.errors import FAILED
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.settings import require_positive, section_from_dict, setting
 
 USERS, ITEMS, INTERACTIONS = 2000, 400, 40_000
 MIN_GAIN = 0.1
@@ -33,6 +40,22 @@ TRAINING_FLAGS = (
     "--lr=0.003",
     "--print_freq=50",
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DemoOptions:
+    """Settings of this program."""
+
+    folder: Path = setting(Path("demo/bert4rec"), "Folder of everything that is written")
+    interactions: int = setting(INTERACTIONS, "Generated ratings")
+
+    def __post_init__(self) -> None:
+        """Refuses ratings that are none."""
+        require_positive(self, "interactions")
+
+
+SECTIONS: dict[type, str] = {DemoOptions: "demo"}
+"""Sections of the flags, and their headings."""
 
 
 def write_histories(dataset: Path, file: Path, count: int) -> None:
@@ -112,23 +135,40 @@ def report(metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> None:
-    """Runs the demo; exits 1 unless the model clearly beats popularity."""
-    del argv
-    values = flags.FLAGS
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def run(flag_values: flags.FlagValues) -> int:
+    """Runs the demo; returns 1 unless the model clearly beats popularity."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(DemoOptions, values)
     started = time.perf_counter()
-    metrics = run_demo(Path(values.folder), values.interactions)
+    metrics = run_demo(options.folder, options.interactions)
     gain = metrics["test_full_hr@10"] - metrics["test_popularity_hr@10"]
-    print(f"\n{report(metrics)}\nEverything is in {values.folder}/.")
+    print(f"\n{report(metrics)}\nEverything is in {options.folder}/.")
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
     if gain < MIN_GAIN:
-        sys.exit(
+        print(
             f"demo: HR@10 is {gain:.4f} above popularity, expected {MIN_GAIN}: "
-            f"{json.dumps(TRAINING_FLAGS)} did not learn the order"
+            f"{json.dumps(TRAINING_FLAGS)} did not learn the order",
+            file=sys.stderr,
         )
+        return FAILED
+    print(
+        f"To serve the model: recsys-recipes deploy --checkpoint {options.folder}/checkpoint "
+        f"--repository {options.folder}/models --raw_ids {options.folder}/dataset"
+    )
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return program.run_command(run, define_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("folder", "demo/bert4rec", "Where everything goes")
-    flags.DEFINE_integer("interactions", INTERACTIONS, "Generated ratings")
-    app.run(main)
+    sys.exit(main(sys.argv))

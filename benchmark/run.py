@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benchmarks from their configurations, and records quality, speed and memory.
 
-    python -m benchmark.run benchmark/configs/dlrm_small.yaml --repeats 5 --output runs
+    python -m benchmark.run dlrm_small --repeats 5 --output runs
     python -m benchmark.run benchmark/configs --beside ../other-checkout
+
+The first is the file of this name in benchmark/configs, the second all of them.
 
 Every run is the project's own command in a process of its own. Configurations take turns, so a
 minute in which the machine is slow falls on all of them. `--beside` runs each configuration in this
@@ -233,12 +235,14 @@ def compare_checkouts(
     return comparisons
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the configurations; returns the exit status."""
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("configurations", type=Path, help="a YAML file, or a folder of them")
+    parser.add_argument(
+        "configurations", type=_configurations, help="a YAML file, a folder of them, or a name"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="runs of each configuration")
     parser.add_argument(
         "--most_repeats",
@@ -249,6 +253,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmark_runs"))
     parser.add_argument("--first_seed", type=int, default=1, help="of the runs, which count up")
     parser.add_argument("--beside", type=Path, help="another checkout, built, to compare with")
+    return parser
+
+
+def _configurations(text: str) -> Path:
+    """Returns a path; a name stands for a file of benchmark/configs."""
+    own = Path(__file__).with_name("configs") / f"{text}.yaml"
+    return own if own.is_file() and not Path(text).exists() else Path(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the configurations; returns the exit status."""
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: at least 1")

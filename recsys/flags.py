@@ -2,8 +2,9 @@
 """Makes flags from settings, and settings from flags."""
 
 import dataclasses
+import textwrap
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def _plain(default: Any, field: "dataclasses.Field[Any]") -> Any:
         return None
     if field.metadata["unit"] == "bytes":
         return spell_bytes(default)
-    return default
+    return str(default) if isinstance(default, Path) else default
 
 
 def _define(
@@ -167,18 +168,47 @@ _MOST_USED = (
 )
 """Flags of all programs; the first ten of them that a program has open its `--help`."""
 
-_SHORT = 15
+_FEW = 6
 """Flags that need no selection of the most used."""
 
+_SHOWN = 10
+_COLUMNS, _INDENT = 80, 28
+"""Width of a terminal, and where the texts of the most used flags begin."""
 
-def help_text(flag_values: flags.FlagValues) -> str:
-    """Returns the help of our own flags: most used ones, then sections."""
+
+def help_text(flag_values: flags.FlagValues, most_used: Sequence[str] = ()) -> tuple[str, str]:
+    """Returns the help of the most used flags and of all sections.
+
+    Args:
+        flag_values: the flags.
+        most_used: names that open the help; by default those that most programs share.
+    """
     defined = flag_values.flags_by_module_dict()
     sections = [name for name in defined if not name.startswith("absl.")]
-    texts = [flag_values.module_help(name) for name in sections]
-    if sum(len(defined[name]) for name in sections) > _SHORT:
-        most_used = flags.FlagValues()  # type: ignore[no-untyped-call]
-        for name in [name for name in _MOST_USED if name in flag_values][:10]:
-            flags.DEFINE_flag(flag_values[name], most_used, module_name="Most used")
-        texts.insert(0, most_used.module_help("Most used"))
-    return "\n".join(texts)
+    texts = "\n".join(flag_values.module_help(name) for name in sections)
+    ours = [flag for name in sections for flag in defined[name] if flag.name != "help"]
+    if len(ours) <= _FEW:
+        return "", texts
+    chosen = [flag_values[name] for name in most_used or _MOST_USED if name in flag_values]
+    chosen = list(dict.fromkeys([*chosen, *ours]))  # Flags are hashed by identity.
+    lines = [_line(flag) for flag in chosen if not _is_alias(flag)][:_SHOWN]
+    return "\n".join(["", "Most used:", *lines, ""]), texts
+
+
+def _is_alias(flag: "flags.Flag[Any]") -> bool:
+    return str(flag.help).startswith("Alias for ")
+
+
+def _line(flag: "flags.Flag[Any]") -> str:
+    """Returns a flag's name, default and shortened help."""
+    default = (
+        "" if flag.default in (None, "", False) else f"={flag.default_as_str}".replace("'", "")
+    )
+    name = f"  --{flag.name}"
+    if len(name + default) < _INDENT:
+        name += default
+    text = str(flag.help)
+    if isinstance(flag, flags.EnumFlag):
+        text = text.partition(">: ")[2]
+    room = _COLUMNS - 1 - max(_INDENT, len(name) + 2)
+    return f"{name:{_INDENT - 2}}  {textwrap.shorten(text, room, placeholder=' ...')}"

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's frame: logging, help, refusals, exit status; no torch."""
 
+import dataclasses
 import errno
 import io
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -107,14 +109,50 @@ class _HelpFlag(app.HelpFlag):
     def parse(self, argument: Any) -> None:
         """Prints the help and exits."""
         if self._parse(argument):
-            more = "\n--helpfull shows absl's own flags as well."
+            more = "--helpfull shows absl's own flags as well."
             _print_help(sys.modules["__main__"].__doc__, flags.FLAGS, more)
             sys.exit(0)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """A command that runs this program under another name.
+
+    Attributes:
+        module: the program in its own words, `python -m dataspec.verify`.
+        name: the words of the command, `recsys-recipes verify`.
+        opening: beginning of the help: what it does, a usual call.
+        most_used: flags that come next.
+    """
+
+    module: str
+    name: str
+    opening: str
+    most_used: tuple[str, ...] = ()
+
+
+_callers: list[Caller] = []
+
+
+def called_by(caller: Caller) -> None:
+    """Has the help name the command that the user typed."""
+    _callers.append(caller)
+
+
 def _print_help(description: str | None, flag_values: flags.FlagValues, *more: str) -> None:
+    """Prints a program's purpose, its most used flags, then the rest."""
+    paragraphs = (description or "").strip().split("\n\n")
+    opening, rest = paragraphs[:2], paragraphs[2:]
+    chosen: tuple[str, ...] = ()
+    for caller in _callers:
+        opening, rest, chosen = [caller.opening], paragraphs[1:], caller.most_used
+        if rest and rest[0].lstrip().startswith((caller.module, caller.name)):
+            del rest[0]  # the opening has a usual call
+        rest = [re.sub(rf"{re.escape(caller.module)}\b", caller.name, text) for text in rest]
+    most_used, sections = help_text(flag_values, chosen)
+    texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections, *more]
     try:
-        print(description or "", help_text(flag_values), *more, sep="\n", flush=True)
+        print(*texts, sep="\n", flush=True)
     except BrokenPipeError:  # `--help | head`
         _discard_output()
 

@@ -1,88 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Triton server on a model repository.
+"""Runs a Triton server, as `recsys-recipes serve` does; run by path."""
 
-    .venv-triton/bin/python triton/serve.py --repository REPO
-
-It listens on free ports of 127.0.0.1 by default, prints them when the models are loaded, and the
-reason where one is not, and ends with Ctrl-C or SIGTERM. A server that dies, or has a dead
-instance, is started again. Arguments after -- are passed on to tritonserver.
-"""
-
-import dataclasses
 import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 
-from absl import flags
-
-import _triton_shadow  # noqa: F401  (before torch: keeps this folder from posing as the compiler)
-from recsys import program
-from recsys.errors import FAILED
-from recsys.flags import define_flags as define_settings
-from recsys.flags import values_from_flags
-from recsys.interruption import StopRequest
-from recsys.serve.server.health import HealthEndpoint
-from recsys.serve.server.process import ServerSettings, TritonServer, url_host
-from recsys.serve.server.supervisor import Supervisor, SupervisorSettings
-from recsys.settings import section_from_dict, setting
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ServeOptions:
-    """Settings of this program alone."""
-
-    log_file: Path | None = setting(None, "Log of the server; by default in the temporary folder")
-
-
-SECTIONS: dict[type, str] = {
-    ServerSettings: "server",
-    SupervisorSettings: "supervision",
-    ServeOptions: "program",
-}
-"""Sections of the flags -> their headings."""
-
-
-def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command, unparsed."""
-    values = program.new_flags()
-    define_settings(values, SECTIONS)
-    return values
-
-
-def run(flag_values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    """Runs the server until a signal; returns 1 if it fails."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
-    options = section_from_dict(SupervisorSettings, values)
-    settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
-    log_file = section_from_dict(ServeOptions, values).log_file
-    if log_file is None:
-        log_file = Path(tempfile.mkdtemp(prefix="recipes-serve-")) / "server.log"
-    with StopRequest() as stop, HealthEndpoint(settings.host, options.health_port) as health:
-        health_url = f"http://{url_host(settings.host)}:{health.port}/healthz"
-        program.print_line(f"Loading {settings.repository} (health {health_url}) ...")
-
-        def print_addresses(server: TritonServer) -> None:
-            http = f"HTTP http://{server.http_url}  " if server.http_url else ""
-            program.print_line(
-                f"{http}gRPC {server.grpc_url}  metrics http://{server.metrics_url}/metrics  "
-                f"health {health_url}\nlog {server.log_file}\nReady. Ctrl-C stops it."
-            )
-
-        supervisor = Supervisor(
-            settings, options, log_file, health, program.print_line, lambda: bool(stop.signal_name)
-        )
-        code = supervisor.run(print_addresses)
-    return 0 if code == 0 else FAILED
-
-
-def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status."""
-    arguments: list[str] = []
-    return program.run_command(
-        lambda values: run(values, arguments), define_flags(), argv, __doc__, arguments=arguments
-    )
-
+from recsys_recipes.serving.serve import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))

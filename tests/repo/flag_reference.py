@@ -2,13 +2,13 @@
 """docs/flags.md: every flag of every program, from the flags themselves."""
 
 import dataclasses
-import importlib.util
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from absl import flags
 
+from benchmark import demo, demo_bert4rec
 from bert4rec.scripts import dist_main as bert4rec_dist_main
 from bert4rec.scripts import flags as bert4rec
 from dataspec import verify
@@ -20,6 +20,8 @@ from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
 from recsys.settings import Sections, declared
+from recsys_recipes import doctor
+from recsys_recipes.serving import ask, deploy, serve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "flags.md"
@@ -35,18 +37,9 @@ Every flag of every program. `make golden` writes this page; a test fails when i
 
 A flag is given as `--name value` or `--name=value`, a boolean one as `--name` or `--noname`, a list
 with commas. Programs that absl starts (training, `triton/deployer.py`) read flags from a file with
-`--flagfile`; `--helpfull` lists these flags of absl.
+`--flagfile`; `--helpfull` lists these flags of absl. `recsys-recipes --help` tells which of its
+commands runs which program.
 """
-
-
-def script(name):
-    """Returns a program of triton/, which is no package, as a module."""
-    spec = importlib.util.spec_from_file_location(
-        f"triton_{name}", REPOSITORY / f"triton/{name}.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def defined(define, **defaults):
@@ -77,7 +70,6 @@ class Variant:
 
 def programs():
     """Returns every program, in the order of the document."""
-    deployer, serve, client = map(script, ("deployer", "serve", "client"))
     criteo_flags = criteo.define_flags()
     criteo.describe_presets(criteo_flags)
     torchrec = defined(train_torchrec.define_flags).flags_by_module_dict()
@@ -122,9 +114,16 @@ def programs():
             generated_ratings.SECTIONS,
         ),
         Program("python -m dataspec.verify DIR", verify.define_flags(), verify.SECTIONS),
-        Program("python triton/deployer.py", defined(deployer.define_flags), deployer.SECTIONS),
+        Program("python triton/deployer.py", defined(deploy.define_flags), deploy.SECTIONS),
         Program("python triton/serve.py", serve.define_flags(), serve.SECTIONS),
-        Program("python triton/client.py", client.define_flags(), client.SECTIONS),
+        Program("python triton/client.py", ask.define_flags(), ask.SECTIONS),
+        Program("python -m benchmark.demo", demo.define_flags(), demo.SECTIONS),
+        Program(
+            "python -m benchmark.demo_bert4rec",
+            demo_bert4rec.define_flags(),
+            demo_bert4rec.SECTIONS,
+        ),
+        Program("python -m recsys_recipes.doctor", doctor.define_flags(), doctor.SECTIONS),
     ]
 
 

@@ -10,8 +10,14 @@ import torch
 
 from tests import harness
 
-PACKAGES = ("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "recsys")
-USES_TORCH = ("bert4rec", "benchmark", "cuda_ext", "dlrm", "recsys.serve", "recsys.train")
+PACKAGES = (
+    *("benchmark", "bert4rec", "cuda_ext", "dataspec", "dlrm", "preproc", "recsys"),
+    "recsys_recipes",
+)
+USES_TORCH = (
+    *("bert4rec", "benchmark", "cuda_ext", "dlrm", "recsys.serve", "recsys.train"),
+    "recsys_recipes",
+)
 
 NO_TRITON = """
 try:

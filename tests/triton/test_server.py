@@ -121,7 +121,7 @@ def test_a_response_cache_in_a_configuration_of_an_earlier_release_is_ignored(re
 
 
 def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
-    with pytest.raises(ServerError, match=r"is not a folder; triton/deployer\.py"):
+    with pytest.raises(ServerError, match=r"is not a folder; `recsys-recipes deploy`"):
         ServerSettings(repository=tmp_path / "absent")
     with pytest.raises(ServerError, match="has no model 'dlrm'"):
         ServerSettings(repository=tmp_path, models=("dlrm",))

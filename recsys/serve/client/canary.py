@@ -32,8 +32,8 @@ class Canary:
         others = [served for served in endpoint.served_versions if served != version]
         if not others:
             raise UserError(
-                f"`canary_version` {version}: no other version is served; triton/deployer.py "
-                "`version_policy` latest:2 serves two"
+                f"`canary_version` {version}: no other version is served; "
+                "`recsys-recipes deploy` with `version_policy` latest:2 serves two"
             )
         self._fraction = fraction
         self._main = endpoint.again(endpoint.version or str(max(others)))

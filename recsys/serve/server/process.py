@@ -51,7 +51,7 @@ class ServerSettings:
         arguments: further arguments of the server.
     """
 
-    repository: Path = setting(REQUIRED, "Folder of models (triton/deployer.py)")
+    repository: Path = setting(REQUIRED, "Folder of models, made by `recsys-recipes deploy`")
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: is every network")
     no_http: bool = setting(False, "Do not listen for HTTP, whose parser a request can crash")
     http_port: int = setting(0, "0 takes a free one")
@@ -67,7 +67,8 @@ class ServerSettings:
         """Refuses settings that the server would refuse less clearly."""
         if not self.repository.is_dir():
             raise ServerError(
-                f"`repository`: {self.repository} is not a folder; triton/deployer.py makes one"
+                f"`repository`: {self.repository} is not a folder; `recsys-recipes deploy` makes "
+                "one"
             )
         if self.models and self.poll_secs:
             raise ServerError("`models` and `poll_secs` exclude each other: polling loads all")

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `recsys-recipes`: finds the program of the words and runs it."""
+
+import runpy
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from recsys.errors import INPUT_REFUSED
+from recsys.program import Caller, called_by
+from recsys_recipes import __version__
+from recsys_recipes.commands import COMMANDS, Command, Program
+
+NAME = "recsys-recipes"
+_HELP = ("-h", "--help", "-help", "help")
+
+_FIRST_TRY = """\
+From nothing to a served recommendation:
+  recsys-recipes demo bert4rec
+  recsys-recipes deploy --checkpoint demo/bert4rec/checkpoint \\
+      --repository models --raw_ids demo/bert4rec/dataset
+  recsys-recipes serve --repository models --grpc_port 8001
+  recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec
+"""
+
+
+def overview() -> str:
+    """Returns the help of the whole command."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {word:{width}}  {command.summary}" for word, command in COMMANDS.items()]
+    return "\n".join([f"Usage: {NAME} COMMAND [--help] ...; {NAME} --version", "", *lines, ""])
+
+
+def choices(word: str, command: Command) -> str:
+    """Returns the help of a command that has several programs."""
+    lines = [f"{command.summary}.", "", f"Usage: {NAME} {word} {'|'.join(command.programs)} ..."]
+    for name, program in command.programs.items():
+        default = " (if none is named)" if name == command.default else ""
+        lines += ["", f"  {name}: {program.summary}{default}"]
+        if program.most_used:
+            flags = " ".join(f"--{flag}" for flag in program.most_used)
+            lines.append(_wrapped(flags, " " * 6, " " * 6))
+    return "\n".join(
+        [*lines, "", f"All flags: {NAME} {word} {next(iter(command.programs))} --help"]
+    )
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Returns a text as indented lines of a terminal."""
+    return textwrap.fill(
+        text, 79, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+    )
+
+
+def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> None:
+    """Runs a program in this process as `python -m` would.
+
+    Args:
+        words: of the command, as the user may type them.
+        program: what they name.
+        arguments: those after the words.
+    """
+    spelled = " ".join((NAME, *words))
+    usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
+    opening = f"{program.summary}.\n\n{usage}"
+    called_by(Caller(f"python -m {program.module}", spelled, opening, program.most_used))
+    sys.argv = [spelled, *program.arguments, *arguments]
+    runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+
+
+def main() -> int:
+    """Runs the command line of the process; returns the exit status."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in _HELP:
+        print(overview(), _FIRST_TRY, sep="\n", end="")
+        return 0
+    if arguments[0] == "--version":
+        print(NAME, __version__)
+        return 0
+    word, *arguments = arguments
+    command = COMMANDS.get(word)
+    if command is None:
+        return _refuse(f"there is no command {word!r}, only", COMMANDS)
+    names = [] if "" in command.programs else arguments[:1]
+    if names and names[0] in command.programs:
+        run((word, names[0]), command.programs[names[0]], arguments[1:])
+    elif names and (names[0] in _HELP or not names[0].startswith("-")):
+        if names[0] not in _HELP:
+            return _refuse(f"there is no {names[0]!r} to {word}, only", command.programs)
+        print(choices(word, command))
+    elif command.default is None:
+        return _refuse(f"say what to {word}", command.programs)
+    else:
+        words = (word, command.default) if command.default else (word,)
+        run(words, command.programs[command.default], arguments)
+    return 0
+
+
+def _refuse(problem: str, known: Iterable[str]) -> int:
+    """Prints what is wrong with the words; returns the exit status."""
+    print(f"error: {problem}: {', '.join(known)} ({NAME} --help)", file=sys.stderr)
+    return INPUT_REFUSED

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `recsys-recipes`, and the program that each of them runs.
+
+Flags are those that the programs declare. Only the ten that open the help are chosen here.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A module with a command line.
+
+    Attributes:
+        module: its name, as in `python -m`.
+        summary: what it does, in a line.
+        usage: arguments of a usual call.
+        most_used: flags that open its help; none for a program that has few.
+        arguments: put before those of the user.
+    """
+
+    module: str
+    summary: str
+    usage: str
+    most_used: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A word after `recsys-recipes`.
+
+    Attributes:
+        summary: what it does, in a line.
+        programs: second word -> program; the only key is empty where there is no second word.
+        default: second word if there is none.
+    """
+
+    summary: str
+    programs: Mapping[str, Program]
+    default: str | None = None
+
+
+def _single(
+    module: str, summary: str, usage: str, *most_used: str, arguments: tuple[str, ...] = ()
+) -> Command:
+    program = Program(
+        module=module, summary=summary, usage=usage, most_used=most_used, arguments=arguments
+    )
+    return Command(summary=summary, programs={"": program}, default="")
+
+
+_RATINGS = (
+    *("input", "output", "format", "min_user_count", "min_item_count", "kcore", "min_rating"),
+    *("split", "engine", "overwrite"),
+)
+_DLRM, _BERT4REC = "dlrm.scripts.main", "bert4rec.scripts.main"
+
+COMMANDS: Mapping[str, Command] = {
+    "demo": Command(
+        summary="Generated data to a trained model, and how good it is",
+        programs={
+            "dlrm": Program(
+                module="benchmark.demo",
+                summary="Click logs to a DLRM, its AUC and latency",
+                usage="--folder demo",
+            ),
+            "bert4rec": Program(
+                module="benchmark.demo_bert4rec",
+                summary="Ratings to a BERT4Rec that recommends",
+                usage="--folder demo/bert4rec",
+            ),
+        },
+        default="dlrm",
+    ),
+    "generate": Command(
+        summary="Write raw click logs or ratings whose best model is known",
+        programs={
+            "criteo": Program(
+                module="preproc.generate_criteo",
+                summary="Click logs in Criteo's format",
+                usage="--output data/criteo --rows 4000000 --days 4",
+                most_used=(
+                    *("output", "rows", "days", "seed", "best_auc", "click_rate", "gzip"),
+                    *("cardinalities", "threads", "overwrite"),
+                ),
+            ),
+            "ratings": Program(
+                module="preproc.generate_ratings",
+                summary="Ratings in the format of MovieLens or Amazon",
+                usage="--output data/ratings.csv --users 2000 --items 400 --interactions 40000",
+                most_used=(
+                    *("output", "users", "items", "interactions", "format", "titles", "seed"),
+                    *("continuation", "popularity", "overwrite"),
+                ),
+            ),
+        },
+    ),
+    "prepare": Command(
+        summary="Raw logs or ratings to a dataset",
+        programs={
+            "criteo": Program(
+                module="preproc.criteo",
+                summary="Criteo's click logs, for DLRM",
+                usage="--input data/criteo --output data/dlrm",
+                most_used=(
+                    *("input", "output", "preset", "frequency_limit", "split_fractions"),
+                    *("dictionary_days", "format", "engine", "memory_limit", "overwrite"),
+                ),
+            ),
+            "movielens": Program(
+                module="preproc.movielens",
+                summary="MovieLens' ratings, for BERT4Rec",
+                usage="--input data/raw/ml-1m --output data/ml-1m",
+                most_used=_RATINGS,
+            ),
+            "amazon": Program(
+                module="preproc.amazon",
+                summary="Amazon's ratings, for BERT4Rec",
+                usage="--input data/raw/ratings.csv --output data/amazon",
+                most_used=_RATINGS,
+            ),
+        },
+    ),
+    "verify": _single(
+        "dataspec.verify",
+        "Check a dataset before it is trained on",
+        "DIR [--quick]",
+    ),
+    "train": Command(
+        summary="Train a model on a dataset",
+        programs={
+            "dlrm": Program(
+                module=_DLRM,
+                summary="Clicks, on a dataset of prepare criteo",
+                usage="--dataset data/dlrm --preset small --save_checkpoint_path data/dlrm-run",
+                arguments=("--mode=train",),
+                most_used=(
+                    *("dataset", "preset", "save_checkpoint_path", "resume", "batch_size"),
+                    *("epochs", "lr", "optimizer", "embedding_dim", "eval_split"),
+                ),
+            ),
+            "bert4rec": Program(
+                module=_BERT4REC,
+                summary="The next item, on a dataset of prepare movielens or amazon",
+                usage="--dataset_path data/ml-1m --config fast --export_root data/ml-1m-run",
+                arguments=("--mode=train",),
+                most_used=(
+                    *("dataset_path", "config", "export_root", "resume", "train_batch_size"),
+                    *("num_epochs", "lr", "max_len", "emb_dim", "patience"),
+                ),
+            ),
+        },
+    ),
+    "test": Command(
+        summary="Measure a trained model on a dataset",
+        programs={
+            "dlrm": Program(
+                module=_DLRM,
+                summary="AUC and log loss; --mode inference_benchmark for latency",
+                usage="--dataset data/dlrm --load_checkpoint_path data/dlrm-run",
+                arguments=("--mode=test",),
+                most_used=(
+                    *("dataset", "load_checkpoint_path", "eval_split", "dataset_type"),
+                    *("test_batch_size", "log_path", "base_device", "mode", "num_threads"),
+                    "inference_benchmark_batch_sizes",
+                ),
+            ),
+            "bert4rec": Program(
+                module=_BERT4REC,
+                summary="Hit rate and NDCG among all items",
+                usage="--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
+                arguments=("--mode=test",),
+                most_used=(
+                    *("dataset_path", "load_checkpoint_path", "split", "test_batch_size"),
+                    *("metric_ks", "report", "ranks_file", "log_path", "base_device", "mode"),
+                ),
+            ),
+        },
+    ),
+    "recommend": _single(
+        _BERT4REC,
+        "Recommend items for histories, with a trained BERT4Rec",
+        "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run < HISTORIES",
+        *("dataset_path", "load_checkpoint_path", "recommend_input", "top_k", "output_format"),
+        *("base_device", "num_threads", "amp", "tf32", "ignore_fingerprint"),
+        arguments=("--mode=recommend",),
+    ),
+    "deploy": _single(
+        "recsys_recipes.serving.deploy",
+        "Put a checkpoint into a repository of models to serve",
+        "--checkpoint data/dlrm-run --repository data/models",
+        *("checkpoint", "repository", "name", "dataset", "format", "quantize", "raw_ids", "top_k"),
+        *("rollback", "version_policy"),
+    ),
+    "serve": _single(
+        "recsys_recipes.serving.serve",
+        "Run a Triton server on such a repository",
+        "--repository data/models --grpc_port 8001",
+        *("repository", "grpc_port", "http_port", "metrics_port", "health_port", "host"),
+        *("models", "poll_secs", "threads", "log_file"),
+    ),
+    "ask": _single(
+        "recsys_recipes.serving.ask",
+        "Send requests to a server, compare it, measure it",
+        "--url 127.0.0.1:8001 --model dlrm --request FILE",
+        *("url", "model", "request", "mode", "dataset", "checkpoint", "version", "protocol"),
+        *("batch_sizes", "concurrency"),
+    ),
+    "bench": _single(
+        "benchmark.run",
+        "Run benchmarks from their configurations",
+        "dlrm_small --repeats 5",
+    ),
+    "doctor": _single(
+        "recsys_recipes.doctor", "Tell what works here, and what adds the rest", "[--json]"
+    ),
+    "completion": _single(
+        "recsys_recipes.completion",
+        "Print a script that completes commands and flags",
+        "bash > ~/.local/share/bash-completion/completions/recsys-recipes",
+    ),
+}
+"""Command -> its programs, in the order of a first try."""

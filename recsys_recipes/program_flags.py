@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the flags of every program, from the programs themselves."""
+
+from collections.abc import Callable, Mapping
+
+from absl import flags
+
+from benchmark import demo, demo_bert4rec
+from benchmark import run as benchmarks
+from bert4rec.scripts import flags as bert4rec
+from dataspec import verify
+from dlrm.scripts import flags as dlrm
+from preproc.criteo import __main__ as criteo
+from preproc.ratings import command as ratings
+from preproc.ratings.job import AMAZON, MOVIELENS
+from preproc.synthetic import clicks as generated_clicks
+from preproc.synthetic import ratings as generated_ratings
+from recsys.program import new_flags
+from recsys_recipes import doctor
+from recsys_recipes.serving import ask, deploy, serve
+
+
+def _filled(define: Callable[[flags.FlagValues], None]) -> flags.FlagValues:
+    """Returns flags that a program adds to those of absl."""
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+    define(values)
+    return values
+
+
+_FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
+    "benchmark.demo": demo.define_flags,
+    "benchmark.demo_bert4rec": demo_bert4rec.define_flags,
+    "preproc.generate_criteo": generated_clicks.define_flags,
+    "preproc.generate_ratings": generated_ratings.define_flags,
+    "preproc.criteo": criteo.define_flags,
+    "preproc.movielens": lambda: ratings.define_flags(MOVIELENS),
+    "preproc.amazon": lambda: ratings.define_flags(AMAZON),
+    "dataspec.verify": verify.define_flags,
+    "dlrm.scripts.main": lambda: _filled(dlrm.define_flags),
+    "bert4rec.scripts.main": lambda: _filled(bert4rec.define_flags),
+    "recsys_recipes.serving.deploy": lambda: _filled(deploy.define_flags),
+    "recsys_recipes.serving.serve": serve.define_flags,
+    "recsys_recipes.serving.ask": ask.define_flags,
+    "recsys_recipes.doctor": doctor.define_flags,
+    "recsys_recipes.completion": new_flags,
+}
+"""Module of a program -> its flags, unparsed; `benchmark.run` has a parser of its own."""
+
+
+def flag_names(module: str) -> list[str]:
+    """Returns the names of a program's flags, sorted, `help` among them."""
+    if module == benchmarks.__name__:
+        options = benchmarks.make_parser()._option_string_actions
+        return sorted(name.removeprefix("--") for name in options if name.startswith("--"))
+    values = _FLAGS[module]()
+    return sorted({values[name].name for name in values} | {"help"})

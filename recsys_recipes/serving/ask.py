@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Talks to a model on a Triton server, over gRPC or HTTP.
+
+    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm
+    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --request request.json
+    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode test \
+        --dataset /data/dlrm/binary_dataset --checkpoint /checkpoints/dlrm
+    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode load \
+        --dataset /data/dlrm/binary_dataset --batch_sizes 1,64 --concurrency 1,4,16
+    recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode perf_input \
+        --dataset /data/dlrm/binary_dataset --perf_input rows.json
+
+The first prints the model's inputs and outputs; the second sends requests, one JSON object per line
+(- reads standard input), of which --canary 0.1 --canary_version 3 sends a tenth to another version;
+the third evaluates the test split and exits 1 if the server's replies differ from the checkpoint's;
+the fourth measures latency and throughput; the fifth writes rows for NVIDIA's perf_analyzer
+(--input-data) and sends none. DLRM gets samples of a Criteo dataset, BERT4Rec the
+histories of a dataset of ratings.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from absl import flags
+
+from bert4rec.model.weights import describe_model as describe_bert4rec
+from bert4rec.serve import score as bert4rec_split
+from bert4rec.serve.item_names import ItemNames
+from dlrm.config import DataConfig
+from dlrm.model.weights import describe_model
+from dlrm.serve.score import check_dataset_of, read_requests, score_served_split
+from recsys import program
+from recsys.data.sequences import read_item_map
+from recsys.errors import FAILED, UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.program import fail, print_line
+from recsys.serve.client.arrivals import (
+    ARRIVALS_HEAD,
+    ArrivalsResult,
+    find_largest_rate,
+    measure_arrivals,
+)
+from recsys.serve.client.canary import Canary
+from recsys.serve.client.connection import (
+    Endpoint,
+    Protocol,
+    predict_in_order,
+    request_from_json,
+)
+from recsys.serve.client.load import TABLE_HEAD, measure_load
+from recsys.serve.client.perf_input import write_perf_input
+from recsys.serve.client.requests import Arrays
+from recsys.serve.signature import Signature
+from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
+from recsys.train.origin import ignore_fingerprint
+
+_LOAD_REQUESTS = 64
+"""Distinct requests of a load test; a single one would stay in the processor's cache."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClientOptions:
+    """Settings of this program."""
+
+    url: str = setting(REQUIRED, "host:port, as `recsys-recipes serve` prints it")
+    protocol: Protocol = setting("grpc", "Protocol of the requests")
+    model: str = setting("dlrm", "Name of the model on the server")
+    version: str = setting("", "Version of the model; by default the one that is served")
+    canary: float = setting(
+        0.0, "Fraction of the requests for --canary_version, the same ones each time"
+    )
+    canary_version: int | None = setting(None, "Version to try beside --version")
+    timeout_s: float = setting(60.0, "Seconds to wait for a reply")
+    mode: Literal["request", "test", "load", "perf_input"] = setting(
+        "request",
+        "Send requests, evaluate a split, measure latency and throughput, or write rows for "
+        "perf_analyzer",
+    )
+    request: str | None = setting(
+        None, "File of requests, a JSON object per line; - is standard input"
+    )
+    dataset: str | None = setting(None, "Folder of the dataset to make requests from")
+    dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
+        "split", "Type of a Criteo dataset"
+    )
+    eval_split: Literal["test", "validation"] = setting("test", "Split of the dataset")
+    checkpoint: Path | None = setting(None, "Deployed checkpoint to compare with in --mode test")
+    ignore_fingerprint: bool = ignore_fingerprint()
+    batch_size: int = setting(4096, "Rows of a request in --mode test")
+    tolerance: float = setting(1e-5, "Largest difference of a logit or score")
+    auc_tolerance: float = setting(1e-6, "Largest difference of the AUC")
+    ranking_tolerance: float = setting(1e-4, "Largest difference of HR@10 and NDCG@10")
+    batch_sizes: tuple[int, ...] = setting((1, 64, 4096), "Rows of a request in --mode load")
+    concurrency: tuple[int, ...] = setting(
+        (1,), "Requests in flight; several numbers for --mode load"
+    )
+    seconds: float = setting(5.0, "Length of a measurement in --mode load")
+    request_rate: float | None = setting(
+        None,
+        "Requests per second in --mode load, arriving at random moments whatever the server does; "
+        "latency counts from the arrival. By default each client waits for its reply",
+    )
+    p99_ms: float | None = setting(
+        None,
+        "Find the largest --request_rate in --mode load with this 99th percentile of the latency",
+    )
+
+    perf_input: Path | None = setting(
+        None, "File that --mode perf_input writes, for --input-data of perf_analyzer"
+    )
+    perf_rows: int = setting(1024, "Most rows of --perf_input")
+
+    def __post_init__(self) -> None:
+        """Refuses settings that need another, and numbers below 1."""
+        require_positive(self, "batch_size", "perf_rows")
+        for name in ("batch_sizes", "concurrency"):
+            numbers = getattr(self, name)
+            if min(numbers, default=0) < 1:
+                raise UserError(f"`{name}` must be positive integers, got {joined(numbers)!r}")
+        if not 0 <= self.canary <= 1:
+            raise UserError(f"`canary` must lie in [0, 1], got {self.canary}")
+        if (self.canary > 0) != (self.canary_version is not None) or (
+            self.canary and self.request is None
+        ):
+            raise UserError("`canary`, `canary_version` and `request` go together")
+        if self.mode != "load" and len(self.concurrency) > 1:
+            raise UserError("`concurrency`: several numbers are for `mode` load")
+        if self.mode != "load" and (self.request_rate or self.p99_ms):
+            raise UserError("`request_rate` and `p99_ms` are for `mode` load")
+        for name in ("request_rate", "p99_ms"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"`{name}` must be positive, got {value}")
+        if self.mode == "test" and self.dataset is None:
+            raise UserError("`mode` test needs `dataset`")
+        if self.mode in ("load", "perf_input") and self.dataset is None and self.request is None:
+            raise UserError(f"`mode` {self.mode} needs `dataset`, or `request`")
+        if (self.mode == "perf_input") != (self.perf_input is not None):
+            raise UserError("`mode` perf_input and the file `perf_input` go together")
+
+    @property
+    def data(self) -> DataConfig:
+        """The Criteo dataset and split."""
+        return DataConfig(
+            dataset=self.dataset, dataset_type=self.dataset_type, eval_split=self.eval_split
+        )
+
+    @property
+    def dataset_folder(self) -> Path:
+        """Folder of a dataset of ratings."""
+        return Path(self.dataset or "")
+
+
+SECTIONS: dict[type, str] = {ClientOptions: "client"}
+"""Sections of the flags -> their headings."""
+
+
+def define_flags() -> flags.FlagValues:
+    """Returns the flags of this command, unparsed."""
+    values = program.new_flags()
+    define_settings(values, SECTIONS)
+    return values
+
+
+def run(flag_values: flags.FlagValues) -> int:
+    """Talks to the server; returns 1 for wrong replies."""
+    values, _ = values_from_flags(flag_values, SECTIONS)
+    options = section_from_dict(ClientOptions, values)
+    with Endpoint(
+        options.url, options.model, options.version, options.protocol, options.timeout_s
+    ) as endpoint:
+        modes = {"request": answer, "test": test, "load": load, "perf_input": write_rows}
+        return modes[options.mode](options, endpoint)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns 0, 1 for wrong replies, 2 for an error."""
+    return program.run_command(run, define_flags(), argv, __doc__)
+
+
+def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
+    """Yields the requests of a file."""
+    name = options.request or "-"
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin
+        if name != "-":
+            file = stack.enter_context(Path(name).open())
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield request_from_json(endpoint.signature, line, f"{name}:{number}")
+
+
+def answer(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Sends a file's requests; without one, prints the model's signature."""
+    if options.request is None:
+        print_line(
+            f"{endpoint.model} at {endpoint.url}, at most {endpoint.max_batch_size} rows a request"
+        )
+        for role, tensors in (
+            ("takes", endpoint.signature.inputs),
+            ("gives", endpoint.signature.outputs),
+        ):
+            for tensor in tensors:
+                dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
+                may = " (may be left out)" if tensor.optional else ""
+                print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
+        return 0
+    if options.canary_version is not None:
+        answer_with_canary(options, endpoint, options.canary_version)
+        return 0
+    for request in requests_of(options, endpoint):
+        reply = endpoint.predict(request)
+        print_line(to_json({name: array.tolist() for name, array in reply.items()}))
+    return 0
+
+
+def to_json(reply: Mapping[str, Any]) -> str:
+    """Returns the JSON of a reply, whose strings are UTF-8 bytes."""
+    return json.dumps(reply, default=bytes.decode)
+
+
+def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int) -> None:
+    """Sends a file's requests to two versions; replies say which one answered."""
+    answered: Counter[str] = Counter()
+    with Canary(endpoint, version, options.canary) as canary:
+        for request in requests_of(options, endpoint):
+            chosen = canary.choose(request)
+            reply = {name: array.tolist() for name, array in chosen.predict(request).items()}
+            answered[chosen.version] += 1
+            print_line(to_json({"model_version": int(chosen.version), **reply}))
+    counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
+    print(f"answered: {counts}", file=sys.stderr)
+
+
+def raw_ids(options: ClientOptions, signature: Signature) -> ItemNames | None:
+    """Reads the raw item ids, if the model takes these."""
+    if signature.inputs[0].dtype != "string":
+        return None
+    return ItemNames(read_item_map(options.dataset_folder).raw.to_pylist())
+
+
+def test(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Evaluates the model on a split, and compares it with a checkpoint."""
+    (concurrency,) = options.concurrency
+    size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
+    if endpoint.signature.recommends:
+        return test_ranking(options, endpoint, concurrency, size)
+    model = None
+    if options.checkpoint is not None:
+        stored = describe_model(options.checkpoint)
+        check_dataset_of(stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
+        model = stored.load()
+    scored = score_served_split(
+        options.data,
+        endpoint.signature,
+        lambda requests: predict_in_order(endpoint, requests, concurrency),
+        size,
+        model,
+    )
+    metrics = scored.served
+    print_line(
+        f"{metrics.num_rows} rows: auc {metrics.auc:.6f}, log loss {metrics.log_loss:.6f}, "
+        f"calibration {metrics.calibration:.4f}, {scored.rows_per_s:,.0f} rows/s"
+    )
+    if scored.offline is None or scored.largest_difference is None:
+        return 0
+    print_line(
+        f"checkpoint: auc {scored.offline.auc:.6f}, log loss {scored.offline.log_loss:.6f}; "
+        f"largest difference of a logit {scored.largest_difference:.2g}"
+    )
+    same = (
+        scored.largest_difference <= options.tolerance  # NaN is refused too
+        and abs(metrics.auc - scored.offline.auc) <= options.auc_tolerance
+    )
+    if same:
+        return 0
+    return mismatch(options, "auc_tolerance")
+
+
+def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
+    """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
+    stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
+    sequences = bert4rec_split.open_dataset(
+        options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
+    )
+    signature, names = endpoint.signature, raw_ids(options, endpoint.signature)
+    history, items = signature.inputs[0].name, signature.outputs[0].name
+
+    def answer(requests: Iterable[Arrays]) -> Iterator[Arrays]:
+        if names is None:
+            yield from predict_in_order(endpoint, requests, concurrency)
+            return
+        named = ({**request, history: names.names(request[history])} for request in requests)
+        for reply in predict_in_order(endpoint, named, concurrency):
+            yield {**reply, items: names.numbers(reply[items])}
+
+    scored = bert4rec_split.score_served_split(
+        sequences,
+        options.eval_split,
+        signature,
+        answer,
+        size,
+        None if stored is None else stored.load(),
+        causal=stored is not None and stored.causal,
+    )
+
+    def shown(metrics: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {value:.6f}" for name, value in metrics.items())
+
+    print_line(
+        f"{scored.num_users} users: {shown(scored.served)}, {scored.users_per_s:,.0f} users/s"
+    )
+    if scored.met_before:
+        print_line(
+            f"{scored.met_before} of them had met the true item before: misses, it is left out"
+        )
+    if scored.offline is None or scored.largest_difference is None:
+        return 0
+    print_line(
+        f"checkpoint: {shown(scored.offline)}; largest difference of a score "
+        f"{scored.largest_difference:.2g}"
+    )
+    if scored.largest_difference <= options.tolerance and all(
+        abs(scored.served[name] - value) <= options.ranking_tolerance
+        for name, value in scored.offline.items()
+    ):
+        return 0
+    return mismatch(options, "ranking_tolerance")
+
+
+def mismatch(options: ClientOptions, metric_tolerance: str) -> int:
+    """Prints that replies differ by more than the tolerances."""
+    fail(
+        f"the server does not answer as {options.checkpoint} (--tolerance {options.tolerance:g}, "
+        f"--{metric_tolerance} {getattr(options, metric_tolerance):g})"
+    )
+    return FAILED
+
+
+def dataset_requests(
+    options: ClientOptions, endpoint: Endpoint, size: int
+) -> Iterator[tuple[int, Arrays]]:
+    """Yields (rows, request) of --eval_split; `size` rows, the last may have fewer."""
+    signature = endpoint.signature
+    if not signature.recommends:
+        for batch, request in read_requests(options.data, signature, size):
+            yield len(batch), request
+        return
+    sequences = bert4rec_split.open_dataset(options.dataset_folder, None)
+    names, history = raw_ids(options, signature), signature.inputs[0].name
+    for users in bert4rec_split.read_requests(sequences, options.eval_split, signature, size):
+        request = dict(users.arrays)
+        if names is not None:
+            request[history] = names.names(request[history])
+        yield len(users), request
+
+
+def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Writes rows of a dataset, or of --request, for perf_analyzer."""
+    assert options.perf_input is not None
+    if options.request is not None:
+        requests = requests_of(options, endpoint)
+    else:  # alone, a history is as long as it is
+        size = 1 if endpoint.signature.recommends else options.perf_rows
+        requests = (request for _, request in dataset_requests(options, endpoint, size))
+    batched = endpoint.max_batch_size is not None
+    rows = write_perf_input(options.perf_input, requests, options.perf_rows, batched=batched)
+    if not rows:
+        raise UserError(f"`perf_input`: {options.request or options.dataset} holds no row")
+    print_line(f"{options.perf_input}: {rows} rows for perf_analyzer --input-data")
+    return 0
+
+
+def load(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Measures latency and throughput by batch size and number of clients."""
+    opened = options.request_rate is not None or options.p99_ms is not None
+    print_line(ARRIVALS_HEAD if opened else TABLE_HEAD)
+    measure = _measure_arrivals if opened else _measure_clients
+    if options.request is not None:
+        requests = list(requests_of(options, endpoint))
+        if not requests:
+            raise UserError(f"--request {options.request}: holds no request")
+        measure(options, endpoint, requests)
+        return 0
+    for size in options.batch_sizes:
+        full = (
+            request for rows, request in dataset_requests(options, endpoint, size) if rows == size
+        )
+        requests = list(itertools.islice(full, _LOAD_REQUESTS))
+        if not requests:
+            raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
+        measure(options, endpoint, requests)
+    return 0
+
+
+def _measure_clients(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
+    for concurrency in options.concurrency:
+        print_line(measure_load(endpoint, requests, concurrency, options.seconds).table_row())
+
+
+def _measure_arrivals(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:
+    for clients in options.concurrency:
+
+        def measure(rate: float, clients: int = clients) -> ArrivalsResult:
+            result = measure_arrivals(endpoint, requests, rate, clients, options.seconds)
+            print_line(result.table_row())
+            return result
+
+        first = options.request_rate or 100.0
+        if options.p99_ms is None:
+            measure(first)
+            continue
+        best = find_largest_rate(measure, options.p99_ms / 1e3, first)
+        if best is None:
+            print_line(f"no rate from {first / 1000:g}/s on has a p99 of {options.p99_ms:g} ms")
+            continue
+        rows = best.rate * best.batch_size
+        print_line(f"p99 within {options.p99_ms:g} ms up to {best.rate:,.0f}/s: {rows:,.0f} rows/s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deploys a DLRM or BERT4Rec checkpoint to a Triton repository.
+
+recsys-recipes deploy --checkpoint /checkpoints/dlrm --repository /models
+
+The model and its settings are read from the checkpoint. Settings of serving are those of the
+model's deployment before, unless a flag changes them. Without a checkpoint:
+
+    recsys-recipes deploy --repository /models --rollback
+    recsys-recipes deploy --repository /models --version_policy specific:2
+
+docs/deployment.md describes every flag.
+"""
+
+import dataclasses
+import sys
+import typing
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from absl import flags
+
+from bert4rec.model.weights import is_bert4rec_checkpoint
+from bert4rec.serve.export import Bert4RecExport
+from dlrm.config import DataConfig
+from dlrm.serve.export import DlrmExport
+from dlrm.serve.score import check_dataset_of, score_served_split
+from dlrm.serve.served import ServedDlrm
+from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.criteo.serving.feature_file import NumberType, write_feature_file
+from preproc.criteo.serving.line_transform import LineTransform
+from recsys import program
+from recsys.errors import UserError
+from recsys.flags import define_flags as define_settings
+from recsys.flags import values_from_flags
+from recsys.serve.checkpoint_export import CheckpointExport
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployed.changes import (
+    change_settings,
+    hand_edits,
+    only_model,
+    require_changeable,
+    roll_back,
+)
+from recsys.serve.deployed.kept_settings import changes, kept_settings
+from recsys.serve.deployment import ArtifactFormat, Backend
+from recsys.serve.nvidia_options import translate
+from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
+from recsys.serve.repository import ModelRepository
+from recsys.serve.served import ServedModel
+from recsys.serve.signature import Signature, with_raw_rows
+from recsys.settings import checked, declared, joined, section_from_dict, setting
+from recsys.train.origin import ignore_fingerprint
+
+_MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
+"""Default of --max_batch_size: larger batches raise the latency, not the throughput."""
+_SCORED_ROWS = 16384
+"""Rows of --dataset that are evaluated at a time."""
+_NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
+"""Types of datasets that a model of --raw is trained on -> the type of their numbers."""
+_DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
+    "python": "eager",
+    "pytorch": "torchscript",
+    "onnx": "onnx",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeployerOptions:
+    """Settings of this program alone: checkpoint, server and evaluated dataset."""
+
+    checkpoint: Path | None = setting(
+        None, "Folder of a checkpoint, or of a run; without one, change the settings of serving"
+    )
+    rollback: bool = setting(False, "Serve the version before, and deploy none")
+    target: Literal["bundled", "container"] = setting(
+        "bundled",
+        "The server: that of the package nvidia-pytriton, which has the Python backend alone, or "
+        "NVIDIA's container",
+    )
+    fp16: bool = setting(False, "Multiply in float16; needs --device gpu")
+    top_k: int = setting(10, "Items that BERT4Rec gives for each history")
+    raw_ids: Path | None = setting(
+        None, "Dataset folder: BERT4Rec takes and gives its raw item ids"
+    )
+    titles: bool = setting(
+        False, "With --raw_ids: a further output has the titles of the items, as the dataset has"
+    )
+    raw: bool = setting(
+        False,
+        "DLRM takes raw rows too, as lines or fields, by rules and dictionaries of --dataset",
+    )
+    dataset: str | None = setting(
+        None, "Dataset folder: its split is scored before a DLRM is deployed"
+    )
+    dataset_type: Literal["split", "binary", "parquet"] = setting("split", "Its type")
+    split: Literal["validation", "test"] = setting("validation", "Split of --dataset")
+    ignore_fingerprint: bool = ignore_fingerprint()
+
+    @property
+    def data(self) -> DataConfig:
+        """The dataset and split that are scored."""
+        return DataConfig(
+            dataset=self.dataset, dataset_type=self.dataset_type, eval_split=self.split
+        )
+
+
+SECTIONS: dict[type, str] = {
+    DeployerOptions: "deployer",
+    DeploySettings: "deployment",
+    ServingSettings: "serving",
+}
+"""Sections of the flags -> their headings."""
+
+
+KEPT = {field.name for field in declared(ServingSettings)} | {
+    *("out_of_range", "quantize", "target", "fp16", "top_k", "raw_ids", "titles", "raw"),
+}
+"""Settings that the next deployment of a model keeps."""
+
+_UNSAID = {("titles", False), ("raw", False)}
+"""Kept by no deployment: those without them have the same bytes as before there were any."""
+
+
+class RawDlrmExport(DlrmExport):
+    """A trained DLRM that takes raw rows of its dataset.
+
+    Args:
+        options: name checkpoint and dataset.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, damaged or of another model.
+        UserError: the dataset is not named, or its type has other numbers.
+    """
+
+    served_class: ClassVar[type[ServedModel]] = served_from_raw_rows(ServedDlrm, LineTransform)
+    model_file: ClassVar[Path] = Path(__file__).with_name("raw_dlrm_model.py")
+
+    def __init__(self, options: DeployerOptions) -> None:
+        assert options.checkpoint is not None
+        super().__init__(options.checkpoint)
+        if options.dataset is None:
+            raise UserError("`raw` needs `dataset`, the dataset of the training")
+        if options.dataset_type not in _NUMBERS:
+            raise UserError(f"`raw` needs `dataset_type` {joined(_NUMBERS)}")
+        self._dataset = Path(options.dataset)
+        self._numbers = _NUMBERS[options.dataset_type]
+
+    def signature(self, *, fixed_shapes: bool) -> Signature:
+        """Returns the network's tensors and those of raw rows."""
+        signature = super().signature(fixed_shapes=fixed_shapes)
+        return with_raw_rows(signature, NUM_NUMERICAL, NUM_CATEGORICAL)
+
+    def write_files(self, folder: Path) -> None:
+        """Writes the rules and dictionaries to a version folder."""
+        write_feature_file(self._dataset, folder / FEATURE_FILE, self._numbers)
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines every flag; two defaults depend on backend and model."""
+    defaults = {"format": None, "max_batch_size": None}
+    define_settings(flag_values, SECTIONS, defaults=defaults)
+
+
+def run(flag_values: flags.FlagValues) -> None:
+    """Deploys a checkpoint, rolls back, or changes settings of serving."""
+    values, given = values_from_flags(flag_values, SECTIONS)
+    repository = ModelRepository(values["repository"])
+    if values["rollback"]:
+        if given - {"rollback", "repository", "name"}:
+            raise UserError("`rollback` takes `repository` and `name` alone")
+        name = only_model(repository, values["name"])
+        was, now = roll_back(repository, name)
+        program.print_with_flags(
+            f"{name}: version {joined(was)} -> {joined(now)}, until the next deployment or "
+            "`version_policy`"
+        )
+    elif values["checkpoint"] is not None:
+        _deploy(values, given, repository)
+    elif given & KEPT:
+        require_changeable(given)
+        name = only_model(repository, values["name"])
+        chosen = {key: values[key] for key in given & KEPT}
+        kept = _read_kept(repository, name, chosen)
+        if not kept:
+            raise UserError("`checkpoint` is needed: the model is of an earlier release")
+        served = change_settings(repository, name, kept | chosen, given)
+        program.print_line(f"{name}: serves version {joined(served)}")
+    else:
+        raise UserError("`checkpoint` is needed (--help shows all flags)")
+
+
+def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Reads the settings of the deployment before; prints which of them change."""
+    file = repository.config_file(name)
+    if not file.is_file():
+        return {}
+    hints = {n: h for section in SECTIONS for n, h in typing.get_type_hints(section).items()}
+    kept = {
+        key: Path(value) if value and key == "raw_ids" else checked(f"{file}: {key}", hint, value)
+        for key, value in kept_settings(file).items()
+        if key in KEPT
+        for hint in (hints[key],)
+    }
+    for line in (*changes(kept, chosen), *hand_edits(repository, name, kept)):
+        program.print_with_flags(line)
+    return kept
+
+
+def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository) -> None:
+    """Deploys a checkpoint and compares the deployed version with it."""
+    kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
+    chosen = {key: values[key] for key in given & KEPT}
+    values = values | _read_kept(repository, values["name"] or kind, chosen) | chosen
+    options = section_from_dict(DeployerOptions, values)
+    assert options.checkpoint is not None
+    export: CheckpointExport
+    if kind == "bert4rec":
+        export = Bert4RecExport(
+            options.checkpoint,
+            options.top_k,
+            options.raw_ids,
+            titles=options.titles,
+            ignore_fingerprint=options.ignore_fingerprint,
+        )
+        if options.raw:
+            raise UserError("--raw: only DLRM reads raw rows; --raw_ids is what BERT4Rec has")
+    elif options.raw_ids is not None or options.titles:
+        name = "titles" if options.raw_ids is None else "raw_ids"
+        raise UserError(f"--{name}: only BERT4Rec has items; DLRM takes ids as the dataset does")
+    else:
+        export = RawDlrmExport(options) if options.raw else DlrmExport(options.checkpoint)
+        if options.dataset is not None:
+            check_dataset_of(
+                export.stored, options.data, ignore_fingerprint=options.ignore_fingerprint
+            )
+    settings = _settings(values, options, export.kind)
+
+    def measure(served: ServedModel) -> None:
+        if not isinstance(export, DlrmExport) or options.dataset is None:
+            return
+        scored = score_served_split(
+            options.data,
+            served.deployment.signature,
+            lambda requests: map(served.respond, requests),
+            _SCORED_ROWS,
+            export.model,
+            check_ids=not export.model.embeddings.hash_indices,
+        )
+        assert scored.offline is not None
+        was, now = scored.offline.auc, scored.served.auc
+        program.print_line(
+            f"AUC on the {options.split} split: {now:.6f}, of the checkpoint {was:.6f}, "
+            f"difference {now - was:+.6f}"
+        )
+
+    if options.dataset is not None and not isinstance(export, DlrmExport):
+        raise UserError("--dataset: only DLRM is scored when it is deployed")
+    deployed = deploy(export, settings, measure)
+    program.print_line(f"Checked: {deployed.parity}")
+    if settings.quantize != "none" and options.dataset is None:
+        program.print_line(
+            "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
+        )
+    program.print_line(f"Deployed {export.path} as {deployed.folder}")
+    policy = settings.serving.version_policy
+    if int(deployed.folder.name) not in deployed.served:
+        program.print_line(
+            f"It is not served: --version_policy {policy} chooses version {joined(deployed.served)}"
+        )
+
+
+def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
+    """Fills in the defaults of format and batch size."""
+    backend: Backend = values["backend"]
+    if options.target == "bundled" and backend != "python":
+        raise UserError(
+            f"--backend {backend}: the bundled server has the Python backend alone; add --target "
+            "container, or keep --backend python and choose --format"
+        )
+    chosen = values["format"] or _DEFAULT_FORMAT[backend]
+    largest = values["max_batch_size"]
+    if largest is None:  # the PyTorch backend does not batch packages of AOTInductor
+        largest = 0 if (backend, chosen) == ("pytorch", "aoti") else _MOST_ROWS[kind]
+    values = values | {"format": chosen, "max_batch_size": largest}
+    deployment = {
+        "serving": section_from_dict(ServingSettings, values),
+        "precision": "float16" if options.fp16 else "float32",
+        "kept": {
+            key: value
+            for key, value in values.items()
+            if key in KEPT and (key, value) not in _UNSAID
+        },
+    }
+    return section_from_dict(DeploySettings, values | deployment)
+
+
+def start() -> None:
+    """Runs the program with the command line of the process."""
+    define_flags(flags.FLAGS)
+    try:
+        sys.argv[1:] = translate(sys.argv[1:])
+    except UserError as error:
+        sys.exit(program.fail(str(error)))
+    program.start(run)
+
+
+if __name__ == "__main__":
+    start()

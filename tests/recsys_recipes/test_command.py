@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `recsys-recipes`, as a user types it: words, help, completion, what it starts."""
+
+import json
+import re
+import sys
+
+import pytest
+
+import recsys.program
+from recsys_recipes import __version__
+from recsys_recipes.command import main
+from recsys_recipes.commands import COMMANDS
+from recsys_recipes.completion import script
+from recsys_recipes.program_flags import flag_names
+from tests import harness
+
+# Programs that this process has imported before it runs them, as `here` does.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+
+SCREEN = 80, 24
+PROGRAMS = [
+    pytest.param((word, name) if name else (word,), program, id=f"{word} {name}".strip())
+    for word, command in COMMANDS.items()
+    for name, program in command.programs.items()
+]
+
+
+ABSL = ("dlrm.scripts.main", "bert4rec.scripts.main", "recsys_recipes.serving.deploy")
+"""Programs whose flags are absl's own for the whole process: they need one of their own."""
+
+
+def recipes(*arguments, **options):
+    """Runs the command in a process of its own."""
+    return harness.forked("-m", "recsys_recipes", *arguments, **options)
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """Runs the command in this process; returns its exit status, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(recsys.program, "_callers", [])
+        monkeypatch.setattr("sys.argv", ["recsys-recipes", *map(str, arguments)])
+        try:
+            code = main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def first_screen(text):
+    """What an 80 x 24 terminal shows of a text before it scrolls, lines wrapped."""
+    width, height = SCREEN
+    rows = [
+        line[start : start + width]
+        for line in text.splitlines()
+        for start in range(0, max(len(line), 1), width)
+    ]
+    return "\n".join(rows[:height])
+
+
+def test_the_overview_fits_a_screen_lists_every_command_and_a_way_to_a_served_model(here):
+    _, text, _ = here("--help")
+    assert first_screen(text) == text.rstrip("\n")
+    for word, command in COMMANDS.items():
+        assert re.search(rf"^  {word} +{re.escape(command.summary)}$", text, re.MULTILINE)
+    for word in re.findall(r"^  recsys-recipes (\w+)", text, re.MULTILINE):
+        assert word in COMMANDS
+    assert here() == (0, text, "")
+
+
+def test_the_command_itself_starts_without_heavy_imports():
+    done = harness.python("-X", "importtime", "-m", "recsys_recipes", "--version")
+    assert done.stdout == f"recsys-recipes {__version__}\n"
+    names = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "recsys_recipes.command" in names
+    assert not names & {"torch", "numpy", "pyarrow", "yaml"}
+
+
+@pytest.mark.parametrize(("words", "program"), PROGRAMS)
+def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here):
+    with_absl = program.module in ABSL
+    screen = first_screen(
+        recipes(*words, "--help").stdout if with_absl else here(*words, "--help")[1]
+    )
+    names = set(flag_names(program.module)) - {"help"}
+    assert set(program.most_used) <= names
+    shown = set(re.findall(r"--(?:\[no\])?(\w+)", screen)) & names
+    wanted = program.most_used or names
+    assert set(wanted) <= shown
+    assert len(shown) >= min(10, len(names))
+    if program.module != "benchmark.run":  # which has argparse's help
+        assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
+
+
+@pytest.mark.parametrize("word", [w for w, c in COMMANDS.items() if "" not in c.programs])
+def test_a_command_of_several_programs_lists_them(word, here):
+    _, text, _ = here(word, "--help")
+    assert first_screen(text) == text.rstrip("\n")
+    for name, program in COMMANDS[word].programs.items():
+        assert f"{name}: {program.summary}" in text
+        assert all(f"--{flag}" in text for flag in program.most_used)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "there is no command 'trian', only: demo, generate, prepare,"),
+        (["train"], "say what to train: dlrm, bert4rec"),
+        (["train", "--dataset=x"], "say what to train: dlrm, bert4rec"),
+        (["prepare", "netflix"], "there is no 'netflix' to prepare, only: criteo, movielens"),
+        (["completion", "fish"], "name the shell: recsys-recipes completion bash|zsh"),
+        (["demo", "--rows=0"], "--rows must be at least 1, got 0"),
+        (["prepare", "criteo", "--inputt=3"], "Unknown command line flag 'inputt'"),
+        (["verify"], "one folder is needed"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_choices(words, message, here):
+    code, out, err = here(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("recsys-recipes de", "demo deploy"),
+        ("recsys-recipes train ", "dlrm bert4rec"),
+        ("recsys-recipes prepare m", "movielens"),
+        ("recsys-recipes train dlrm --embedding_d", "--embedding_dim"),
+        ("recsys-recipes deploy --roll", "--rollback"),
+        ("recsys-recipes completion z", "zsh"),
+        ("recsys-recipes verify data", ""),
+    ],
+)
+def test_bash_completes_commands_and_flags(completion, line, completed):
+    words = " ".join(f"'{word}'" for word in line.split(" "))
+    asked = f"COMP_WORDS=({words}); COMP_CWORD={line.count(' ')}; _recsys_recipes"
+    done = harness.run("bash", "-c", f'source "$0"; {asked}; echo "${{COMPREPLY[*]}}"', completion)
+    assert (done.stdout, done.stderr) == (f"{completed}\n", "")
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory):
+    """The script of this installation, in a file."""
+    file = tmp_path_factory.mktemp("completion") / "recsys-recipes"
+    file.write_text(script("bash"))
+    return file
+
+
+def test_logs_become_a_tested_model_by_the_command_alone(tmp_path):
+    dataset, run = tmp_path / "dataset", tmp_path / "run"
+    raw = f"--output={tmp_path / 'raw'}"
+    recipes("generate", "criteo", raw, "--rows=3000", "--days=3", "--threads=1", folder=tmp_path)
+    where = (f"--input={tmp_path / 'raw'}", f"--output={dataset}", "--frequency_limit=2")
+    recipes("prepare", "criteo", *where, "--progress=none", folder=tmp_path)
+    assert "no problems" in recipes("verify", dataset, folder=tmp_path).stdout.lower()
+    small = ("--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=8,1", "--num_threads=1")
+    recipes(
+        *("train", "dlrm", f"--dataset={dataset}", f"--save_checkpoint_path={run}", *small),
+        *("--batch_size=64", "--max_steps=3", "--lr=0.1", f"--log_path={tmp_path / 'a'}"),
+        folder=tmp_path,
+    )
+    recipes(
+        *("test", "dlrm", f"--dataset={dataset}", f"--load_checkpoint_path={run}"),
+        *("--num_threads=1", f"--log_path={tmp_path / 'b'}"),
+        folder=tmp_path,
+    )
+    assert 0 < harness.read_log(tmp_path / "b")[-1]["data"]["auc"] < 1
+
+
+def test_the_doctor_tells_what_is_there_and_what_adds_the_rest(here):
+    code, out, _ = here("doctor", "--json")
+    parts = {each["name"]: each for each in json.loads(out)}
+    assert code == int(any(part["state"] == "broken" for part in parts.values()))
+    assert parts["Python"]["detail"].startswith(sys.version.partition(" ")[0])
+    assert {parts[name]["state"] for name in ("torch", "recsys-recipes")} == {"ok"}
+    assert parts["CPU kernels"]["state"] in ("ok", "slow")
+    _, text, _ = here("doctor")
+    for part in parts.values():
+        assert part["state"] == "ok" or part["add"] or part["name"] == "GPU"
+        assert f"{part['state']:7} {part['name']}" in text
+        assert part["add"] in text
+
+
+def test_the_doctor_fails_where_the_kernels_cannot_run():
+    done = harness.python("-m", "recsys_recipes", "doctor", RECSYS_CPU_KERNELS="sse9", status=None)
+    if "plain PyTorch runs" in done.stdout:
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 1
+        assert "broken  CPU kernels" in done.stdout
+        assert "-> unset RECSYS_CPU_KERNELS" in done.stdout
