@@ -9,6 +9,8 @@ ops of cuda_ext. Environment:
     CUDA_HOME             the toolkit, if not the one of the nvcc on the path
     TORCH_CUDA_ARCH_LIST  e.g. "80;90;100;120" or "8.0;9.0+PTX" (default 80;90); the last
                           architecture is kept as PTX too, for newer devices
+    RECIPES_WHEEL         manylinux_2_28: a wheel for other machines, with symbols of glibc 2.28;
+                          pure: one without compiled code. Unset: for this machine.
 """
 
 import os
@@ -26,6 +28,11 @@ from setuptools.errors import ExecError
 
 CSRC = Path("cuda_ext/csrc")
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
+WHEEL = os.environ.get("RECIPES_WHEEL", "")
+if WHEEL not in ("", "manylinux_2_28", "pure"):
+    raise SystemExit(f"RECIPES_WHEEL={WHEEL}: expected manylinux_2_28 or pure")
+if WHEEL == "manylinux_2_28":
+    CXX_FLAGS += ["-DRECSYS_WHEEL", "-include", str(CSRC / "wheel" / "old_glibc.h")]
 # PyTorch 2.11, the oldest version that the binary has to load into.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
 # GCC would make calls of memcpy out of loops that copy a few vectors.
@@ -172,7 +179,10 @@ class PythonIndependentWheel(bdist_wheel):
 
     def get_tag(self):
         """Returns (python, abi, platform)."""
-        return "py3", "none", super().get_tag()[2]
+        platform_tag = super().get_tag()[2]
+        if WHEEL == "manylinux_2_28":
+            platform_tag = platform_tag.replace("linux", WHEEL, 1)
+        return "py3", "none", platform_tag
 
 
 def sources(folder, *patterns):
@@ -181,7 +191,9 @@ def sources(folder, *patterns):
 
 
 setup(
-    ext_modules=[
+    ext_modules=[]
+    if WHEEL == "pure"
+    else [
         Extension(
             "preproc.criteo.kernel.criteo_kernel",
             sources=["preproc/criteo/kernel/criteo_kernel.cpp"],

@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,13 +104,13 @@ class FeatureFile {
  public:
   explicit FeatureFile(const std::string& path) : path_(path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status{};
-    if (fd < 0 || fstat(fd, &status) != 0) {
+    const off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+    if (size < 0) {
       const std::runtime_error error = system_error("cannot be read");
       if (fd >= 0) close(fd);
       throw error;
     }
-    size_ = static_cast<uint64_t>(status.st_size);
+    size_ = static_cast<uint64_t>(size);
     void* data = size_ < sizeof(FeatureHeader) ? MAP_FAILED
                                                : mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
