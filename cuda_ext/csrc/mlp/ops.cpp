@@ -3,13 +3,12 @@
 #ifndef RECSYS_EMULATOR
 #include "ops.h"
 
-#include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "../registration.h"
 #include "../tensor_arguments.h"
 #include "kernels.h"
+#include "layers.h"
 
 namespace recsys {
 namespace {
@@ -52,49 +51,23 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
   STD_TORCH_CHECK(biases.scalar_type() == input.scalar_type(), kOp,
                   ": biases must have the type of the input");
   const int64_t batch = input.size(0);
-  const int64_t bytes = bytes_of(computed);
-  int64_t widest = 0;
-  for (size_t i = 0; i + 1 < sizes.size(); ++i) widest = std::max(widest, padded_columns(sizes[i]));
+  const int64_t num_layers = static_cast<int64_t>(sizes.size()) - 1;
   Tensor output = torch::stable::new_empty(input, {batch, sizes.back()});
-  Tensor scratch = torch::stable::new_empty(input, {2, batch, widest});
-  char* buffers[] = {static_cast<char*>(scratch.data_ptr()),
-                     static_cast<char*>(scratch.data_ptr()) + batch * widest * bytes};
-
-  // Zeroed padding: what an earlier use of the buffer left would count.
-  const auto clear_padding = [&](char* buffer, int64_t columns) {
-    const int64_t padded = padded_columns(columns);
-    for (int64_t sample = 0; sample < batch; ++sample) {
-      std::memset(buffer + (sample * padded + columns) * bytes, 0, (padded - columns) * bytes);
-    }
-  };
-  const int64_t first = padded_columns(sizes[0]);
-  for (int64_t sample = 0; sample < batch; ++sample) {
-    std::memcpy(buffers[0] + sample * first * bytes,
-                static_cast<const char*>(input.data_ptr()) + sample * sizes[0] * bytes,
-                sizes[0] * bytes);
-  }
-  clear_padding(buffers[0], sizes[0]);
-
-  const char* weight = static_cast<const char*>(weights.data_ptr());
-  const char* bias = static_cast<const char*>(biases.data_ptr());
-  for (size_t i = 1; i < sizes.size(); ++i) {
-    const bool is_last = i + 1 == sizes.size();
-    LayerArguments layer{};
-    layer.dtype = dtype;
-    layer.batch = batch;
-    layer.num_columns = padded_columns(sizes[i - 1]);
-    layer.num_rows = sizes[i];
-    layer.weights = weight;
-    layer.bias = bias;
-    layer.input = buffers[(i + 1) % 2];
-    layer.output = is_last ? static_cast<char*>(output.data_ptr()) : buffers[i % 2];
-    layer.output_stride = is_last ? sizes[i] : padded_columns(sizes[i]);
-    layer.relu = !is_last || final_relu;
-    if (!is_last) clear_padding(buffers[i % 2], sizes[i]);
-    if (batch > 0) cpu::run_layer(layer);
-    weight += sizes[i] * layer.num_columns * bytes_of(dtype);
-    bias += sizes[i] * bytes;
-  }
+  Tensor scratch =
+      torch::stable::new_empty(input, {2, batch, widest_input(sizes.data(), num_layers)});
+  LayersArguments layers{};
+  layers.dtype = dtype;
+  layers.bytes = bytes_of(computed);
+  layers.batch = batch;
+  layers.sizes = sizes.data();
+  layers.num_layers = num_layers;
+  layers.weights = weights.data_ptr();
+  layers.biases = biases.data_ptr();
+  layers.input = input.data_ptr();
+  layers.output = output.data_ptr();
+  layers.scratch = scratch.data_ptr();
+  layers.final_relu = final_relu;
+  forward_layers(layers, cpu::run_layer);
   return output;
 }
 

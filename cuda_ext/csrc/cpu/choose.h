@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among tables of kernels, one for each instruction set.
+#pragma once
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace recsys::cpu {
+
+// Returns whether this CPU runs the kernels of an instruction set.
+inline bool cpu_runs(const std::string& instruction_set) {
+  if (instruction_set == "portable") return true;
+#if defined(__x86_64__)
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("f16c");
+  if (instruction_set == "avx2") return has_avx2;
+  if (instruction_set == "avx512") {
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  }
+#endif
+  return false;
+}
+
+// Returns the first table that this CPU runs; RECSYS_CPU_KERNELS names another one.
+// std::runtime_error where the CPU lacks what it names.
+template <typename Table, int kTables>
+const Table& choose_kernels(const Table* const (&best_first)[kTables]) {
+  constexpr const char* kVariable = "RECSYS_CPU_KERNELS";
+  const char* const wanted = std::getenv(kVariable);
+  for (const Table* table : best_first) {
+    const bool is_wanted = wanted == nullptr || std::string(wanted) == table->name;
+    if (is_wanted && cpu_runs(table->name)) return *table;
+  }
+  throw std::runtime_error(std::string(kVariable) + "=" + wanted +
+                           ": expected portable, avx2 or avx512, and a CPU that has it; unset it "
+                           "for the best kernels of this CPU");
+}
+
+}  // namespace recsys::cpu

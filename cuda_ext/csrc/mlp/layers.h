@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers of an MLP one after the other, on few samples: what lies between them stays in two
+// buffers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace recsys {
+
+// Packed layers and what they are to do. Numbers outside the weights are of `bytes` each.
+struct LayersArguments {
+  Dtype dtype;           // of the weights
+  int64_t bytes;         // of a number of input, output and biases
+  int64_t batch;         // B
+  const int64_t* sizes;  // [num_layers + 1]: width of the input, then outputs of each layer
+  int64_t num_layers;
+  const void* weights;  // layer by layer, rows padded with zeros
+  const void* biases;   // layer by layer
+  const void* input;    // [B, sizes[0]]
+  void* output;         // [B, outputs of the last layer]
+  void* scratch;        // [2, B, widest padded input]
+  bool final_relu;
+};
+
+// Returns the widest input of a layer, padded.
+inline int64_t widest_input(const int64_t* sizes, int64_t num_layers) {
+  int64_t widest = 0;
+  for (int64_t i = 0; i < num_layers; ++i) widest = std::max(widest, padded_columns(sizes[i]));
+  return widest;
+}
+
+// Calls run(layer) for each layer.
+template <typename Run>
+void forward_layers(const LayersArguments& arguments, const Run& run) {
+  const int64_t* const sizes = arguments.sizes;
+  const int64_t batch = arguments.batch;
+  const int64_t bytes = arguments.bytes;
+  const int64_t widest = widest_input(sizes, arguments.num_layers);
+  char* const scratch = static_cast<char*>(arguments.scratch);
+  char* const buffers[] = {scratch, scratch + batch * widest * bytes};
+
+  // Zeroed padding: what an earlier use of the buffer left would count.
+  const auto clear_padding = [&](char* buffer, int64_t columns) {
+    const int64_t padded = padded_columns(columns);
+    for (int64_t sample = 0; sample < batch; ++sample) {
+      std::memset(buffer + (sample * padded + columns) * bytes, 0,
+                  static_cast<size_t>((padded - columns) * bytes));
+    }
+  };
+  const int64_t first = padded_columns(sizes[0]);
+  for (int64_t sample = 0; sample < batch; ++sample) {
+    std::memcpy(buffers[0] + sample * first * bytes,
+                static_cast<const char*>(arguments.input) + sample * sizes[0] * bytes,
+                static_cast<size_t>(sizes[0] * bytes));
+  }
+  clear_padding(buffers[0], sizes[0]);
+
+  const char* weight = static_cast<const char*>(arguments.weights);
+  const char* bias = static_cast<const char*>(arguments.biases);
+  for (int64_t i = 1; i <= arguments.num_layers; ++i) {
+    const bool is_last = i == arguments.num_layers;
+    LayerArguments layer{};
+    layer.dtype = arguments.dtype;
+    layer.batch = batch;
+    layer.num_columns = padded_columns(sizes[i - 1]);
+    layer.num_rows = sizes[i];
+    layer.weights = weight;
+    layer.bias = bias;
+    layer.input = buffers[(i + 1) % 2];
+    layer.output = is_last ? arguments.output : buffers[i % 2];
+    layer.output_stride = is_last ? sizes[i] : padded_columns(sizes[i]);
+    layer.relu = !is_last || arguments.final_relu;
+    if (!is_last) clear_padding(buffers[i % 2], sizes[i]);
+    if (batch > 0) run(layer);
+    weight += sizes[i] * layer.num_columns * bytes_of(arguments.dtype);
+    bias += sizes[i] * bytes;
+  }
+}
+
+}  // namespace recsys
