@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the native code; everything else about the package stands in pyproject.toml.
 
-Two plain shared libraries without any Python API in them: the preprocessing kernel, and the torch
-ops of cuda_ext. Environment:
+Plain shared libraries without any Python API in them: the preprocessing kernel, the torch ops of
+cuda_ext, and the native backend for Triton. Environment:
 
     FORCE_CUDA            1: CUDA kernels even with a CPU torch; 0: never.
                           Unset: where nvcc is found and torch has CUDA.
@@ -27,6 +27,9 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
 
 CSRC = Path("cuda_ext/csrc")
+BACKEND_CSRC = Path("dlrm/serve/csrc")
+CRITEO_KERNEL = Path("preproc/criteo/kernel")
+TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
 WHEEL = os.environ.get("RECIPES_WHEEL", "")
 if WHEEL not in ("", "manylinux_2_28", "pure"):
@@ -103,14 +106,19 @@ class BuildSharedLibrary(build_ext):
         return ext.export_symbols
 
     def build_extension(self, ext):
-        """Compiles torch ops source by source, for their flags differ."""
-        if ext.name != "cuda_ext._kernels":
+        """Compiles source by source where their flags differ."""
+        build = {TORCH_OPS: self.build_torch_ops, BACKEND: self.build_backend}.get(ext.name)
+        if build is None:
             super().build_extension(ext)
             return
         target = Path(self.get_ext_fullpath(ext.name))
         newest = max(Path(source).stat().st_mtime for source in [*ext.sources, *ext.depends])
-        if not self.force and target.exists() and target.stat().st_mtime > newest:
-            return
+        if self.force or not target.exists() or target.stat().st_mtime <= newest:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            build(ext, target)
+
+    def build_torch_ops(self, ext, target):
+        """Builds the ops of cuda_ext, with CUDA kernels where they are wanted."""
         import torch
 
         root = Path(torch.__file__).parent
@@ -121,23 +129,35 @@ class BuildSharedLibrary(build_ext):
         flags = [*CXX_FLAGS, STABLE_ABI, f"-isystem{root}/include"]
         if with_cuda:
             flags.append("-DRECSYS_CUDA")
-
-        def compile_cpp(source):
-            extra = self.flags_of(Path(source).name)
-            return self.compiler.compile(
-                [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
-            )
-
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            compiled = threads.map(compile_cpp, [s for s in ext.sources if s.endswith(".cpp")])
-            objects = [path for paths in compiled for path in paths]
+        objects = self.compile_cpp(ext, flags)
         libraries = ["-Wl,--no-as-needed", f"-L{root}/lib", "-ltorch", "-ltorch_cpu"]
         if with_cuda:
             sources = [source for source in ext.sources if source.endswith(".cu")]
             objects += [self.compile_cuda(toolkit, source) for source in sources]
             folder = "lib64" if (toolkit / "lib64").exists() else "lib"
             libraries += [f"-L{toolkit / folder}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-        # Linked aside and renamed: an interrupted build leaves the old library or the new one.
+        self.link(objects, target, libraries)
+
+    def build_backend(self, ext, target):
+        """Builds the native backend: no torch, and Triton's functions come from the server."""
+        objects = self.compile_cpp(ext, [*CXX_FLAGS, "-pthread", "-I."])
+        self.link(objects, target, ["-pthread", "-Wl,-z,defs"])
+
+    def compile_cpp(self, ext, flags):
+        """Compiles the C++ sources in parallel; returns the objects."""
+
+        def compile_source(source):
+            extra = self.flags_of(Path(source).name)
+            return self.compiler.compile(
+                [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
+            )
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            compiled = threads.map(compile_source, [s for s in ext.sources if s.endswith(".cpp")])
+            return [path for paths in compiled for path in paths]
+
+    def link(self, objects, target, libraries):
+        """Links aside and renames: an interrupted build leaves the old library or the new one."""
         unfinished = target.with_suffix(".so.unfinished")
         self.compiler.link_shared_object(
             objects, str(unfinished), extra_postargs=libraries, target_lang="c++"
@@ -196,18 +216,29 @@ setup(
     else [
         Extension(
             "preproc.criteo.kernel.criteo_kernel",
-            sources=["preproc/criteo/kernel/criteo_kernel.cpp"],
-            depends=sources("preproc/criteo/kernel", "*.h"),
+            sources=[str(CRITEO_KERNEL / "criteo_kernel.cpp")],
+            depends=sources(CRITEO_KERNEL, "*.h"),
             extra_compile_args=CXX_FLAGS,
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so
         ),
         Extension(
-            "cuda_ext._kernels",
+            TORCH_OPS,
             sources=sources(CSRC, "**/*.cpp", "**/*.cu"),
             depends=sources(CSRC, "**/*.h", "**/*.cuh"),
             language="c++",
             optional=True,  # no compiler: plain PyTorch takes over and says so
+        ),
+        Extension(
+            BACKEND,
+            sources=sources(BACKEND_CSRC, "*.cpp"),
+            depends=[
+                *sources(BACKEND_CSRC, "*.h"),
+                *sources(CSRC, "**/*.h"),
+                *sources(CRITEO_KERNEL, "*.h"),
+            ],
+            language="c++",
+            optional=True,  # no compiler: `--backend native` is refused, the others serve
         ),
     ],
     cmdclass={"build_ext": BuildSharedLibrary, "bdist_wheel": PythonIndependentWheel},

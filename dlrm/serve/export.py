@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import describe_model, stored_values
 from dlrm.serve import triton_model
+from dlrm.serve.native import NativeDlrm, check_native
 from dlrm.serve.network import build_network, weights_to_deploy
 from dlrm.serve.served import KIND, ServedDlrm
 from recsys.errors import UserError
@@ -86,6 +87,15 @@ class DlrmExport(CheckpointExport):
     def weights(self, quantize: Quantize) -> dict[str, Tensor]:
         """Returns the joint table and the MLPs' parameters."""
         return weights_to_deploy(self.model, quantize)
+
+    def native_class(self) -> type[ServedModel]:
+        """Returns the class that opens a version as the native backend does.
+
+        Raises:
+            UserError: the native backend is not built, or does not run this model.
+        """
+        check_native(self.stored.config, len(self.stored.table_sizes))
+        return NativeDlrm
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch."""

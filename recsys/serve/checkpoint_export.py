@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays
 from recsys.serve.deployment import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
@@ -59,6 +60,14 @@ class CheckpointExport(abc.ABC):
 
     def write_files(self, folder: Path) -> None:  # noqa: B027  (most models have none)
         """Writes further files for `served_class` to a version folder."""
+
+    def native_class(self) -> type[ServedModel]:
+        """Returns the class that opens a version as the native backend does.
+
+        Raises:
+            UserError: the native backend is not built, or does not run this model.
+        """
+        raise UserError(f"`backend` native runs DLRM alone; {self.kind} needs `backend` python")
 
     @abc.abstractmethod
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:

@@ -12,6 +12,7 @@ from recsys.errors import UserError
 from recsys.serve.deployed.version_policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.serve.deployment import ArtifactFormat, Backend
 from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
+from recsys.serve.server import native_backend
 from recsys.serve.signature import Signature, TensorSignature
 from recsys.settings import setting
 
@@ -24,9 +25,17 @@ _PLATFORMS: dict[ArtifactFormat, str] = {
     "aoti": "torch_aoti",
     "onnx": "onnxruntime_onnx",
 }
-_BACKENDS: dict[Backend, str] = {"python": "python", "pytorch": "pytorch", "onnx": "onnxruntime"}
+_BACKENDS: dict[Backend, str] = {
+    "python": "python",
+    "native": native_backend.NAME,
+    "pytorch": "pytorch",
+    "onnx": "onnxruntime",
+}
+OF_CONTAINER: tuple[Backend, ...] = ("pytorch", "onnx")
+"""Backends that NVIDIA's container has, and the bundled server has not."""
 _THREADS: dict[Backend, str] = {
     "python": THREADS_PARAMETER,
+    "native": THREADS_PARAMETER,
     "pytorch": "INTRA_OP_THREAD_COUNT",
     "onnx": "intra_op_thread_count",
 }
@@ -45,7 +54,8 @@ class ServingSettings:
     backend: Backend = setting(
         "python",
         "Backend that runs the model: Python, which needs this project in the server's environment "
-        "and checks each request, or the container's PyTorch or ONNX Runtime",
+        "and checks each request; native, which runs DLRM on a CPU without Python, as fast as it "
+        "gets; or the container's PyTorch or ONNX Runtime",
     )
     format: ArtifactFormat = setting(
         "eager",
@@ -81,6 +91,7 @@ class ServingSettings:
         check_policy(self.version_policy)
         allowed = {
             "python": ("eager", "torchscript", "aoti", "onnx"),
+            "native": ("eager",),
             "pytorch": ("torchscript", "aoti"),
             "onnx": ("onnx",),
         }[self.backend]
@@ -88,6 +99,8 @@ class ServingSettings:
             raise ConfigError(
                 f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}"
             )
+        if self.backend == "native" and self.device != "cpu":
+            raise ConfigError("`backend` native runs on `device` cpu alone; use `backend` python")
         waiting = ("max_queue_delay_us", "max_queue_size", "timeout_us")
         for name in ("max_batch_size", *waiting, "warmup"):
             if getattr(self, name) < 0:
@@ -144,7 +157,7 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         signature = signature.positional()
     batched = settings.max_batch_size > 0
     lines = [f"name: {_quoted(name)}", f"backend: {_quoted(_BACKENDS[settings.backend])}"]
-    if settings.backend != "python":
+    if settings.backend in OF_CONTAINER:
         lines.append(f"platform: {_quoted(_PLATFORMS[settings.format])}")
     lines.append(f"max_batch_size: {settings.max_batch_size}")
     for tensor in signature.inputs:
@@ -169,7 +182,7 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         ]
     if settings.threads is not None:
         lines.append(_parameter(_THREADS[settings.backend], settings.threads))
-    if settings.warmup and settings.backend == "python":
+    if settings.warmup and settings.backend not in OF_CONTAINER:
         lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
     elif settings.warmup:
         lines += _warmup(signature, settings.warmup, batched)

@@ -113,6 +113,7 @@ def deploy(
     """
     serving = settings.serving
     name = settings.name or export.kind
+    served_class = export.native_class() if serving.backend == "native" else export.served_class
     fixed_shapes = serving.format != "eager"
     signature = export.signature(fixed_shapes=fixed_shapes)
     config = config_text(name, signature, serving)
@@ -146,7 +147,7 @@ def deploy(
         _write_network(export, settings, weights, staged.folder, device)
         if serving.backend == "python":
             shutil.copyfile(export.model_file, staged.folder / MODEL_FILE)
-        served = export.served_class.open(staged.folder, device)
+        served = served_class.open(staged.folder, device)
         tolerance = settings.tolerance
         if tolerance is None:
             tolerance = default_tolerance(settings.quantize, settings.precision)

@@ -14,7 +14,7 @@ WEIGHTS_FILE = "weights.safetensors"
 FORMAT = "recsys-recipes deployment"
 FORMAT_VERSION = 1
 
-Backend = Literal["python", "pytorch", "onnx"]
+Backend = Literal["python", "native", "pytorch", "onnx"]
 ArtifactFormat = Literal["eager", "torchscript", "aoti", "onnx"]
 OutOfRange = Literal["error", "zero"]
 Quantize = Literal["none", "int8"]

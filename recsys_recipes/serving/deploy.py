@@ -34,7 +34,7 @@ from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
 from recsys.serve.checkpoint_export import CheckpointExport
-from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.config_pbtxt import OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.deployed.changes import (
     change_settings,
@@ -61,6 +61,7 @@ _NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
 """Types of datasets that a model of --raw is trained on -> the type of their numbers."""
 _DEFAULT_FORMAT: dict[Backend, ArtifactFormat] = {
     "python": "eager",
+    "native": "eager",
     "pytorch": "torchscript",
     "onnx": "onnx",
 }
@@ -76,8 +77,8 @@ class DeployerOptions:
     rollback: bool = setting(False, "Serve the version before, and deploy none")
     target: Literal["bundled", "container"] = setting(
         "bundled",
-        "The server: that of the package nvidia-pytriton, which has the Python backend alone, or "
-        "NVIDIA's container",
+        "The server: that of the package nvidia-pytriton, which has the backends python and native "
+        "alone, or NVIDIA's container",
     )
     fp16: bool = setting(False, "Multiply in float16; needs --device gpu")
     top_k: int = setting(10, "Items that BERT4Rec gives for each history")
@@ -274,10 +275,10 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
 def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> DeploySettings:
     """Fills in the defaults of format and batch size."""
     backend: Backend = values["backend"]
-    if options.target == "bundled" and backend != "python":
+    if options.target == "bundled" and backend in OF_CONTAINER:
         raise UserError(
-            f"--backend {backend}: the bundled server has the Python backend alone; add --target "
-            "container, or keep --backend python and choose --format"
+            f"--backend {backend}: the bundled server has the backends python and native alone; "
+            "add --target container, or keep --backend python and choose --format"
         )
     chosen = values["format"] or _DEFAULT_FORMAT[backend]
     largest = values["max_batch_size"]

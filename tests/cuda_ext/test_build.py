@@ -103,7 +103,8 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     preproc = "preproc/criteo/kernel/criteo_kernel.so"
-    assert {"cuda_ext/_kernels.so", preproc} <= set(names)
+    backend = "recsys/serve/server/libtriton_recsys.so"
+    assert {"cuda_ext/_kernels.so", preproc, backend} <= set(names)
     assert not [n for n in names if n.startswith(("triton/", "tests/", "shared/"))]
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:

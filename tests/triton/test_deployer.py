@@ -146,6 +146,8 @@ def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
         ((), "--checkpoint is needed"),
         (("--checkpoint", "{tmp}/nowhere"), "no checkpoint here"),
         (("--checkpoint", "{tmp}/c", "--backend", "onnx"), "add --target container"),
+        (("--checkpoint", "{tmp}/b", "--backend", "native"), "--backend native runs DLRM alone"),
+        (("--checkpoint", "{tmp}/c", "--backend", "native", "--device", "gpu"), "--device cpu"),
         (("--checkpoint", "{tmp}/c", "--fp16"), "--fp16 is for --device gpu"),
         (("--checkpoint", "{tmp}/c", "--name", "a/b"), "--name 'a/b'"),
         (("--checkpoint", "{tmp}/c", "--version", "0"), "--version must be 1 or more, got 0"),

@@ -52,11 +52,12 @@ def small(tmp_path_factory):
     return *train(text, folder, 1000), without_labels(text).splitlines()[1000:]
 
 
-@pytest.fixture(scope="module")
-def server(small, tmp_path_factory):
+@pytest.fixture(scope="module", params=["python", "native"])
+def server(small, tmp_path_factory, request):
     dataset, checkpoint, _ = small
     folder = tmp_path_factory.mktemp("served")
-    deploy(checkpoint, folder / "models", "--raw", f"--dataset={dataset}", "--split=test")
+    flags = ("--raw", f"--dataset={dataset}", "--split=test", f"--backend={request.param}")
+    deploy(checkpoint, folder / "models", *flags)
     with TritonServer(ServerSettings(repository=folder / "models"), folder / "log") as server:
         server.wait_ready()
         yield server

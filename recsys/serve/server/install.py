@@ -3,7 +3,8 @@
 
 NVIDIA's container has a complete tritonserver on the PATH. On other machines the PyPI package
 nvidia-pytriton has the binary: Triton core 2.51 (24.10) with the Python backend alone. Its stubs
-are in a folder per Python version, so the backend is copied to a folder of our own.
+are in a folder per Python version, so the backend is copied to a folder of our own, beside our
+native one where that is built.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recsys.errors import FAILED, UserError
+from recsys.serve.server import native_backend
 
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
@@ -92,6 +94,9 @@ def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) ->
     # Copies, since the server refuses links that lead out of the folder of backends.
     for file in (*(root / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
         shutil.copy2(file, folder / file.name)
+    if native_backend.is_built():
+        (backends / native_backend.NAME).mkdir()
+        shutil.copy2(native_backend.LIBRARY, backends / native_backend.NAME)
     for name, model in stand_ins.items():
         (backends / name).mkdir()
         shutil.copy2(model, backends / name / "model.py")

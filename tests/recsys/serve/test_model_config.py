@@ -108,9 +108,19 @@ def test_every_combination_is_valid():
         assert len(config.input) == len(signature.inputs)
 
 
+def test_the_native_backend_reads_the_settings_of_the_python_backend():
+    config = parsed(backend="native", threads=2, warmup=64, instances=3)
+    assert (config.backend, config.platform) == ("recsys", "")
+    assert not config.model_warmup
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    assert values == {"threads": "2", "warmup_rows": "64"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"backend": "native", "format": "onnx"}, "`format` onnx: `backend` native runs eager"),
+        ({"backend": "native", "device": "gpu"}, "`backend` native runs on `device` cpu alone"),
         ({"backend": "onnx", "format": "eager"}, "`format` eager: `backend` onnx runs onnx"),
         ({"max_batch_size": -1}, "`max_batch_size` must be 0 or more, got -1"),
         ({"instances": 0}, "must be 1 or more"),

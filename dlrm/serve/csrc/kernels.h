@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a served DLRM for one instruction set: those of training's ops, and products with
+// packed weights for many samples.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_ext/csrc/interaction/kernels.h"
+#include "cuda_ext/csrc/mlp/kernels.h"
+
+namespace recsys::serve {
+
+// A layer of many samples: output = weights x input + bias, and ReLU where asked for. Matrices have
+// a column for each sample, so that the output of a layer is the input of the next.
+struct PanelArguments {
+  int num_inputs;
+  int num_panels;
+  int num_samples;      // rounded up to whole vectors; the columns beyond are any numbers
+  int stride;           // of input and output
+  const float* panels;  // [num_panels][num_inputs][panel_rows], zeros beyond the last output
+  const float* bias;    // [num_panels x panel_rows]
+  const float* input;   // [num_inputs][stride]
+  float* output;        // [num_panels x panel_rows][stride]
+  bool relu;
+};
+
+struct Kernels {
+  const char* name;
+  int panel_rows;  // outputs that a panel has
+  void (*panels)(const PanelArguments& arguments);
+  // to[c][r] = from[r][c]
+  void (*transpose)(const float* from, int num_rows, int num_columns, int from_stride, float* to,
+                    int to_stride);
+  void (*layer)(const LayerArguments& arguments, int64_t begin, int64_t end);
+  void (*interaction)(const InteractionArguments& arguments, int64_t begin, int64_t end);
+};
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+#endif
+
+// Returns the best kernels this CPU runs, or those that RECSYS_CPU_KERNELS names.
+const Kernels& kernels();
+
+}  // namespace recsys::serve

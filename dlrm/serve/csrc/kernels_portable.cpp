@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#define RECSYS_ISA portable
+#define RECSYS_VECTOR_BYTES 16
+#include "panels.h"
+
+namespace recsys::serve {
+
+const Kernels portable_kernels = cpu::portable::serving_kernels("portable");
+
+}  // namespace recsys::serve

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "network.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace recsys::serve {
+namespace {
+
+constexpr int64_t kMaxVectors = 64;
+constexpr int64_t kMaxDim = 256;
+constexpr int64_t kPadMultiple = 8;
+constexpr int64_t kWidestLayer = 1 << 20;
+
+// Columns of the interaction: those of vector 0, the dot products, and padding.
+int64_t interaction_width(int64_t num_vectors, int64_t dim) {
+  const int64_t used = dim + num_vectors * (num_vectors - 1) / 2;
+  return (used + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
+}
+
+std::vector<int64_t> with_input(int64_t inputs, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> result = {inputs};
+  result.insert(result.end(), sizes.begin(), sizes.end());
+  return result;
+}
+
+void require(bool fits, const std::string& expected) {
+  if (!fits) throw JsonError("the native backend serves " + expected);
+}
+
+void check_layers(const std::vector<int64_t>& sizes, int64_t last) {
+  for (const int64_t size : sizes) require(size >= 1 && size <= kWidestLayer, "sizes from 1 on");
+  require(!sizes.empty() && sizes.back() == last, "MLPs that end with the sizes of a DLRM");
+}
+
+}  // namespace
+
+Deployment::Deployment(const std::string& folder) {
+  const std::string path = folder + "/deployment.json";
+  const std::string text = read_text(path);
+  try {
+    const Json json = Json::parse(text);
+    require(json.at("format_name").string() == "recsys-recipes deployment" &&
+                json.at("format_version").integer() == 1,
+            "deployments of this project");
+    require(json.at("kind").string() == "dlrm", "DLRM alone");
+    require(json.at("format").string() == "eager", "the format eager");
+    require(json.at("precision").string() == "float32", "float32");
+    const Json& model = json.at("model");
+    const Json& config = model.at("config");
+    const std::string& interaction = config.at("interaction_op").string();
+    require(interaction == "dot" || interaction == "cuda_dot", "the dot interaction");
+    require(!config.at("batch_norm").boolean(), "MLPs without batch norm");
+    num_numerical = config.at("num_numerical_features").integer();
+    dim = config.at("embedding_dim").integer();
+    hash_indices = config.at("hash_indices").boolean();
+    bottom_sizes = config.at("bottom_mlp_sizes").integers();
+    top_sizes = config.at("top_mlp_sizes").integers();
+    table_sizes = model.at("table_sizes").integers();
+    const Json& largest = config.at("max_table_size");
+    for (int64_t& size : table_sizes) {
+      if (!largest.is_null()) size = std::min(size, largest.integer());
+      require(size >= 1, "tables with a row or more");
+    }
+    const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1;
+    require(num_vectors >= 2 && num_vectors <= kMaxVectors, "1 to 63 categorical features");
+    require(dim >= 1 && dim <= kMaxDim, "1 to 256 columns of an embedding");
+    require(num_numerical >= 1 && num_numerical <= kWidestLayer, "numerical features");
+    check_layers(bottom_sizes, dim);
+    check_layers(top_sizes, 1);
+    refuses_bad_ids = json.at("out_of_range").string() == "error" && !hash_indices;
+    for (const Json& input : json.at("signature").at("inputs").items()) {
+      takes_raw_rows = takes_raw_rows || input.at("name").string() == "line";
+    }
+  } catch (const JsonError& error) {
+    throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
+  }
+}
+
+Network::Network(const std::string& folder, const Deployment& deployment)
+    : file_(folder + "/weights.safetensors"),
+      dim_(deployment.dim),
+      hash_indices_(deployment.hash_indices),
+      sizes_(deployment.table_sizes),
+      bottom_mlp_(file_, "bottom_mlp",
+                  with_input(deployment.num_numerical, deployment.bottom_sizes), true),
+      top_mlp_(file_, "top_mlp",
+               with_input(interaction_width(static_cast<int64_t>(sizes_.size()) + 1, dim_),
+                          deployment.top_sizes),
+               false) {
+  int64_t num_rows = 0;
+  for (const int64_t size : sizes_) {
+    starts_.push_back(num_rows);
+    num_rows += size;
+  }
+  table_ = file_.tensor("embeddings.table", {num_rows, dim_});
+  if (table_.dtype == "I8") {
+    const StoredTensor scale = file_.tensor("embeddings.scale", {num_rows});
+    if (scale.dtype != "F32") throw std::runtime_error("embeddings.scale is not float32");
+    scale_ = scale.data;
+  }
+}
+
+NetworkScratch Network::make_scratch() const {
+  const auto num_features = static_cast<int64_t>(sizes_.size());
+  NetworkScratch scratch;
+  scratch.bottom_mlp = bottom_mlp_.make_scratch();
+  scratch.top_mlp = top_mlp_.make_scratch();
+  scratch.bottom = AlignedFloats(kBlockSamples * dim_);
+  scratch.features = AlignedFloats(kBlockSamples * top_mlp_.num_inputs());
+  if (scale_ != nullptr) scratch.vectors = AlignedFloats(kBlockSamples * num_features * dim_);
+  scratch.rows.resize(static_cast<size_t>(kBlockSamples * num_features));
+  return scratch;
+}
+
+void Network::forward(int batch, const float* numerical, const int64_t* ids, float* logits,
+                      NetworkScratch& scratch) const {
+  const auto num_features = static_cast<int64_t>(sizes_.size());
+  find_rows(batch, ids, scratch.rows.data());
+  bottom_mlp_.forward(batch, numerical, scratch.bottom.data(), scratch.bottom_mlp);
+  InteractionArguments arguments{};
+  arguments.dtype = Dtype::kFloat32;
+  arguments.batch = batch;
+  arguments.num_vectors = static_cast<int32_t>(num_features + 1);
+  arguments.dim = static_cast<int32_t>(dim_);
+  arguments.width = static_cast<int32_t>(top_mlp_.num_inputs());
+  arguments.first = scratch.bottom.data();
+  arguments.first_stride = dim_;
+  if (scale_ != nullptr) {
+    read_quantized(batch * num_features, scratch.rows.data(), scratch.vectors.data());
+    arguments.rest = scratch.vectors.data();
+    arguments.rest_stride = num_features * dim_;
+  } else {
+    arguments.table = table_.data;
+    arguments.table_dtype = table_.dtype == "BF16" ? Dtype::kBFloat16 : Dtype::kFloat32;
+    arguments.num_table_rows = table_.shape[0];
+    arguments.rows = scratch.rows.data();
+    arguments.row_type = IndexType::kInt64;
+  }
+  arguments.output = scratch.features.data();
+  kernels_.interaction(arguments, 0, batch);
+  top_mlp_.forward(batch, scratch.features.data(), logits, scratch.top_mlp);
+}
+
+void Network::find_rows(int batch, const int64_t* ids, int64_t* rows) const {
+  const size_t num_features = sizes_.size();
+  for (int64_t sample = 0; sample < batch; ++sample) {
+    for (size_t f = 0; f < num_features; ++f) {
+      int64_t id = ids[sample * static_cast<int64_t>(num_features) + static_cast<int64_t>(f)];
+      if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(sizes_[f])) {
+        // Refused before, or an unknown value, or hashed.
+        id = hash_indices_ ? (id % sizes_[f] + sizes_[f]) % sizes_[f] : 0;
+      }
+      *rows++ = starts_[f] + id;
+    }
+  }
+}
+
+void Network::read_quantized(int64_t count, const int64_t* rows, float* vectors) const {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto* const values = reinterpret_cast<const int8_t*>(table_.data) + rows[i] * dim_;
+    float scale;
+    std::memcpy(&scale, scale_ + rows[i] * int64_t{sizeof(scale)}, sizeof(scale));
+    float* const vector = vectors + i * dim_;
+    for (int64_t d = 0; d < dim_; ++d) vector[d] = static_cast<float>(values[d]) * scale;
+  }
+}
+
+}  // namespace recsys::serve

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network of a deployed DLRM: bottom MLP, tables, dot interaction, top MLP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "json.h"
+#include "mlp.h"
+#include "weights_file.h"
+
+namespace recsys::serve {
+
+// A version as its deployment.json describes it.
+struct Deployment {
+  // Throws std::runtime_error where the file is damaged, or of a model that is not served here.
+  explicit Deployment(const std::string& folder);
+
+  int64_t num_numerical = 0;  // M
+  int64_t dim = 0;            // D
+  std::vector<int64_t> table_sizes;
+  std::vector<int64_t> bottom_sizes;
+  std::vector<int64_t> top_sizes;
+  bool hash_indices = false;
+  bool refuses_bad_ids = false;  // else they count as 0, or are hashed
+  bool takes_raw_rows = false;
+};
+
+// Buffers of a thread.
+struct NetworkScratch {
+  MlpScratch bottom_mlp;
+  MlpScratch top_mlp;
+  AlignedFloats bottom;
+  AlignedFloats vectors;  // of a table in 8 bits
+  AlignedFloats features;
+  std::vector<int64_t> rows;
+};
+
+class Network {
+ public:
+  // Throws std::runtime_error where the weights are missing or damaged.
+  Network(const std::string& folder, const Deployment& deployment);
+
+  NetworkScratch make_scratch() const;
+
+  // numerical: [batch, M]; ids: [batch, F]; logits: [batch]; batch <= kBlockSamples.
+  void forward(int batch, const float* numerical, const int64_t* ids, float* logits,
+               NetworkScratch& scratch) const;
+
+ private:
+  void find_rows(int batch, const int64_t* ids, int64_t* rows) const;
+  void read_quantized(int64_t count, const int64_t* rows, float* vectors) const;
+
+  const Kernels& kernels_ = kernels();
+  WeightsFile file_;
+  int64_t dim_;
+  bool hash_indices_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> starts_;
+  StoredTensor table_;
+  const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
+  Mlp bottom_mlp_;
+  Mlp top_mlp_;
+};
+
+}  // namespace recsys::serve

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Raw rows of a request, in the words of recsys/serve/raw_rows.py and of
+// preproc/criteo/serving/line_transform.py.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "requests.h"
+
+namespace recsys::serve {
+
+// Features of a request.
+struct Features {
+  int64_t rows = 0;
+  std::vector<float> numerical;  // [rows, M]
+  std::vector<int64_t> ids;      // [rows, F]
+};
+
+// Transforms raw rows by the rules and dictionaries of a dataset; not for two threads at a time.
+class RawRows {
+ public:
+  // Throws std::runtime_error where the file is missing or damaged, or of other features.
+  RawRows(const std::string& path, int64_t num_numerical, int64_t num_categorical);
+  RawRows(const RawRows&) = delete;
+  RawRows& operator=(const RawRows&) = delete;
+  ~RawRows();
+
+  // Returns whether a request has anything but transformed features.
+  static bool has_raw(const Request& request);
+
+  // Checks a request of lines or fields, and appends its features.
+  void read(const Request& request, Features& features);
+
+ private:
+  struct Transform;  // keeps the preprocessing kernel out of this header
+
+  std::string text_of_lines(const InputTensor& lines, std::vector<size_t>& starts) const;
+  std::string text_of_fields(const Request& request, std::vector<size_t>& starts) const;
+
+  std::unique_ptr<Transform> transform_;
+  int64_t num_numerical_;
+  int64_t num_categorical_;
+};
+
+}  // namespace recsys::serve

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "served_dlrm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace recsys::serve {
+namespace {
+
+// Samples of a task where threads share a batch; fewer make products with few columns.
+constexpr int64_t kLeastSamples = 16;
+
+}  // namespace
+
+ServedVersion::ServedVersion(const std::string& folder)
+    : folder_(folder), deployment_(folder), network_(folder, deployment_) {}
+
+Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads)
+    : version_(std::move(version)), threads_(num_threads) {
+  const Deployment& deployment = version_->deployment();
+  if (deployment.takes_raw_rows) {
+    raw_rows_ =
+        std::make_unique<RawRows>(version_->folder() + "/features.bin", deployment.num_numerical,
+                                  static_cast<int64_t>(deployment.table_sizes.size()));
+  }
+  for (int thread = 0; thread < num_threads; ++thread) {
+    scratch_.push_back(version_->network().make_scratch());
+  }
+}
+
+void Instance::add(const Request& request, Features& features) {
+  const Deployment& deployment = version_->deployment();
+  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
+  const int64_t rows_before = features.rows;
+  const auto numbers_before = features.numerical.size();
+  const auto ids_before = features.ids.size();
+  if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
+    raw_rows_->read(request, features);
+  } else {
+    check_tensors({{"numerical", "float32", deployment.num_numerical, false},
+                   {"categorical", "int64", num_features, false}},
+                  request);
+    const InputTensor& numerical = *find_input(request, "numerical");
+    const InputTensor& categorical = *find_input(request, "categorical");
+    features.numerical.resize(numbers_before + numerical.bytes / sizeof(float));
+    features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
+    std::memcpy(features.numerical.data() + numbers_before, numerical.data, numerical.bytes);
+    std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
+    features.rows += numerical.rows();
+  }
+  if (!deployment.refuses_bad_ids) return;
+  try {
+    check_ids(features.ids.data() + ids_before, features.rows - rows_before,
+              deployment.table_sizes);
+  } catch (const BadRequest&) {
+    features.numerical.resize(numbers_before);
+    features.ids.resize(ids_before);
+    features.rows = rows_before;
+    throw;
+  }
+}
+
+Features Instance::zeros(int64_t rows) const {
+  const Deployment& deployment = version_->deployment();
+  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
+  Features features;
+  features.rows = rows;
+  features.numerical.resize(static_cast<size_t>(rows * deployment.num_numerical));
+  features.ids.resize(static_cast<size_t>(rows * num_features));
+  return features;
+}
+
+Answers Instance::answer(const Features& features) {
+  const Deployment& deployment = version_->deployment();
+  const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
+  const int64_t rows = features.rows;
+  Answers answers;
+  answers.logit.resize(static_cast<size_t>(rows));
+  answers.probability.resize(static_cast<size_t>(rows));
+  const int64_t share = (rows + threads_.num_threads() - 1) / threads_.num_threads();
+  const int64_t block = std::clamp<int64_t>(share, kLeastSamples, kBlockSamples);
+  threads_.run((rows + block - 1) / block, [&](int64_t task, int thread) {
+    const int64_t begin = task * block;
+    const int64_t end = std::min(begin + block, rows);
+    version_->network().forward(
+        static_cast<int>(end - begin), features.numerical.data() + begin * deployment.num_numerical,
+        features.ids.data() + begin * num_features, answers.logit.data() + begin,
+        scratch_[static_cast<size_t>(thread)]);
+    for (int64_t row = begin; row < end; ++row) {
+      const auto at = static_cast<size_t>(row);
+      answers.probability[at] = 1 / (1 + std::exp(-answers.logit[at]));
+    }
+  });
+  return answers;
+}
+
+void check_answers(const Answers& answers, int64_t begin, int64_t rows) {
+  check_answer("probability", answers.probability.data() + begin, rows);
+  check_answer("logit", answers.logit.data() + begin, rows);
+}
+
+}  // namespace recsys::serve

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A deployed DLRM: requests in, click probabilities out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "network.h"
+#include "raw_rows.h"
+#include "requests.h"
+#include "thread_pool.h"
+
+namespace recsys::serve {
+
+// A version, loaded once for all its instances.
+class ServedVersion {
+ public:
+  // Throws std::runtime_error where the folder is no version that is served here.
+  explicit ServedVersion(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const Deployment& deployment() const { return deployment_; }
+  const Network& network() const { return network_; }
+
+ private:
+  std::string folder_;
+  Deployment deployment_;
+  Network network_;
+};
+
+// Outputs of a batch.
+struct Answers {
+  std::vector<float> probability;  // [rows]
+  std::vector<float> logit;        // [rows]
+};
+
+// Answers requests, one batch at a time.
+class Instance {
+ public:
+  Instance(std::shared_ptr<const ServedVersion> version, int num_threads);
+
+  // Checks a request and appends its features; BadRequest, and nothing appended, where it is bad.
+  void add(const Request& request, Features& features);
+
+  // Returns the features of a warm-up.
+  Features zeros(int64_t rows) const;
+
+  // Runs the network.
+  Answers answer(const Features& features);
+
+ private:
+  std::shared_ptr<const ServedVersion> version_;
+  std::unique_ptr<RawRows> raw_rows_;
+  ThreadPool threads_;
+  std::vector<NetworkScratch> scratch_;
+};
+
+// Throws a BadRequest where an answer in rows [begin, begin + rows) is no finite number.
+void check_answers(const Answers& answers, int64_t begin, int64_t rows);
+
+}  // namespace recsys::serve

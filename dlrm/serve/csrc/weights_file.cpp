@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace recsys::serve {
+namespace {
+
+constexpr const char* kRemedy = "; deploy the checkpoint again";
+
+int64_t bytes_of(const std::string& dtype) {
+  if (dtype == "F32") return 4;
+  if (dtype == "BF16") return 2;
+  return dtype == "I8" ? 1 : 0;
+}
+
+std::string shown(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i > 0 ? ", " : "") + (shape[i] < 0 ? "any" : std::to_string(shape[i]));
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+std::vector<float> StoredTensor::floats() const {
+  std::vector<float> values(static_cast<size_t>(count()));
+  std::memcpy(values.data(), data, values.size() * sizeof(float));
+  return values;
+}
+
+int64_t StoredTensor::count() const {
+  int64_t product = 1;
+  for (const int64_t length : shape) product *= length;
+  return product;
+}
+
+WeightsFile::WeightsFile(const std::string& path) : path_(path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status{};
+  if (fd < 0 || fstat(fd, &status) != 0) {
+    const std::string reason = std::strerror(errno);
+    if (fd >= 0) close(fd);
+    throw damaged(reason);
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+  void* const data = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (data == MAP_FAILED) throw damaged("cannot be mapped");
+  file_ = static_cast<const uint8_t*>(data);
+  try {
+    uint64_t header_bytes = 0;
+    if (size_ < sizeof(header_bytes)) throw damaged("is cut off");
+    std::memcpy(&header_bytes, file_, sizeof(header_bytes));
+    if (header_bytes > size_ - sizeof(header_bytes)) throw damaged("is cut off");
+    begin_ = sizeof(header_bytes) + header_bytes;
+    const char* const text = reinterpret_cast<const char*>(file_) + sizeof(header_bytes);
+    header_ = Json::parse({text, header_bytes});
+    header_.members();
+  } catch (const JsonError& error) {
+    munmap(data, size_);
+    throw damaged(error.what());
+  } catch (...) {
+    munmap(data, size_);
+    throw;
+  }
+}
+
+WeightsFile::~WeightsFile() { munmap(const_cast<uint8_t*>(file_), size_); }
+
+std::runtime_error WeightsFile::damaged(const std::string& reason) const {
+  return std::runtime_error(path_ + ": " + reason + kRemedy);
+}
+
+StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  try {
+    const Json& entry = header_.at(name);
+    StoredTensor tensor{entry.at("dtype").string(), entry.at("shape").integers(), nullptr};
+    bool fits = tensor.shape.size() == shape.size();
+    uint64_t bytes = static_cast<uint64_t>(bytes_of(tensor.dtype));
+    for (size_t i = 0; fits && i < shape.size(); ++i) {
+      fits = tensor.shape[i] >= 0 && (shape[i] < 0 || tensor.shape[i] == shape[i]);
+      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(tensor.shape[i]), &bytes)) {
+        fits = false;
+      }
+    }
+    if (!fits || bytes_of(tensor.dtype) == 0) {
+      throw damaged(name + " is " + tensor.dtype + " " + shown(tensor.shape) + ", expected " +
+                    shown(shape));
+    }
+    const std::vector<int64_t> ends = entry.at("data_offsets").integers();
+    const uint64_t room = size_ - begin_;
+    if (ends.size() != 2 || ends[0] < 0 || static_cast<uint64_t>(ends[0]) > room ||
+        bytes > room - static_cast<uint64_t>(ends[0]) ||
+        static_cast<uint64_t>(ends[1] - ends[0]) != bytes) {
+      throw damaged(name + " lies outside the file");
+    }
+    tensor.data = file_ + begin_ + ends[0];
+    return tensor;
+  } catch (const JsonError& error) {
+    throw damaged(name + ": " + error.what());
+  }
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) throw std::runtime_error(path + ": cannot be read" + kRemedy);
+  return text.str();
+}
+
+}  // namespace recsys::serve

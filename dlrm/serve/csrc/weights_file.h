@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a version: a file of safetensors, mapped and shared by all that open it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace recsys::serve {
+
+// A tensor in the file. Data may lie at any address.
+struct StoredTensor {
+  std::string dtype;  // F32, BF16, I8
+  std::vector<int64_t> shape;
+  const uint8_t* data;
+
+  // Copies float32 numbers.
+  std::vector<float> floats() const;
+  int64_t count() const;
+};
+
+class WeightsFile {
+ public:
+  // Throws std::runtime_error where the file is missing or damaged.
+  explicit WeightsFile(const std::string& path);
+  WeightsFile(const WeightsFile&) = delete;
+  WeightsFile& operator=(const WeightsFile&) = delete;
+  ~WeightsFile();
+
+  bool has(const std::string& name) const { return header_.find(name) != nullptr; }
+  // Throws std::runtime_error where it is missing, outside the file, or of another shape; -1 is any
+  // length.
+  StoredTensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
+
+ private:
+  std::runtime_error damaged(const std::string& reason) const;
+
+  std::string path_;
+  const uint8_t* file_ = nullptr;
+  uint64_t size_ = 0;
+  uint64_t begin_ = 0;  // of the data
+  Json header_;
+};
+
+// Reads a whole file; std::runtime_error where that fails.
+std::string read_text(const std::string& path);
+
+}  // namespace recsys::serve

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves a deployed DLRM by the native backend's library, without a server.
+
+The library is what Triton loads: requests are checked and answered by the same code.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cuda_ext.ops.interaction import fits_kernels
+from dlrm.config import ModelConfig
+from recsys.errors import UserError
+from recsys.serve.client.requests import Arrays, BadRequestError
+from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.served import ServedModel
+from recsys.serve.server import native_backend
+
+_BAD_REQUEST = 1
+_INTERACTIONS = ("dot", "cuda_dot")
+
+
+class _Tensor(ctypes.Structure):
+    """A tensor of a request, as c_interface.cpp has it."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("dimensions", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+    )
+
+
+def check_native(config: ModelConfig, num_categorical: int) -> None:
+    """Refuses models that the native backend does not run.
+
+    Args:
+        config: settings of the model.
+        num_categorical: categorical features.
+
+    Raises:
+        UserError: names the setting, or what is not built.
+    """
+    if not native_backend.is_built():
+        raise UserError(
+            "`backend` native: its library is not built (make build, needs a C++ compiler); or use "
+            "`backend` python"
+        )
+    reason = None
+    if config.interaction_op not in _INTERACTIONS:
+        reason = f"`interaction_op` {config.interaction_op}"
+    elif config.batch_norm:
+        reason = "`batch_norm`"
+    elif not fits_kernels(num_categorical + 1, config.embedding_dim):
+        reason = (
+            f"{num_categorical} categorical features and `embedding_dim` {config.embedding_dim}"
+        )
+    if reason is not None:
+        raise UserError(f"`backend` native does not run a model of {reason}; use `backend` python")
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """Loads the library; its functions of Triton stay empty.
+
+    Raises:
+        OSError: it is not built.
+    """
+    library = ctypes.CDLL(str(native_backend.LIBRARY))
+    library.recsys_last_error.restype = ctypes.c_char_p
+    library.recsys_instruction_set.restype = ctypes.c_char_p
+    library.recsys_open.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    library.recsys_open.restype = ctypes.c_void_p
+    library.recsys_close.argtypes = (ctypes.c_void_p,)
+    library.recsys_close.restype = None
+    library.recsys_respond.argtypes = (
+        *(ctypes.c_void_p, ctypes.POINTER(_Tensor), ctypes.c_int64, ctypes.c_int64),
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)),
+    )
+    return library
+
+
+class NativeDlrm(ServedModel):
+    """A deployed version of a DLRM, run by the native backend's library.
+
+    Args:
+        folder: folder of the version.
+        threads: threads that share a batch.
+
+    Raises:
+        DeploymentError: the version is missing, damaged or of another model.
+    """
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        self._handle: int | None = None
+        super().__init__(Deployment.load(folder))
+        self._library = load_library()
+        self._handle = self._library.recsys_open(str(folder).encode(), threads)
+        if self._handle is None:
+            raise DeploymentError(self._last_error())
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> Self:  # noqa: ARG003  (CPU alone)
+        """Loads a version folder.
+
+        Raises:
+            DeploymentError: the version is missing, damaged or of another model.
+        """
+        return cls(folder)
+
+    def _last_error(self) -> str:
+        message: bytes = self._library.recsys_last_error()
+        return message.decode(errors="replace")
+
+    def check(self, request: Arrays) -> None:
+        """Leaves all checks to the library, which makes them with each request."""
+
+    def check_values(self, request: Arrays) -> None:
+        """Leaves all checks to the library."""
+
+    def warmup_request(self, rows: int) -> Arrays:
+        """Returns rows of zeros."""
+        return {
+            tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
+            for tensor in self.deployment.signature.network.inputs
+        }
+
+    def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
+        """Answers requests one by one.
+
+        Raises:
+            BadRequestError: names the wrong value and what was expected.
+        """
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Arrays) -> Arrays:
+        capacity = max((len(array) for array in request.values() if array.ndim), default=0)
+        outputs = {
+            tensor.name: np.empty((capacity, 1), np.float32)
+            for tensor in self.deployment.signature.outputs
+        }
+        kept = [_to_wire(array) for array in request.values()]
+        tensors = (_Tensor * len(request))(
+            *(
+                _Tensor(
+                    name.encode(),
+                    str(array.dtype).encode(),
+                    (ctypes.c_int64 * array.ndim)(*array.shape),
+                    array.ndim,
+                    wire.ctypes.data,
+                    wire.nbytes,
+                )
+                for (name, array), wire in zip(request.items(), kept, strict=True)
+            )
+        )
+        rows = ctypes.c_int64()
+        status = self._library.recsys_respond(
+            *(self._handle, tensors, len(request), capacity),
+            *(output.ctypes.data for output in outputs.values()),
+            rows,
+        )
+        if status == _BAD_REQUEST:
+            raise BadRequestError(self._last_error())
+        if status != 0:
+            raise DeploymentError(self._last_error())
+        return {name: output[: rows.value] for name, output in outputs.items()}
+
+    def close(self) -> None:
+        """Unmaps the version."""
+        if self._handle is not None:
+            self._library.recsys_close(self._handle)
+            self._handle = None
+
+    def __del__(self) -> None:
+        """Unmaps a version that was not closed."""
+        self.close()
+
+
+def _to_wire(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Returns the bytes of an array as Triton's protocol has them."""
+    if array.dtype != np.object_:
+        return np.ascontiguousarray(array)
+    texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.flat]
+    joined = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    return np.frombuffer(joined, np.uint8)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared library of the native backend, which setup.py builds."""
+
+from pathlib import Path
+
+NAME = "recsys"
+"""Name of the backend in config.pbtxt; Triton looks for a folder and a library of that name."""
+
+LIBRARY = Path(__file__).with_name(f"libtriton_{NAME}.so")
+
+
+def is_built() -> bool:
+    """Tells if the library is there."""
+    return LIBRARY.is_file()

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native backend's library without a server: answers, refusals and damaged versions."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from dlrm.serve.export import DlrmExport
+from dlrm.serve.native import NativeDlrm, load_library
+from dlrm.serve.served import ServedDlrm
+from recsys.errors import UserError
+from recsys.serve.client.requests import BadRequestError, check_arrays
+from recsys.serve.config_pbtxt import ServingSettings
+from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployment import DeploymentError
+from recsys.serve.server import native_backend
+from tests import harness
+from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
+
+pytestmark = pytest.mark.skipif(not native_backend.is_built(), reason="no C++ compiler")
+
+CPU = torch.device("cpu")
+NATIVE = ServingSettings(backend="native")
+KERNELS = ("portable", "avx2", "avx512")
+
+
+def deployed(folder, table_sizes=TABLE_SIZES, *, settings=None, **model):
+    """Deploys a small model, which compares it with its checkpoint; returns the version."""
+    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", table_sizes, **model)
+    given = DeploySettings(repository=folder / "models", serving=NATIVE, **(settings or {}))
+    return deploy(DlrmExport(checkpoint), given).folder
+
+
+def draw(rows, seed=0, table_sizes=TABLE_SIZES):
+    generator = np.random.default_rng(seed)
+    return {
+        "numerical": generator.normal(size=(rows, NUM_NUMERICAL)).astype(np.float32),
+        "categorical": generator.integers(0, table_sizes, (rows, len(table_sizes)), np.int64),
+    }
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory):
+    return deployed(tmp_path_factory.mktemp("native"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"interaction_op": "dot"},
+        {"hash_indices": True, "max_table_size": 50},
+        {"embedding_storage": "bfloat16"},
+        {"embedding_dim": 20, "bottom_mlp_sizes": [7, 20], "top_mlp_sizes": [70, 33, 1]},
+        {"top_mlp_sizes": [1]},
+    ],
+)
+def test_every_number_of_rows_has_the_answers_of_the_python_backend(tmp_path, model):
+    folder = deployed(tmp_path, **model)
+    native, eager = NativeDlrm(folder), ServedDlrm.open(folder, CPU)
+    for rows in (1, 2, 8, 9, 17, 63, 64, 65, 200):
+        request = draw(rows, rows)
+        (expected,) = eager.predict([request])
+        (found,) = native.predict([request])
+        for name in ("logit", "probability"):
+            assert found[name].shape == (rows, 1)
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_tables_in_8_bits(tmp_path):
+    folder = deployed(tmp_path, settings={"quantize": "int8"})
+    request = draw(100)
+    (expected,) = ServedDlrm.open(folder, CPU).predict([request])
+    (found,) = NativeDlrm(folder).predict([request])
+    np.testing.assert_allclose(found["logit"], expected["logit"], rtol=1e-5, atol=1e-5)
+
+
+RESPOND = """
+import ctypes, sys
+import numpy as np
+folder, kernels, library_file, request_file, answer_file = sys.argv[1:]
+library = ctypes.CDLL(library_file)
+library.recsys_instruction_set.restype = ctypes.c_char_p
+library.recsys_open.restype = ctypes.c_void_p
+assert library.recsys_instruction_set() == kernels.encode()
+request = dict(np.load(request_file))
+rows = len(request["numerical"])
+answers = []
+for threads in (1, 3):
+    handle = ctypes.c_void_p(library.recsys_open(folder.encode(), threads))
+    words, kept = [], []
+    for name, array in request.items():
+        texts = [ctypes.create_string_buffer(t.encode()) for t in (name, str(array.dtype))]
+        shape = (ctypes.c_int64 * 2)(*array.shape)
+        kept.append((texts, shape))
+        addresses = [ctypes.addressof(text) for text in texts] + [ctypes.addressof(shape)]
+        words += [*addresses, 2, array.ctypes.data, array.nbytes]
+    tensors = (ctypes.c_uint64 * len(words))(*words)
+    probability, logit = np.zeros((2, rows), np.float32)
+    count = ctypes.c_int64()
+    status = library.recsys_respond(
+        handle, tensors, ctypes.c_int64(2), ctypes.c_int64(rows),
+        ctypes.c_void_p(probability.ctypes.data), ctypes.c_void_p(logit.ctypes.data),
+        ctypes.byref(count),
+    )
+    assert (status, count.value) == (0, rows)
+    answers.append(logit)
+np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
+np.save(answer_file, answers[0])
+maps = open("/proc/self/maps").read()
+assert "libtorch" not in maps
+"""
+"""Answers a request on one thread and on three, by the C interface: no torch, nothing of ours."""
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_each_instruction_set_and_threads_give_the_same_answers(version, kernels, tmp_path):
+    np.savez(tmp_path / "request.npz", **draw(150))
+    done = harness.run(
+        *(sys.executable, "-I", "-c", RESPOND, version, kernels, native_backend.LIBRARY),
+        *(tmp_path / "request.npz", tmp_path / "logit.npy"),
+        status=None,
+        RECSYS_CPU_KERNELS=kernels,
+    )
+    if "a CPU that has it" in done.stderr:
+        assert kernels != "portable"
+        return
+    assert done.returncode == 0, done.stderr
+    (expected,) = ServedDlrm.open(version, CPU).predict([draw(150)])
+    found = np.load(tmp_path / "logit.npy")[:, None]
+    np.testing.assert_allclose(found, expected["logit"], rtol=1e-5, atol=1e-5)
+
+
+def with_value(name, row, feature, value):
+    request = draw(4)
+    request[name][row, feature] = value
+    return request
+
+
+FOUR = draw(4)
+BAD = {
+    "missing": {"numerical": FOUR["numerical"]},
+    "unknown": FOUR | {"zebra": FOUR["numerical"], "other": FOUR["numerical"]},
+    "float64": FOUR | {"numerical": FOUR["numerical"].astype(np.float64)},
+    "int32": FOUR | {"categorical": FOUR["categorical"].astype(np.int32)},
+    "strings": FOUR | {"categorical": FOUR["categorical"].astype(str).astype(object)},
+    "too few features": FOUR | {"numerical": FOUR["numerical"][:, :2]},
+    "no batch dimension": FOUR | {"numerical": FOUR["numerical"][0]},
+    "three dimensions": FOUR | {"numerical": FOUR["numerical"][:, :, None]},
+    "rows differ": FOUR | {"numerical": FOUR["numerical"][:3]},
+    "no row": draw(0),
+    "nan": with_value("numerical", 2, 1, np.nan),
+    "inf": with_value("numerical", 0, 0, np.inf),
+    "-inf": with_value("numerical", 3, 2, -np.inf),
+    "past its table": with_value("categorical", 3, 1, TABLE_SIZES[1]),
+    "negative": with_value("categorical", 1, 0, -1),
+    "smallest": with_value("categorical", 1, 2, -(2**63)),
+    "largest": with_value("categorical", 1, 2, 2**63 - 1),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_refused_in_the_words_of_the_python_backend(version, case):
+    eager = ServedDlrm.open(version, CPU)
+    with pytest.raises(BadRequestError) as expected:
+        eager.prepare(BAD[case])
+    native = NativeDlrm(version)
+    with pytest.raises(BadRequestError) as refused:
+        native.respond(BAD[case])
+    assert str(refused.value) == str(expected.value)
+    check_arrays(native.deployment.signature, FOUR)
+    assert native.respond(FOUR)["logit"].shape == (4, 1)
+
+
+def test_an_answer_that_is_not_finite_is_refused(version):
+    request = draw(4)
+    request["numerical"][2] = (3e38, -3e38, 3e38)
+    with pytest.raises(BadRequestError, match=r"output '\w+', row 2: \S+ is no finite number"):
+        NativeDlrm(version).respond(request)
+
+
+def test_ids_outside_their_table_count_as_the_unknown_one(tmp_path):
+    folder = deployed(tmp_path, settings={"out_of_range": "zero"})
+    request = draw(80)
+    request["categorical"][::3, 1] = TABLE_SIZES[1]
+    request["categorical"][1::3, 2] = -5
+    known = {**request, "categorical": request["categorical"].copy()}
+    known["categorical"][::3, 1] = known["categorical"][1::3, 2] = 0
+    native = NativeDlrm(folder)
+    found, expected = native.respond(request), native.respond(known)
+    assert found["logit"].tobytes() == expected["logit"].tobytes()
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def swap(old, new):
+    return lambda data: data.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("deployment.json", cut, "not JSON"),
+        ("deployment.json", swap(b'"kind": "dlrm"', b'"kind": "bert4rec"'), "DLRM alone"),
+        ("deployment.json", swap(b"cuda_dot", b"dcnv2"), "the dot interaction"),
+        ("deployment.json", swap(b'"embedding_dim": 16', b'"embedding_dim": 9999'), "1 to 256"),
+        ("weights.safetensors", cut, "outside the file"),
+        ("weights.safetensors", lambda data: data[:4], "cut off"),
+        ("weights.safetensors", lambda _: b"", "cannot be mapped"),
+        ("weights.safetensors", lambda data: b"\xff" * 8 + data[8:], "cut off"),
+        ("weights.safetensors", swap(b'"shape":[16,3]', b'"shape":[3,16]'), "expected [16, 3]"),
+        (
+            "weights.safetensors",
+            swap(b"top_mlp.layers.1.bias", b"top_mlp.layers.1.bits"),
+            "no 'top",
+        ),
+        ("weights.safetensors", None, "No such file"),
+    ],
+)
+def test_a_damaged_version_is_refused_by_its_file(version, tmp_path, file, damage, message):
+    for name in ("deployment.json", "weights.safetensors"):
+        (tmp_path / name).write_bytes((version / name).read_bytes())
+    if damage is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
+    with pytest.raises(DeploymentError) as refused:
+        _open_by_the_library(tmp_path)
+    assert file in str(refused.value)
+    assert message in str(refused.value)
+
+
+def _open_by_the_library(folder):
+    """Opens a version as the server does: Python has not read its files before."""
+    library = load_library()
+    if library.recsys_open(str(folder).encode(), 1) is None:
+        raise DeploymentError(library.recsys_last_error().decode())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"interaction_op": "dcnv2"}, "a model of `interaction_op` dcnv2; use `backend` python"),
+        ({"batch_norm": True}, "a model of `batch_norm`"),
+        ({"embedding_dim": 300, "bottom_mlp_sizes": [300]}, "`embedding_dim` 300"),
+    ],
+)
+def test_models_that_it_does_not_run_are_refused(tmp_path, model, message):
+    with pytest.raises(UserError) as refused:
+        deployed(tmp_path, **model)
+    assert message in str(refused.value)
+    assert not (tmp_path / "models" / "dlrm").exists()
+
+
+def test_without_the_library_it_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(native_backend, "LIBRARY", tmp_path / "absent.so")
+    with pytest.raises(UserError, match="its library is not built"):
+        deployed(tmp_path)
+
+
+def test_a_version_needs_no_code(version):
+    assert sorted(file.name for file in version.iterdir()) == [
+        *("deployment.json", "weights.safetensors")
+    ]
+    assert json.loads((version / "deployment.json").read_text())["format"] == "eager"
