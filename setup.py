@@ -139,7 +139,7 @@ class BuildSharedLibrary(build_ext):
         self.link(objects, target, libraries)
 
     def build_backend(self, ext, target):
-        """Builds the native backend: no torch, and Triton's functions come from the server."""
+        """Builds the native backend, which the server gives Triton's functions."""
         objects = self.compile_cpp(ext, [*CXX_FLAGS, "-pthread", "-I."])
         self.link(objects, target, ["-pthread", "-Wl,-z,defs"])
 
@@ -157,7 +157,7 @@ class BuildSharedLibrary(build_ext):
             return [path for paths in compiled for path in paths]
 
     def link(self, objects, target, libraries):
-        """Links aside and renames: an interrupted build leaves the old library or the new one."""
+        """Links aside and renames: an interrupted build leaves the old library."""
         unfinished = target.with_suffix(".so.unfinished")
         self.compiler.link_shared_object(
             objects, str(unfinished), extra_postargs=libraries, target_lang="c++"

@@ -13,10 +13,13 @@ from dlrm.model.network import Dlrm
 from dlrm.model.weights import weights_of
 from dlrm.nn.embedding import read_tables
 from dlrm.serve.export import DlrmExport
+from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
 from recsys.serve.deploy import DeploySettings, deploy
+from recsys.serve.deployment import Backend
+from recsys.serve.served import ServedModel
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature
 from recsys.train.saving.write import write_checkpoint
@@ -85,10 +88,11 @@ class DeployedDlrm:
             raise
         return server
 
-    def here(self) -> ServedDlrm:
+    def here(self, backend: Backend) -> ServedModel:
         """Opens the deployed version in this process, on one thread."""
         torch.set_num_threads(1)
-        return ServedDlrm.open(self.repository / NAME / "1", torch.device("cpu"))
+        served_class = NativeDlrm if backend == "native" else ServedDlrm
+        return served_class.open(self.repository / NAME / "1", torch.device("cpu"))
 
     def draw_requests(self, rows: int) -> list[Arrays]:
         """Draws requests of one size, more rows than fit into caches."""

@@ -5,9 +5,10 @@
 
 deploys NVIDIA's default DLRM with random weights (26 tables of 100,000 rows of 128: 1.33 GB), sends
 requests over gRPC from this machine, and runs the same version in this process before and after
-each measurement. Then requests arrive at random moments, and the largest rate is searched at which
-the 99th percentile of the latency stays within `--p99_ms`. Ids are uniform, the slowest case. Exits
-1 if instances that share tables take more memory than `memory_limit`.
+each measurement: with the Python backend, with and without dynamic batching, and with the native
+one, where it is built. Then requests arrive at random moments, and the largest rate is searched at
+which the 99th percentile of the latency stays within `--p99_ms`. Ids are uniform, the slowest case.
+Exits 1 if instances that share tables take more memory than `memory_limit`.
 """
 
 import argparse
@@ -21,14 +22,17 @@ from pathlib import Path
 
 from benchmark.record import RESULTS, Direction, make_record, write_records
 from benchmark.serving.model import NAME, DeployedDlrm
-from dlrm.serve.served import ServedDlrm
 from recsys.resources import available_cores
 from recsys.serve.client.arrivals import ArrivalsResult, find_largest_rate, measure_arrivals
 from recsys.serve.client.connection import Endpoint, predict_in_order
 from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import ServingSettings
-from recsys.serve.server.memory import InstanceMemory, instance_memory
+from recsys.serve.deployment import Backend
+from recsys.serve.served import ServedModel
+from recsys.serve.server import native_backend
+from recsys.serve.server.memory import InstanceMemory, instance_memory, process_memory
+from recsys.serve.server.process import TritonServer
 from recsys.train.timing import LatencySummary
 
 MIB = 1 << 20
@@ -53,7 +57,21 @@ _MEMORY_ROUNDS = 40
 Samples = defaultdict[str, list[float]]
 
 
-def run_in_process(served: ServedDlrm, requests: Sequence[Arrays], seconds: float) -> list[float]:
+def candidates() -> dict[str, ServingSettings]:
+    """Returns the settings that are compared, by the name of the candidate."""
+    settings = {
+        "batching": ServingSettings(threads=1),
+        "plain": ServingSettings(dynamic_batching=False, threads=1),
+        "native": ServingSettings(backend="native", threads=1),
+    }
+    return {name: s for name, s in settings.items() if s.backend in _backends()}
+
+
+def _backends() -> tuple[Backend, ...]:
+    return ("python", "native") if native_backend.is_built() else ("python",)
+
+
+def run_in_process(served: ServedModel, requests: Sequence[Arrays], seconds: float) -> list[float]:
     """Measures the seconds of each request in this process, after a warm-up."""
     served.predict([requests[-1]])
     durations: list[float] = []
@@ -79,41 +97,42 @@ class _Progress:
 def measure_latencies(
     options: argparse.Namespace, deployed: DeployedDlrm
 ) -> dict[str, dict[str, list[float]]]:
-    """Measures one instance on one thread, with and without dynamic batching.
+    """Measures one instance on one thread, with each of `candidates`.
 
     Returns:
         candidate -> metric -> value of each round.
     """
     samples: defaultdict[str, Samples] = defaultdict(lambda: defaultdict(list))
-    alone: defaultdict[int, list[float]] = defaultdict(list)
+    alone: defaultdict[tuple[Backend, int], list[float]] = defaultdict(list)
     requests = {rows: deployed.draw_requests(rows) for rows in options.batch_sizes}
     cells = list(itertools.product(requests, options.concurrency))
-    served = deployed.here()
-    progress = _Progress(options.rounds * 2 * len(cells))
+    served = {backend: deployed.here(backend) for backend in _backends()}
+    compared = candidates()
+    progress = _Progress(options.rounds * len(compared) * len(cells))
     for _ in range(options.rounds):
-        for batching in (True, False):
-            name = "batching" if batching else "plain"
-            print(f"dynamic batching {'on' if batching else 'off'}\n{TABLE_HEAD}  of in-process")
-            serving = ServingSettings(dynamic_batching=batching, threads=1)
+        for name, serving in compared.items():
+            print(f"{name}\n{TABLE_HEAD}  of in-process")
+            here = served[serving.backend]
             with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
                 for rows, clients in cells:
                     given = requests[rows]
-                    here = run_in_process(served, given, options.seconds / 4)
+                    beside = run_in_process(here, given, options.seconds / 4)
                     load = measure_load(endpoint, given, clients, options.seconds)
-                    here += run_in_process(served, given, options.seconds / 4)
-                    alone[rows] += here
-                    ratio = load.rows_per_s / (rows * len(here) / sum(here))
+                    beside += run_in_process(here, given, options.seconds / 4)
+                    alone[serving.backend, rows] += beside
+                    ratio = load.rows_per_s / (rows * len(beside) / sum(beside))
                     print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
                     cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
                     _add(cell, load.latency, load.rows_per_s)
                     cell["of in-process"].append(ratio)
-                for rows in options.batch_sizes if batching else ():
+                for rows in options.batch_sizes if serving.dynamic_batching else ():
                     rate = largest_rate(options, endpoint, requests[rows])
                     samples[f"batch {rows}, arrivals, {name}"]["within the p99"].append(rate * rows)
-    for rows, durations in alone.items():
+    for (backend, rows), durations in alone.items():
         summary, rate = LatencySummary.of(durations), rows * len(durations) / sum(durations)
-        _add(samples[f"batch {rows}, in process"], summary, rate)
-        print(f"in process, batch {rows}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
+        name = f"batch {rows}, in process{_suffix(backend)}"
+        _add(samples[name], summary, rate)
+        print(f"{name}: {rate:,.0f} rows/s, p50 {summary.p50_s * 1e3:.2f} ms")
     return {name: dict(values) for name, values in samples.items()}
 
 
@@ -130,6 +149,10 @@ def largest_rate(
     shown = "no rate" if best is None else f"{best.rate:,.0f} requests/s"
     print(f"arriving at random: {shown} with p99 within {options.p99_ms:g} ms", flush=True)
     return 0.0 if best is None else best.rate
+
+
+def _suffix(backend: Backend) -> str:
+    return "" if backend == "python" else f", {backend}"
 
 
 def _clients(count: int) -> str:
@@ -157,17 +180,26 @@ def _read_every_row(endpoint: Endpoint, deployed: DeployedDlrm) -> Iterator[None
         yield
 
 
-def measure_memory(deployed: DeployedDlrm, instances: int) -> list[InstanceMemory]:
+def _memory(server: TritonServer, backend: Backend) -> list[InstanceMemory]:
+    """Returns the memory of the instances, or the server that holds them."""
+    return [process_memory(server.pid)] if backend == "native" else instance_memory(server.pid)
+
+
+def measure_memory(
+    deployed: DeployedDlrm, instances: int, backend: Backend
+) -> list[InstanceMemory]:
     """Measures the memory of instances that have each read all tables.
 
     Raises:
         RuntimeError: an instance got too few requests to read them.
     """
     threads = max(1, available_cores() // instances)
-    serving = ServingSettings(dynamic_batching=False, instances=instances, threads=threads)
+    serving = ServingSettings(
+        backend=backend, dynamic_batching=False, instances=instances, threads=threads
+    )
     with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
         for _ in _read_every_row(endpoint, deployed):
-            instances_now = instance_memory(server.pid)
+            instances_now = _memory(server, backend)
             if all(instance.rss > 0.95 * deployed.table_bytes for instance in instances_now):
                 return instances_now
     raise RuntimeError("an instance has not read its tables; repeat on a machine with idle cores")
@@ -183,20 +215,21 @@ def compare_memory(
     """
     values = {}
     within = True
-    for instances in options.instances:
-        measured = measure_memory(deployed, instances)
+    for backend, instances in itertools.product(_backends(), options.instances):
+        measured = measure_memory(deployed, instances, backend)
         pss = sum(instance.pss for instance in measured)
         limit = memory_limit(deployed.table_bytes, instances)
         anonymous = max(instance.anonymous for instance in measured)
         within = within and pss < limit
         print(
-            f"{instances} of {options.instances[-1]} instances, tables of "
+            f"{instances} of {options.instances[-1]} instances{_suffix(backend)}, tables of "
             f"{deployed.table_bytes / MIB:,.0f} MiB: PSS {pss / MIB:,.0f} MiB together, "
             f"{'below' if pss < limit else 'ABOVE'} {limit / MIB:,.0f} MiB; at most "
             f"{anonymous / MIB:,.0f} MiB of its own in each",
             flush=True,
         )
-        values["1 instance" if instances == 1 else f"{instances} instances"] = {
+        counted = "1 instance" if instances == 1 else f"{instances} instances"
+        values[counted + _suffix(backend)] = {
             "PSS together": [pss / MIB],
             "PSS allowed": [limit / MIB],
             "largest of its own": [anonymous / MIB],

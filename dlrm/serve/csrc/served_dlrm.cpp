@@ -78,8 +78,8 @@ Answers Instance::answer(const Features& features) {
   Answers answers;
   answers.logit.resize(static_cast<size_t>(rows));
   answers.probability.resize(static_cast<size_t>(rows));
-  const int64_t share = (rows + threads_.num_threads() - 1) / threads_.num_threads();
-  const int64_t block = std::clamp<int64_t>(share, kLeastSamples, kBlockSamples);
+  const int64_t per_thread = (rows + threads_.num_threads() - 1) / threads_.num_threads();
+  const int64_t block = std::clamp<int64_t>(per_thread, kLeastSamples, kBlockSamples);
   threads_.run((rows + block - 1) / block, [&](int64_t task, int thread) {
     const int64_t begin = task * block;
     const int64_t end = std::min(begin + block, rows);
