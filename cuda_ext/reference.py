@@ -480,7 +480,7 @@ def top_rows(
     excluded_query: Tensor,
     excluded_row: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The rows with the largest products, in float64; equal ones in their order.
+    """The rows with the largest products in float64, equal ones in order.
 
     Products are summed column by column, the bias last: float32 factors make exact products in
     float64, so every implementation in this order gets the same bits.
