@@ -231,7 +231,7 @@ setup(
         ),
         Extension(
             BACKEND,
-            sources=sources(BACKEND_CSRC, "*.cpp"),
+            sources=[*sources(BACKEND_CSRC, "*.cpp"), str(CSRC / "wheel" / "old_glibc.cpp")],
             depends=[
                 *sources(BACKEND_CSRC, "*.h"),
                 *sources(CSRC, "**/*.h"),
