@@ -105,9 +105,9 @@ def test_of_split_files_a_rank_reads_its_columns_and_rows_alone(dataset, monkeyp
     read = {}
     original = split_binary.read_array
 
-    def counted(fd, path, dtype, offset, count):
+    def counted(fd, path, dtype, offset, count, into=None):
         read[path.name] = read.get(path.name, 0) + count
-        return original(fd, path, dtype, offset, count)
+        return original(fd, path, dtype, offset, count, into)
 
     monkeypatch.setattr(split_binary, "read_array", counted)
     totals = {}
