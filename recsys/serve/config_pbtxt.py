@@ -71,12 +71,14 @@ class ServingSettings:
     max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")
     preferred_batch_sizes: tuple[int, ...] = setting((), "Rows the server tries to reach")
     max_queue_size: int = setting(
-        0, "Requests that may wait; more are refused at once; 0: any number"
+        0,
+        "Requests that may wait; more are refused at once; 0: any number. A server that bounds its "
+        "queue lets some requests wait half a second, see docs/deployment.md",
     )
     timeout_us: int = setting(
         0,
         "Microseconds a request may wait before it is refused, or less if the request says so; 0: "
-        "what the request says",
+        "any time. It costs what `max_queue_size` costs",
     )
     instances: int = setting(1, "Instances of the model that run in parallel; they share tables")
     threads: int | None = setting(None, "CPU threads of an instance; by default left to the server")
@@ -127,6 +129,11 @@ class ServingSettings:
         """True if the server combines requests to batches."""
         return self.dynamic_batching and self.max_batch_size > 0
 
+    @property
+    def bounds_queue(self) -> bool:
+        """True if requests that wait are limited."""
+        return self.max_queue_size > 0 or self.timeout_us > 0
+
 
 def check_name(name: str) -> None:
     """Refuses a model name that is no plain folder name.
@@ -171,13 +178,7 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         lines += [
             f"dynamic_batching {{{sizes}",
             f"  max_queue_delay_microseconds: {settings.max_queue_delay_us}",
-            "  default_queue_policy {",
-            "    timeout_action: REJECT",
-            # Requests can only shorten it, and 0 would make the server ignore their own.
-            f"    default_timeout_microseconds: {settings.timeout_us or _LONGEST_WAIT_US}",
-            "    allow_timeout_override: true",
-            f"    max_queue_size: {settings.max_queue_size}",
-            "  }",
+            *(_queue_policy(settings) if settings.bounds_queue else ()),
             "}",
         ]
     if settings.threads is not None:
@@ -188,6 +189,26 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         lines += _warmup(signature, settings.warmup, batched)
     lines.append(policy_line(settings.version_policy))
     return "\n".join(lines) + "\n"
+
+
+def _queue_policy(settings: ServingSettings) -> list[str]:
+    """Formats the limits of the queue.
+
+    They are left out where nothing asks for them. A server with any of them hands a batch over only
+    when an instance waits for one, and does not hear when one begins to: requests that arrive
+    before that wait for the batcher's next look, after up to 0.5 s (WaitForPayloadSlotAvailable in
+    dynamic_batch_scheduler.cc of triton-inference-server/core; issue 8870 of server is another
+    fault of the same count).
+    """
+    return [
+        "  default_queue_policy {",
+        "    timeout_action: REJECT",
+        # Requests can only shorten it, and 0 would make the server ignore their own.
+        f"    default_timeout_microseconds: {settings.timeout_us or _LONGEST_WAIT_US}",
+        "    allow_timeout_override: true",
+        f"    max_queue_size: {settings.max_queue_size}",
+        "  }",
+    ]
 
 
 def _quoted(text: str) -> str:

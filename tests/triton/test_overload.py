@@ -84,9 +84,19 @@ def test_requests_that_wait_for_too_long_are_refused(served):
         assert after < whole
 
 
-def test_a_request_s_own_timeout_holds(served):
+@pytest.mark.parametrize(
+    ("flags", "limit", "message"),
+    [
+        ([f"--timeout_us={600 * 1_000_000}"], {"timeout": 100_000}, "Request timeout expired"),
+        (["--timeout_us=0"], {"client_timeout": 0.1}, "Deadline Exceeded"),
+    ],
+    ids=["bounded", "unbounded"],
+)
+def test_a_request_s_own_timeout_holds(served, flags, limit, message):
+    """The first is the protocol's, which servers with a bounded queue read; the other the client's,
+    after which the server forgets the request."""
     server, request = served
-    configure(server, "--max_queue_size=0", "--timeout_us=0")
+    configure(server, "--max_queue_size=0", *flags)
     library = importlib.import_module("tritonclient.grpc")
     refused = importlib.import_module("tritonclient.utils").InferenceServerException
     one = []
@@ -96,14 +106,18 @@ def test_a_request_s_own_timeout_holds(served):
         )
         tensor.set_data_from_numpy(array[:1])
         one.append(tensor)
-    with ThreadPoolExecutor(1) as pool:
+    with (
+        Endpoint(server.grpc_url, "dlrm") as endpoint,
+        library.InferenceServerClient(server.grpc_url) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answered = endpoint.times().requests
         flood = pool.submit(ask_at_once, (server.grpc_url, "dlrm"), request)
-        client = library.InferenceServerClient(server.grpc_url)
         time.sleep(1)
-        with pytest.raises(refused, match="Request timeout expired"):
-            client.infer("dlrm", one, timeout=100_000)
+        with pytest.raises(refused, match=message):
+            client.infer("dlrm", one, **limit)
         others_wait = not flood.done()
-        client.close()
         outcomes = flood.result()
+        assert endpoint.times().requests == answered + CLIENTS
     assert not any(error for error, _ in outcomes)
     assert others_wait  # seconds would depend on what else this machine does

@@ -57,6 +57,18 @@ def test_a_dlrm_for_the_python_backend():
     assert config.parameters["warmup_rows"].string_value == "64"  # our model.py reads it
 
 
+@pytest.mark.parametrize("settings", [{}, {"preferred_batch_sizes": (4,)}])
+def test_a_queue_has_no_policy_unless_it_is_bounded(settings):
+    batching = parsed(**settings).dynamic_batching
+    assert not batching.HasField("default_queue_policy")
+
+
+def test_a_queue_of_bounded_size_leaves_requests_their_own_timeout():
+    policy = parsed(max_queue_size=3).dynamic_batching.default_queue_policy
+    assert policy.allow_timeout_override
+    assert policy.default_timeout_microseconds == 24 * 60 * 60 * 1_000_000
+
+
 def test_histories_of_any_length_are_batched_ragged():
     config = parsed(bert4rec_signature(10), "bert4rec")
     history, exclude_seen = config.input
