@@ -36,7 +36,7 @@ TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
 .PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
-.PHONY: docs test-docs tutorials wheel clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve bench-serving
+.PHONY: docs test-docs tutorials wheel clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve perf-analyzer bench-serving
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -104,7 +104,8 @@ test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
 
 test-triton: setup  ## tests of triton/ with a server
-	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory $(TRITON_STAMP); fi
+	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then \
+		$(MAKE) --no-print-directory $(PERF_ANALYZER)/perf_analyzer; fi
 	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m triton_server tests/triton; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
@@ -262,7 +263,18 @@ serve: triton-env  ## a real Triton server with the model of `make demo`
 	$(TRITON)/python triton/deployer.py --checkpoint=$(DEMO_DIR)/checkpoint --repository=$(DEMO_DIR)/models
 	$(TRITON)/python triton/serve.py --repository=$(DEMO_DIR)/models --poll_secs=2
 
-bench-serving: triton-env  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
+# The last release of tritonclient whose perf_analyzer runs with glibc 2.36.
+PERF_ANALYZER := .venv-triton/perf_analyzer
+$(PERF_ANALYZER)/perf_analyzer: $(TRITON_STAMP)
+	$(TRITON)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(PERF_ANALYZER) \
+		--platform manylinux1_x86_64 tritonclient==2.50.0
+	cd $(PERF_ANALYZER) && $(CURDIR)/$(TRITON)/python -m zipfile -e tritonclient-*.whl unpacked && \
+		mv unpacked/*.data/data/bin/perf_analyzer . && rm -r unpacked tritonclient-*.whl && chmod +x perf_analyzer
+	$(TRITON)/python -m benchmark.serving.perf_analyzer
+
+perf-analyzer: triton-env $(PERF_ANALYZER)/perf_analyzer  ## NVIDIA's load generator, for bench-serving
+
+bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
 	$(TRITON)/python -m benchmark.serving.server
 	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md

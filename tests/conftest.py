@@ -32,6 +32,7 @@ ALLOWED_SKIPS = (
     "no promtool",
     "no node",
     "no curl",
+    "no perf_analyzer",
 )
 """Reasons for which a test may skip; any other skip fails the run, so none can hide."""
 

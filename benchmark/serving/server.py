@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmark.record import RESULTS, Direction, make_record, write_records
+from benchmark.serving import perf_analyzer
 from benchmark.serving.model import NAME, DeployedDlrm
 from recsys.resources import available_cores
+from recsys.serve.client import load
 from recsys.serve.client.arrivals import ArrivalsResult, find_largest_rate, measure_arrivals
 from recsys.serve.client.connection import Endpoint, predict_in_order
-from recsys.serve.client.load import TABLE_HEAD, measure_load
 from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deployment import Backend
@@ -53,6 +54,9 @@ METRICS: dict[str, tuple[str, Direction]] = {
 ONE_CLIENT = "serving_one_client"
 """Name of the results that docs/results.md shows."""
 _MEMORY_ROUNDS = 40
+
+_CLIENTS = {"perf_analyzer": perf_analyzer.measure_load, "python": load.measure_load}
+"""Name of the clients -> function that measures a model under them."""
 
 Samples = defaultdict[str, list[float]]
 
@@ -107,23 +111,24 @@ def measure_latencies(
     requests = {rows: deployed.draw_requests(rows) for rows in options.batch_sizes}
     cells = list(itertools.product(requests, options.concurrency))
     served = {backend: deployed.here(backend) for backend in _backends()}
+    measure_load = _CLIENTS[options.clients]
     compared = candidates()
     progress = _Progress(options.rounds * len(compared) * len(cells))
     for _ in range(options.rounds):
         for name, serving in compared.items():
-            print(f"{name}\n{TABLE_HEAD}  of in-process")
+            print(f"{name}\n{load.TABLE_HEAD}  of in-process")
             here = served[serving.backend]
             with deployed.serve(serving) as server, Endpoint(server.grpc_url, NAME) as endpoint:
                 for rows, clients in cells:
                     given = requests[rows]
                     beside = run_in_process(here, given, options.seconds / 4)
-                    load = measure_load(endpoint, given, clients, options.seconds)
+                    loaded = measure_load(endpoint, given, clients, options.seconds)
                     beside += run_in_process(here, given, options.seconds / 4)
                     alone[serving.backend, rows] += beside
-                    ratio = load.rows_per_s / (rows * len(beside) / sum(beside))
-                    print(f"{load.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
+                    ratio = loaded.rows_per_s / (rows * len(beside) / sum(beside))
+                    print(f"{loaded.table_row()} {ratio:13.2f}x  {progress.step()}", flush=True)
                     cell = samples[f"batch {rows}, {_clients(clients)}, {name}"]
-                    _add(cell, load.latency, load.rows_per_s)
+                    _add(cell, loaded.latency, loaded.rows_per_s)
                     cell["of in-process"].append(ratio)
                 for rows in options.batch_sizes if serving.dynamic_batching else ():
                     rate = largest_rate(options, endpoint, requests[rows])
@@ -270,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    found = "python" if perf_analyzer.find_perf_analyzer() is None else "perf_analyzer"
+    parser.add_argument("--clients", choices=sorted(_CLIENTS), default=found)
     parser.add_argument("--p99_ms", type=float, default=10.0, help="limit of arriving requests")
     parser.add_argument("--arrival_clients", type=int, default=32, help="of them in flight")
     parser.add_argument("--rounds", type=int, default=2, help="times that each is measured")
@@ -284,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         deployed = DeployedDlrm.make(Path(folder), (options.table_rows,) * options.tables)
         latencies = measure_latencies(options, deployed)
         timed = {**config, "instances": 1, "threads": 1, "protocol": "gRPC"}
+        timed["clients"] = options.clients
         timed |= {"p99_ms": options.p99_ms, "arrival_clients": options.arrival_clients}
         _write(options.results, "serving", latencies, timed)
         alone = {k: v for k, v in latencies.items() if k.endswith("1 client, batching")}

@@ -5,13 +5,19 @@ import pytest
 
 from benchmark.record import read_records
 from benchmark.report import render_table
+from benchmark.serving import perf_analyzer
 from benchmark.serving import server as serving
+from benchmark.serving.model import NAME, DeployedDlrm
+from recsys.errors import UserError
+from recsys.serve.client.connection import Endpoint
+from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.server import native_backend
+from recsys.serve.signature import CATEGORICAL
 
 pytestmark = pytest.mark.triton_server
 
 SMALL = ["--tables=2", "--table_rows=3000", "--batch_sizes", "1", "8", "--seconds=0.1"]
-SMALL += ["--p99_ms=500", "--arrival_clients=4"]
+SMALL += ["--p99_ms=500", "--arrival_clients=4", "--clients=python"]
 NATIVE = native_backend.is_built()
 
 
@@ -43,6 +49,25 @@ def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
             table.count("\n| ")
             == len({record.candidate for record in read_records(tmp_path / f"{name}.jsonl")}) + 1
         )
+
+
+def test_clients_of_perf_analyzer_count_what_the_server_counts(tmp_path):
+    if perf_analyzer.find_perf_analyzer() is None:
+        pytest.skip("no perf_analyzer")
+    deployed = DeployedDlrm.make(tmp_path, (100, 200))
+    plain = ServingSettings(threads=1, dynamic_batching=False)
+    with deployed.serve(plain) as server, Endpoint(server.grpc_url, NAME) as endpoint:
+        for rows, clients in ((1, 1), (8, 3)):
+            requests = deployed.draw_requests(rows)
+            loaded = perf_analyzer.measure_load(endpoint, requests, clients, 0.6)
+            assert (loaded.batch_size, loaded.concurrency) == (rows, clients)
+            assert 0 < loaded.latency.p50_s <= loaded.latency.p99_s
+            # the server counts those of the warm-up too
+            assert 0 < loaded.requests_per_s * 0.6 * 0.5 < loaded.server.requests
+            assert loaded.server.rows == loaded.server.requests * rows
+        wrong = [{**requests[0], CATEGORICAL: requests[0][CATEGORICAL] + 200}]
+        with pytest.raises(UserError, match="is not in"):
+            perf_analyzer.measure_load(endpoint, wrong, 1, 0.3)
 
 
 def test_the_limit_counts_the_tables_once():
