@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends requests and damaged versions to the native backend, for sanitizers to watch.
+//
+// native_driver VERSION FOLDER ROUNDS   prints the instruction set, then the answers that were
+//                                       given, refused, and the versions that did not open
+//
+// VERSION takes raw rows; damaged copies of its files are written to FOLDER.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+struct RecsysTensor {
+  const char* name;
+  const char* dtype;
+  const int64_t* shape;
+  int64_t dimensions;
+  const uint8_t* data;
+  uint64_t bytes;
+};
+
+struct Instance;
+
+extern "C" {
+const char* recsys_last_error();
+const char* recsys_instruction_set();
+Instance* recsys_open(const char* folder, int num_threads);
+void recsys_close(Instance* instance);
+int recsys_respond(Instance* instance, const RecsysTensor* tensors, int64_t count, int64_t capacity,
+                   float* probability, float* logit, int64_t* num_rows);
+}
+
+namespace {
+
+constexpr int64_t kMostRows = 200;
+constexpr int kNumerical = 13;
+constexpr int kCategorical = 26;
+const char* const kDtypes[] = {"float32", "int64", "bool", "object", "another type"};
+
+// A tensor in a block of its own, so that reading past its end is seen.
+struct Tensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> data;
+};
+
+struct Counts {
+  int answered = 0;
+  int refused = 0;
+  int not_opened = 0;
+};
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "%s: %s\n", what, recsys_last_error());
+  std::exit(1);
+}
+
+template <typename Value>
+Tensor tensor_of(const char* name, const char* dtype, int64_t rows, const std::vector<Value>& all) {
+  const auto* const begin = reinterpret_cast<const uint8_t*>(all.data());
+  const int64_t columns = rows == 0 ? 0 : static_cast<int64_t>(all.size()) / rows;
+  return {name, dtype, {rows, columns}, {begin, begin + all.size() * sizeof(Value)}};
+}
+
+Tensor strings(const char* name, int64_t rows, const std::vector<std::string>& all) {
+  Tensor tensor = tensor_of<uint8_t>(name, "object", rows, {});
+  tensor.shape[1] = rows == 0 ? 0 : static_cast<int64_t>(all.size()) / rows;
+  for (const std::string& text : all) {
+    const auto length = static_cast<uint32_t>(text.size());
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(&length);
+    tensor.data.insert(tensor.data.end(), bytes, bytes + sizeof(length));
+    tensor.data.insert(tensor.data.end(), text.begin(), text.end());
+  }
+  return tensor;
+}
+
+std::vector<Tensor> features(int64_t rows, std::mt19937& random) {
+  std::vector<float> numbers(static_cast<size_t>(rows * kNumerical));
+  std::vector<int64_t> ids(static_cast<size_t>(rows * kCategorical));
+  for (float& number : numbers) number = static_cast<float>(random() % 1000) / 100 - 5;
+  for (int64_t& id : ids) id = random() % 3;
+  return {tensor_of("numerical", "float32", rows, numbers),
+          tensor_of("categorical", "int64", rows, ids)};
+}
+
+std::string category(std::mt19937& random) {
+  char text[9] = "";
+  if (random() % 5 != 0) std::snprintf(text, sizeof(text), "%x", static_cast<unsigned>(random()));
+  return text;
+}
+
+std::vector<Tensor> lines(int64_t rows, std::mt19937& random) {
+  std::vector<std::string> all;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::string line;
+    for (int field = 0; field < kNumerical; ++field) line += std::to_string(random() % 99) + '\t';
+    for (int field = 0; field < kCategorical; ++field) {
+      line += category(random) + (field + 1 < kCategorical ? "\t" : "");
+    }
+    all.push_back(line);
+  }
+  return {strings("line", rows, all)};
+}
+
+std::vector<Tensor> fields(int64_t rows, std::mt19937& random) {
+  std::vector<int64_t> integers(static_cast<size_t>(rows * kNumerical));
+  std::vector<uint8_t> missing(integers.size());
+  std::vector<std::string> categories;
+  for (int64_t& integer : integers) integer = random() % 99;
+  for (uint8_t& is_missing : missing) is_missing = random() % 4 == 0;
+  for (int64_t i = 0; i < rows * kCategorical; ++i) categories.push_back(category(random));
+  return {tensor_of("integers", "int64", rows, integers),
+          tensor_of("missing", "bool", rows, missing), strings("categories", rows, categories)};
+}
+
+std::vector<Tensor> request(int64_t rows, std::mt19937& random) {
+  const auto kind = random() % 3;
+  return kind == 0   ? features(rows, random)
+         : kind == 1 ? lines(rows, random)
+                     : fields(rows, random);
+}
+
+// Changes, cuts and lengthens some bytes.
+void damage(std::vector<uint8_t>& bytes, std::mt19937& random) {
+  for (auto times = random() % 8; times > 0 && !bytes.empty(); --times) {
+    bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
+  }
+  if (random() % 3 == 0) bytes.resize(random() % (bytes.size() + 9));
+}
+
+void damage(std::vector<Tensor>& tensors, std::mt19937& random) {
+  Tensor& tensor = tensors[random() % tensors.size()];
+  switch (random() % 6) {
+    case 0:
+      tensor.name += "s";
+      break;
+    case 1:
+      tensor.dtype = kDtypes[random() % std::size(kDtypes)];
+      break;
+    case 2:
+      tensor.shape[random() % 2] = static_cast<int64_t>(random()) << (random() % 32);
+      break;
+    case 3:
+      tensor.shape.resize(random() % 4, 2);
+      break;
+    case 4:
+      tensors.erase(tensors.begin() + static_cast<int64_t>(random() % tensors.size()));
+      break;
+    default:
+      damage(tensor.data, random);
+  }
+}
+
+int respond(Instance* instance, const std::vector<Tensor>& tensors, std::vector<float>& logit) {
+  std::vector<RecsysTensor> given;
+  for (const Tensor& tensor : tensors) {
+    given.push_back({tensor.name.c_str(), tensor.dtype.c_str(), tensor.shape.data(),
+                     static_cast<int64_t>(tensor.shape.size()), tensor.data.data(),
+                     tensor.data.size()});
+  }
+  std::vector<float> probability(kMostRows);
+  logit.assign(kMostRows, 0);
+  int64_t rows = 0;
+  const int status = recsys_respond(instance, given.data(), static_cast<int64_t>(given.size()),
+                                    kMostRows, probability.data(), logit.data(), &rows);
+  require(rows >= 0 && rows <= kMostRows, "rows");
+  logit.resize(static_cast<size_t>(rows));
+  return status;
+}
+
+std::vector<uint8_t> read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
+  require(!bytes.empty(), path.c_str());
+  return bytes;
+}
+
+void write(const std::filesystem::path& path, const std::vector<uint8_t>& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  require(static_cast<bool>(file.flush()), path.c_str());
+}
+
+void send_requests(Instance* instance, int rounds, std::mt19937& random, Counts& counts) {
+  std::vector<float> logit;
+  for (int64_t rows = 1; rows <= kMostRows; rows += 1 + rows / 4) {
+    require(respond(instance, request(rows, random), logit) == 0, "a good request");
+    require(static_cast<int64_t>(logit.size()) == rows, "its rows");
+    ++counts.answered;
+  }
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<Tensor> tensors = request(random() % 20, random);
+    damage(tensors, random);
+    ++(respond(instance, tensors, logit) == 0 ? counts.answered : counts.refused);
+  }
+}
+
+void open_damaged(const std::filesystem::path& version, const std::filesystem::path& folder,
+                  int rounds, std::mt19937& random, Counts& counts) {
+  const char* const names[] = {"deployment.json", "features.bin", "weights.safetensors"};
+  for (const char* const name : names) std::filesystem::copy(version / name, folder);
+  std::vector<float> logit;
+  for (const char* const name : names) {
+    const std::vector<uint8_t> whole = read(version / name);
+    const size_t interesting = std::min<size_t>(whole.size(), 4096);  // headers come first
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<uint8_t> bytes(whole.begin(), whole.begin() + static_cast<int64_t>(interesting));
+      damage(bytes, random);
+      if (bytes.size() == interesting) {
+        bytes.insert(bytes.end(), whole.begin() + static_cast<int64_t>(interesting), whole.end());
+      }
+      write(folder / name, bytes);
+      Instance* const instance = recsys_open(folder.c_str(), 1);
+      if (instance == nullptr) {
+        ++counts.not_opened;
+        continue;
+      }
+      ++(respond(instance, request(3, random), logit) == 0 ? counts.answered : counts.refused);
+      recsys_close(instance);
+    }
+    write(folder / name, whole);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  require(argc == 4, "usage: native_driver VERSION FOLDER ROUNDS");
+  const int rounds = std::atoi(argv[3]);
+  std::mt19937 random(23);
+  Counts counts;
+  for (const int threads : {1, 3}) {
+    Instance* const instance = recsys_open(argv[1], threads);
+    require(instance != nullptr, argv[1]);
+    send_requests(instance, rounds, random, counts);
+    recsys_close(instance);
+  }
+  open_damaged(argv[1], argv[2], rounds, random, counts);
+  std::printf("%s: %d answered, %d refused, %d not opened\n", recsys_instruction_set(),
+              counts.answered, counts.refused, counts.not_opened);
+  return 0;
+}

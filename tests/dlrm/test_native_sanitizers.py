@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native backend under sanitizers: wrong requests, damaged versions, and its threads."""
+
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from preproc.criteo.rules import NUM_NUMERICAL, CriteoSemantics
+from recsys.data.manifest import Manifest
+from tests import harness
+from tests.harness import REPOSITORY
+from tests.preproc.criteo.rows import good_text, run
+from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.triton.conftest import deploy
+
+CSRC = REPOSITORY / "dlrm" / "serve" / "csrc"
+DRIVER = Path(__file__).with_name("native_driver.cpp")
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+FLAGS = ("-std=c++17", "-O0", "-g1", "-I.", "-pthread", "-Wno-psabi")
+INSTRUCTION_SETS = {
+    "kernels_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
+    "kernels_avx512.cpp": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
+}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory):
+    """A deployed DLRM of a small dataset that takes raw rows."""
+    folder = tmp_path_factory.mktemp("raw")
+    (folder / "log").write_bytes(good_text(300, seed=5, vocabulary=60))
+    rules = CriteoSemantics(frequency_limit=2, split_fractions=(0.8, 0.1, 0.1))
+    run(folder / "log", folder / "dataset", semantics=rules)
+    sizes = Manifest.load(folder / "dataset").cardinalities
+    dataset = {"dataset": str(folder / "dataset"), "dataset_type": "split"}
+    checkpoint, _ = dlrm_checkpoint(
+        folder / "checkpoint", sizes, num_numerical_features=NUM_NUMERICAL, **dataset
+    )
+    flags = ("--backend=native", "--raw", f"--dataset={folder / 'dataset'}", "--verify=8")
+    deploy(checkpoint, folder / "models", *flags)
+    return folder / "models" / "dlrm" / "1"
+
+
+def build(folder, *sanitizers):
+    """Compiles the backend without Triton's part, and the driver; returns the program."""
+
+    def compile_source(source):
+        extra = INSTRUCTION_SETS.get(source.name, ())
+        target = folder / f"{source.stem}.o"
+        options = (*FLAGS, *sanitizers, *extra, "-c", source, "-o", target)
+        harness.run(COMPILER, *options, folder=REPOSITORY)
+        return target
+
+    sources = [path for path in CSRC.rglob("*.cpp") if path.name != "backend.cpp"]
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(compile_source, [*sources, DRIVER]))
+    program = folder / "native_driver"
+    harness.run(COMPILER, *sanitizers, "-pthread", *objects, "-o", program)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "rounds"),
+    [("address,undefined", 400), ("thread", 20)],
+    ids=["memory", "threads"],
+)
+def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
+    program = build(tmp_path, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    names = set()
+    for kernels in ("portable", "avx2", "avx512"):
+        damaged = tmp_path / kernels
+        damaged.mkdir()
+        done = harness.run(
+            *(program, version, damaged, rounds), status=None, RECSYS_CPU_KERNELS=kernels
+        )
+        if "a CPU that has it" in done.stderr:
+            assert kernels != "portable"
+            continue
+        assert (done.returncode, done.stderr) == (0, "")
+        names.add(kernels)
+        counts = re.fullmatch(r"(\w+): (\d+) answered, (\d+) refused, (\d+) .*\n", done.stdout)
+        assert counts[1] == kernels
+        assert all(int(counts[group]) > rounds // 4 for group in (2, 3, 4))
+    assert "portable" in names
