@@ -106,7 +106,8 @@ test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 test-triton: setup  ## tests of triton/ with a server
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then \
 		$(MAKE) --no-print-directory $(PERF_ANALYZER)/perf_analyzer; fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m triton_server tests/triton; \
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m triton_server tests/triton \
+			tests/repo/test_tutorials.py; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
@@ -130,8 +131,9 @@ docs: setup $(DOCS_STAMP)  ## the documents as a site in build/site; a broken li
 	$(BIN)/python -m benchmark.report --markdown build/charts.md
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build
 
-tutorials: setup  ## run the tutorials, write their outputs into docs/tutorials; review the diff
+tutorials: triton-env  ## run the tutorials, write their outputs into docs/tutorials; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/repo/test_tutorials.py
+	RECIPES_REWRITE_GOLDEN=1 $(TRITON)/python -m pytest -q -m triton_server tests/repo/test_tutorials.py
 
 test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
 	$(BIN)/python tests/cuda_ext/device_words.py

@@ -5,9 +5,11 @@
 data with MovieLens' titles.
 """
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -19,12 +21,15 @@ from tests.repo.test_documents import commands_of
 TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
 STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 """Commands, and their output below them, if they have any."""
+OF_SHELL = {"|", "||", ">", "2>&1", "&"}
 REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
 FILMS = 1682
+ENVIRONMENTS = {"deploy_and_monitor": "triton_server"}
+"""Tutorials that need more than `.venv` -> marker of their group of tests."""
 
 
 @pytest.fixture
-def raw(real_data, tmp_path):
+def raw(real_data, tmp_path, name):
     """The folder of raw data, with MovieLens' titles, or made up ones for the same ids."""
     folder = tmp_path / "raw"
     (folder / "ml-100k").mkdir(parents=True)
@@ -33,7 +38,8 @@ def raw(real_data, tmp_path):
         (folder / "ml-100k" / file.name).symlink_to(file.resolve())
     titles = folder / "ml-100k" / "u.item"
     if not titles.exists():
-        assert not REWRITES, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
+        made_up = REWRITES and name == "movielens"
+        assert not made_up, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
         lines = (f"{film}|Film {film} (1990)|01-Jan-1990||0\n" for film in range(1, FILMS + 1))
         titles.write_text("".join(lines))
     return folder
@@ -48,7 +54,7 @@ def printed(command, folder, raw):
         "CUDA_VISIBLE_DEVICES": "",
     }
     words = shlex.split(command.replace("$RECSYS_DATA", str(raw)))
-    if words[:2] == ["python", "-m"] and not {"|", ">"} & set(words):
+    if words[:2] == ["python", "-m"] and not OF_SHELL & set(words):
         return harness.forked(*words[1:], folder=folder, **environment).stdout
     return harness.run(
         "bash", "-euo", "pipefail", "-c", command, folder=folder, **environment
@@ -63,8 +69,23 @@ def shape(text):
     return re.sub(r" +", " ", re.sub(r"\d[\d.,:]*", "#", text))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.md")))
+@pytest.fixture
+def stops_servers(tmp_path):
+    """Ends what a tutorial left in the background."""
+    yield
+    for file in tmp_path.glob("*.pid"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def tutorials():
+    """Returns the names of the tutorials, marked by the environment that runs them."""
+    names = sorted(path.stem for path in TUTORIALS.glob("*.md"))
+    return [pytest.param(n, marks=getattr(pytest.mark, ENVIRONMENTS.get(n, "slow"))) for n in names]
+
+
+@pytest.mark.usefixtures("stops_servers")
+@pytest.mark.parametrize("name", tutorials())
 def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
     document = TUTORIALS / f"{name}.md"
     (tmp_path / "data").mkdir()

@@ -132,6 +132,17 @@ def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
         ServerSettings(repository=tmp_path, threads=0)
 
 
+@pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port"])
+def test_a_port_that_another_server_has_is_named(repository, tmp_path, flag):
+    """It would answer for the new server, and tell that its key is wrong."""
+    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
+        taken = getattr(server.settings, flag)
+        command = ("triton/serve.py", f"--repository={repository}", f"--{flag}={taken}")
+        done = harness.python(*command, status=1)
+        assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in done.stderr
+        assert "choose another port" in done.stderr
+
+
 def test_cores_are_shared_out_among_instances(tmp_path):
     cores = len(os.sched_getaffinity(0))
     assert threads_per_instance(tmp_path) == cores

@@ -82,7 +82,7 @@ class HealthEndpoint:
                     code, kind, text = 200, _METRICS_TYPE, endpoint.metrics()
                 else:
                     code, body = endpoint.answer(self.path)
-                    kind, text = "application/json", json.dumps(body, indent=2).encode()
+                    kind, text = "application/json", json.dumps(body, indent=2).encode() + b"\n"
                 self.send_response(code)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(text)))

@@ -104,6 +104,9 @@ class TritonServer:
         self._key = secrets.token_hex(16)
         self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
         ports = _free_ports(settings.host, 3)
+        for name in ("http_port", "grpc_port", "metrics_port"):
+            if getattr(settings, name) and not (name == "http_port" and settings.no_http):
+                _check_port(settings.host, name, getattr(settings, name))
         chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
         http_port, grpc_port, metrics_port = (
             port or free for port, free in zip(chosen, ports, strict=True)
@@ -319,6 +322,26 @@ def remove_leftovers() -> None:
         if named and not Path(f"/proc/{named[1]}").exists():
             with contextlib.suppress(PermissionError):
                 segment.unlink(missing_ok=True)
+
+
+def _check_port(host: str, name: str, port: int) -> None:
+    """Refuses a port that the server could not listen on.
+
+    Another server there would answer for the new one until that gives up.
+
+    Raises:
+        ServerError: names the flag, the port and the reason.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections count not
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise ServerError(
+                f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
+                "another port, or end the program that has it"
+            ) from error
 
 
 def _free_ports(host: str, count: int) -> list[int]:
