@@ -4,6 +4,7 @@
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -30,6 +31,10 @@ MAX_README_LINES = 250
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 RATINGS_COMMANDS = {"preproc.movielens": MOVIELENS, "preproc.amazon": AMAZON}
+
+
+OF_SHELL = {"|", "||", ">", "2>&1", "&"}
+"""Words after which a command's own arguments end."""
 
 
 def outside_fences(text):
@@ -93,7 +98,7 @@ def check_module(name, arguments):
 
 @pytest.mark.parametrize("command", all_commands())
 def test_a_documented_command_can_be_run(command):
-    words = shlex.split(command)
+    words = list(itertools.takewhile(lambda word: word not in OF_SHELL, shlex.split(command)))
     while words and re.fullmatch(r"\w+=.*", words[0]):
         words = words[1:]
     if words[:1] == ["make"]:

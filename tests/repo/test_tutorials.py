@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests import harness
-from tests.repo.test_documents import commands_of
+from tests.repo.test_documents import OF_SHELL, commands_of
 
 TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
 STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 """Commands, and their output below them, if they have any."""
-OF_SHELL = {"|", "||", ">", "2>&1", "&"}
 REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
 FILMS = 1682
 ENVIRONMENTS = {"deploy_and_monitor": "triton_server"}
