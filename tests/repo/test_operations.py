@@ -26,6 +26,9 @@ MANIFESTS = {
     ("apps/v1", "Deployment"): "apps_v1",
     ("batch/v1", "Job"): "batch_v1",
     ("policy/v1", "PodDisruptionBudget"): "policy_v1",
+    ("v1", "ServiceAccount"): "core_v1",
+    ("rbac.authorization.k8s.io/v1", "Role"): "rbac_v1",
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "rbac_v1",
 }
 """Version and kind -> module of Kubernetes' models."""
 DOCKERFILE = (REPOSITORY / "triton" / "Dockerfile").read_text().replace("\\\n", " ")
@@ -41,6 +44,11 @@ def manifests():
         for name in ("kubernetes.yaml", "deploy-job.yaml")
         for document in yaml.safe_load_all((OPERATIONS / name).read_text())
     }
+
+
+def spark_manifests():
+    text = (REPOSITORY / "preproc" / "spark" / "kubernetes.yaml").read_text()
+    return {document["kind"]: document for document in yaml.safe_load_all(text)}
 
 
 def entry_point():
@@ -134,9 +142,54 @@ def validate_manifest(document):
     assert read == document
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in MANIFESTS])
+@pytest.mark.parametrize("kind", manifests())
 def test_a_manifest_is_one_by_kubernetes_models(kind):
     validate_manifest(manifests()[kind])
+
+
+@pytest.mark.parametrize("kind", spark_manifests())
+def test_a_manifest_of_spark_is_one_by_kubernetes_models(kind):
+    validate_manifest(spark_manifests()[kind])
+
+
+def test_the_job_of_spark_is_one_of_the_program_and_its_names_fit():
+    found = spark_manifests()
+    job = found["Job"]["spec"]["template"]
+    (container,) = job["spec"]["containers"]
+    module = importlib.import_module(f"{container['command'][-1]}.__main__")
+    flags = module.define_flags()
+    assert flags(["preproc.criteo", *container["args"]])[1:] == []
+    criteo = module.job_from_flags(flags)
+    assert criteo.spark.master == "k8s://https://kubernetes.default.svc"
+    conf = dict(criteo.spark.spark_conf)
+
+    account = found["ServiceAccount"]["metadata"]["name"]
+    assert found["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    assert job["spec"]["serviceAccountName"] == account
+    assert conf["spark.kubernetes.authenticate.serviceAccountName"] == account
+
+    service = found["Service"]
+    assert service["spec"]["selector"] == job["metadata"]["labels"]
+    assert conf["spark.driver.host"] == service["metadata"]["name"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for port in service["spec"]["ports"]:
+        assert port["port"] == ports[port["targetPort"]]
+    of_driver = (conf["spark.driver.port"], conf["spark.driver.blockManager.port"])
+    assert of_driver == (str(ports["driver"]), str(ports["blocks"]))
+
+    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
+    (volume,) = job["spec"]["volumes"]
+    (mount,) = container["volumeMounts"]
+    assert volume == {"name": mount["name"], "persistentVolumeClaim": {"claimName": claim}}
+    of_executor = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{mount['name']}"
+    assert conf[f"{of_executor}.options.claimName"] == claim
+    assert conf[f"{of_executor}.mount.path"] == mount["mountPath"]
+    for folder in (criteo.input, criteo.output):
+        assert folder.is_relative_to(mount["mountPath"])
+    assert conf["spark.kubernetes.container.image"] == container["image"]
+    names = {variable["name"] for variable in container["env"]}
+    assert {w for text in container["args"] for w in re.findall(r"\$\((\w+)\)", text)} == names
 
 
 @pytest.mark.parametrize(
