@@ -3,11 +3,11 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.network import ADAPTERS, Bert4Rec
+from recsys.train.memory import shapes_alone
 
 
 def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dict[str, Tensor]:
@@ -38,7 +38,7 @@ def merged(model: Bert4Rec, config: ModelConfig, adapter: AdapterConfig) -> Bert
         config: settings of the network.
         adapter: settings of the adapters.
     """
-    with torch.device("meta"):
+    with shapes_alone():
         plain = Bert4Rec(config, model.num_items)
     plain.load_state_dict(merged_weights(model.state_dict(), adapter), assign=True)
     return plain.train(model.training).requires_grad_(False)

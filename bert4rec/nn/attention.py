@@ -2,6 +2,8 @@
 """Multi-head attention over packed sequences, for all or chosen queries."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +12,6 @@ from torch.nn import functional as F
 from bert4rec.nn.dropout import draw_bytes, dropout, dropped_levels
 from bert4rec.nn.layout import PaddedLayout, SequenceLayout
 from cuda_ext import ops
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before PyTorch 2.13
-    varlen_attn = None  # type: ignore[assignment]
 
 _WIDEST_HEAD = 256
 """Most columns of a head that flash attention takes."""
@@ -65,8 +62,9 @@ def attend(
     else:
         q = queries.view(queries.shape[0], num_heads, -1)
         k, v = fused.view(fused.shape[0], 2, num_heads, -1).unbind(1)
-    if _takes_packed(q, dropout_probability) and not (causal and query_positions is not None):
-        mixed = varlen_attn(
+    packed_attention = _packed_attention(q, dropout_probability)
+    if packed_attention is not None and not (causal and query_positions is not None):
+        mixed = packed_attention(
             *(q, k, v),
             *(query_layout.offsets.to(torch.int32), key_layout.offsets.to(torch.int32)),
             *(query_layout.max_length, key_layout.max_length),
@@ -96,13 +94,19 @@ def _takes_native(fused: Tensor, key_layout: SequenceLayout) -> bool:
     return fused.device.type == "cpu" and not isinstance(key_layout, PaddedLayout)
 
 
-def _takes_packed(queries: Tensor, dropout_probability: float) -> bool:
+def _packed_attention(queries: Tensor, dropout_probability: float) -> Callable[..., Any] | None:
     if torch.compiler.is_compiling():
-        return False  # its offsets would have to count the tokens that compiling adds
+        return None  # its offsets would have to count the tokens that compiling adds
     half = queries.dtype in (torch.float16, torch.bfloat16)
     width = queries.shape[-1]  # which flash attention, unlike torch's wrapper, does not pad
     fits = half and width % 8 == 0 and width <= _WIDEST_HEAD
-    return varlen_attn is not None and queries.is_cuda and fits and not dropout_probability
+    if not (queries.is_cuda and fits) or dropout_probability:
+        return None
+    try:  # here, as it imports the compiler: 5 s that no program without a GPU needs
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # before PyTorch 2.13
+        return None
+    return varlen_attn
 
 
 def _mask(

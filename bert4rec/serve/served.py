@@ -21,6 +21,7 @@ from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weight
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES, TITLES
 from recsys.settings import section_from_dict
+from recsys.train.memory import shapes_alone
 
 KIND = "bert4rec"
 _MOST_SHOWN = 80
@@ -167,7 +168,7 @@ def build_model(deployment: Deployment, weights: dict[str, Tensor]) -> Bert4Rec:
     """Builds the network around deployed weights, without a copy."""
     config = section_from_dict(ModelConfig, deployment.model["config"])
     adapter = section_from_dict(AdapterConfig, deployment.model.get("adapter", {}))
-    with torch.device("meta"):
+    with shapes_alone():
         model = Bert4Rec(config, deployment.model["num_items"], adapter)
     model.load_state_dict(weights, assign=True)
     return model.eval().requires_grad_(False)

@@ -10,10 +10,11 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from recsys.errors import UserError
 from recsys.resources import MemoryLimit, memory_limits
@@ -25,6 +26,7 @@ _USABLE = 0.95
 _LARGEST = 3
 _TOO_MANY = 2**63
 _CPU = torch.device("cpu")
+_DRAWN = (Tensor.normal_, Tensor.uniform_)
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 
@@ -53,6 +55,29 @@ class ModelMemory:
         return sum(self.parts.values())
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves new tensors without values: drawing them on `meta` would import torch._dynamo."""
+
+    def __torch_function__(
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if function in _DRAWN or getattr(function, "__module__", "") == "torch.nn.init":
+            return args[0] if args else named["tensor"]
+        return function(*args, **named)
+
+
+@contextlib.contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Gives tensors of new modules shapes alone, no memory and no values."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
 def count_bytes(build: Callable[[], nn.Module]) -> int:
     """Returns the bytes of a module's parameters and buffers, allocating none.
 
@@ -60,7 +85,7 @@ def count_bytes(build: Callable[[], nn.Module]) -> int:
         build: builds the module on the default device.
     """
     try:
-        with torch.device("meta"):
+        with shapes_alone():
             module = build()
     except (RuntimeError, TypeError):  # more elements than 64 bits can count
         return _TOO_MANY

@@ -17,5 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fake_device():
     """Runs the test with a CUDA device and fake tensors."""
     assert is_loaded(), "start these tests with: make test-fake-cuda"
+    import torch._dynamo  # noqa: F401  (flash attention imports it: before classes are replaced)
+
     with fake_cuda():
         yield

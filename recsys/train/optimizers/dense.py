@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of dense parameters, with rate and overflow flag on the device."""
+"""Optimizers of dense parameters, with rate and overflow flag on the device.
+
+They call the kernels of torch.optim, not its classes: those import `torch._dynamo`, which takes
+5 seconds of every run.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -65,37 +69,112 @@ class Rates:
     lr_factor: float = 1.0
 
 
-class _Fused:
-    """torch.optim's fused kernels, which read their scalars on the device."""
+class _Sgd:
+    """SGD, by torch's fused kernel."""
 
-    def __init__(
-        self, optimizer: torch.optim.SGD | torch.optim.AdamW, params: Sequence[nn.Parameter]
-    ) -> None:
-        self._optimizer = optimizer
+    def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
         self._params = params
+        self._weight_decay = weight_decay
 
+    @torch.no_grad()
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
-        for group in self._optimizer.param_groups:
-            factor = group.get("lr_factor", 1.0)
-            group["lr"] = lr if factor == 1.0 else lr * factor
-        if overflow is not None:
-            # The two attributes that torch.amp.GradScaler sets for fused optimizers.
-            self._optimizer.grad_scale = torch.full_like(lr, loss_scale)  # type: ignore[union-attr]
-            self._optimizer.found_inf = overflow.to(torch.float32)  # type: ignore[union-attr]
-        self._optimizer.step()
+        params, gradients = _with_gradients(self._params)
+        divisor, flag = _divisor_and_flag(lr, loss_scale, overflow)
+        if params:
+            torch._fused_sgd_(
+                params,
+                gradients,
+                [],
+                weight_decay=self._weight_decay,
+                momentum=0.0,
+                lr=lr,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+                grad_scale=divisor,
+                found_inf=flag,
+            )
 
     def state(self) -> dict[str, Tensor]:
-        if isinstance(self._optimizer, torch.optim.SGD):
-            return {}
-        tensors: dict[str, Tensor] = {}
-        for i, p in enumerate(self._params):
-            moments = self._optimizer.state[p]
-            if not moments:  # torch makes none before the first step
-                moments["step"] = torch.zeros((), device=p.device)
-                moments["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-                moments["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-            tensors |= {f"{i}.{name}": moments[name] for name in sorted(moments)}
-        return tensors
+        return {}
+
+
+class _AdamW:
+    """AdamW, by torch's fused kernel.
+
+    Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
+    """
+
+    def __init__(self, params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> None:
+        self._params = params
+        self._groups: dict[Rates, list[int]] = {}
+        for number, of_parameter in enumerate(rates):
+            self._groups.setdefault(of_parameter, []).append(number)
+        self._moments: dict[int, dict[str, Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
+        divisor, flag = _divisor_and_flag(lr, loss_scale, overflow)
+        for rates, numbers in self._groups.items():
+            used = [number for number in numbers if self._params[number].grad is not None]
+            if not used:
+                continue
+            params, gradients = _with_gradients([self._params[number] for number in used])
+            moments = [self._moments_of(number) for number in used]
+            steps = [of_parameter["step"] for of_parameter in moments]
+            torch._foreach_add_(steps, 1)
+            torch._fused_adamw_(
+                params,
+                gradients,
+                [of_parameter["exp_avg"] for of_parameter in moments],
+                [of_parameter["exp_avg_sq"] for of_parameter in moments],
+                [],
+                steps,
+                lr=lr if rates.lr_factor == 1.0 else lr * rates.lr_factor,
+                beta1=ADAM["beta1"],
+                beta2=ADAM["beta2"],
+                weight_decay=rates.weight_decay,
+                eps=ADAM["eps"],
+                amsgrad=False,
+                maximize=False,
+                grad_scale=divisor,
+                found_inf=flag,
+            )
+            if flag is not None:
+                torch._foreach_sub_(steps, [flag] * len(steps))
+
+    def _moments_of(self, number: int) -> dict[str, Tensor]:
+        if number not in self._moments:  # not before the first step: the parameters may still move
+            parameter = self._params[number]
+            self._moments[number] = {
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+                "step": torch.zeros((), device=parameter.device),
+            }
+        return self._moments[number]
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{number}.{name}": tensor
+            for number in range(len(self._params))
+            for name, tensor in self._moments_of(number).items()
+        }
+
+
+def _with_gradients(params: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns the parameters that have a gradient, and these."""
+    pairs = [(p, p.grad) for p in params if p.grad is not None]
+    return [p for p, _ in pairs], [gradient for _, gradient in pairs]
+
+
+def _divisor_and_flag(
+    lr: Tensor, loss_scale: float, overflow: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients' divisor and the flag that skips the step."""
+    if overflow is None:
+        return None, None
+    return torch.full_like(lr, loss_scale), overflow.to(torch.float32)
 
 
 class _Adagrad:
@@ -151,8 +230,7 @@ def build_dense_optimizer(
     if rule == "adagrad":
         return _Adagrad(params, weight_decay)
     if rule == "sgd":
-        sgd = torch.optim.SGD(params, lr=0.0, weight_decay=weight_decay, fused=True)
-        return _Fused(sgd, params)
+        return _Sgd(params, weight_decay)
     return build_adamw(params, [Rates(weight_decay)] * len(params))
 
 
@@ -163,14 +241,4 @@ def build_adamw(params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> Dense
         params: parameters, in the same order in every run; their state is named by it.
         rates: rates of each.
     """
-    groups: dict[Rates, list[nn.Parameter]] = {}
-    for parameter, of_parameter in zip(params, rates, strict=True):
-        groups.setdefault(of_parameter, []).append(parameter)
-    adam = torch.optim.AdamW(
-        [{"params": group, **dataclasses.asdict(key)} for key, group in groups.items()],
-        lr=0.0,
-        eps=ADAM["eps"],
-        fused=True,
-        capturable=params[0].is_cuda,  # or torch refuses to capture the step in a CUDA graph
-    )
-    return _Fused(adam, params)
+    return _AdamW(params, rates)

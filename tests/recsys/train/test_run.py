@@ -127,6 +127,33 @@ def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
     assert "p99 ms" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        (
+            *("dlrm.scripts.main", "--dataset_type=synthetic_gpu", "--num_numerical_features=3"),
+            *("--synthetic_dataset_table_sizes=10,20", "--synthetic_dataset_num_entries=400"),
+            *("--embedding_dim=8", "--bottom_mlp_sizes=8", "--top_mlp_sizes=1"),
+            *("--optimizer=adam", "--batch_size=100"),
+        ),
+        (
+            *("bert4rec.scripts.main", "--dataset_name=random", "--random_user_count=10"),
+            *("--random_item_count=50", "--random_size=100", "--emb_dim=16", "--max_len=8"),
+            *("--train_batch_size=8", "--num_negatives=16", "--num_eval_negatives=5"),
+        ),
+    ],
+    ids=["dlrm", "bert4rec"],
+)
+def test_training_and_evaluating_do_not_import_the_compiler(command, tmp_path):
+    """It takes longer to import than the rest of torch, 5 s of a processor."""
+    flags = ("--base_device=cpu", "--max_steps=3", f"--log_path={tmp_path / 'log.json'}")
+    imported = harness.python("-X", "importtime", "-m", *command, *flags).stderr
+    assert " torch.nn.functional\n" in imported
+    assert "torch._dynamo" not in imported
+    records = harness.read_log(tmp_path / "log.json")
+    assert any("average_train_throughput" in record["data"] for record in records)
+
+
 @pytest.mark.parametrize("package", ["dlrm", "bert4rec"])
 def test_a_flag_that_there_is_not(package):
     done = harness.forked("-m", f"{package}.scripts.main", "--datset=x", status=2)
