@@ -4,6 +4,7 @@
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import math
 import multiprocessing
@@ -16,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from absl import flags
@@ -70,10 +72,7 @@ def forked(
     with tempfile.TemporaryDirectory() as temporary:
         outputs = Path(temporary) / "stdout", Path(temporary) / "stderr"
         words = list(map(str, arguments))
-        context, call = _forkserver(), (words, folder, environment, outputs)
-        process = context.Process(target=_run_python, args=call)
-        with _importable():
-            process.start()
+        process = _fork(words, folder, environment, outputs)
         process.join(PATIENCE_S)
         process.kill()
         process.join()
@@ -84,12 +83,27 @@ def forked(
     return subprocess.CompletedProcess([sys.executable, *words], code, stdout, stderr)
 
 
+def _fork(*call: object) -> multiprocessing.context.ForkServerProcess:
+    """Starts `_run_python` with these arguments."""
+    process = _forkserver().Process(target=_run_python, args=call)
+    with _importable():
+        process.start()
+    return process
+
+
 def _run_python(
-    words: list[str], folder: Path, changes: dict[str, str | None], outputs: tuple[Path, Path]
+    words: list[str],
+    folder: Path,
+    changes: dict[str, str | None],
+    outputs: tuple[Path, Path] | tuple[Connection],
 ) -> None:
-    """Becomes `python *words`, in a forked process."""
-    for number, path in enumerate(outputs, 1):
-        with path.open("wb") as file:
+    """Becomes `python *words`, in a forked process; one output is for both streams."""
+    for number, output in zip((1, 2), itertools.cycle(outputs), strict=False):
+        with (
+            output.open("wb")
+            if isinstance(output, Path)
+            else contextlib.nullcontext(output) as file
+        ):
             os.dup2(file.fileno(), number)
     os.chdir(folder)
     values = _environment(changes)
@@ -131,6 +145,45 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
             yield process
         finally:
             process.kill()
+
+
+class ForkedProcess:
+    """A running process, with what tests use of subprocess.Popen."""
+
+    def __init__(self, process: multiprocessing.context.ForkServerProcess, stdout: IO[str]) -> None:
+        assert process.pid is not None
+        self._process = process
+        self.pid = process.pid
+        self.stdout = stdout
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Waits for the end; returns the exit status, or minus the number of a signal."""
+        self._process.join(seconds)
+        assert self._process.exitcode is not None, f"still running after {seconds} s"
+        return self._process.exitcode
+
+
+@contextlib.contextmanager
+def started_forked(*arguments: object, **environment: str | None) -> Iterator[ForkedProcess]:
+    """Starts a module or script as `forked` does; kills it at the end of the block.
+
+    One pipe holds output and errors.
+    """
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader:
+        stdout = os.fdopen(os.dup(reader.fileno()), errors="surrogateescape")
+    with stdout:
+        with writer:
+            process = _fork(list(map(str, arguments)), REPOSITORY, environment, (writer,))
+        try:
+            yield ForkedProcess(process, stdout)
+        finally:
+            process.kill()
+            process.join()
 
 
 def ends_within(seconds: float | None, *arguments: object) -> bool:
@@ -176,7 +229,7 @@ def _forkserver() -> multiprocessing.context.ForkServerContext:
     Not those of torch.multiprocessing: it imports torch before the guard in tests/__init__.py.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests", "recsys.train.processes", "dlrm.recipe"])
+    context.set_forkserver_preload(["tests", "dlrm.recipe", "bert4rec.recipe", "torch._dynamo"])
     return context
 
 

@@ -250,7 +250,7 @@ def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
             assert words[1] == "-m"
             module = words[2]
             if module not in known:
-                text_of_help = harness.python("-m", module, "--help").stdout
+                text_of_help = harness.forked("-m", module, "--help").stdout
                 switches = set(re.findall(r"--\[no\](\w+)", text_of_help))
                 known[module] = set(re.findall(r"--(\w+)", text_of_help)) | switches
                 known[module] |= {f"no{switch}" for switch in switches}

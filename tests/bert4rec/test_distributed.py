@@ -65,7 +65,7 @@ def test_two_processes_repeat_their_bits_and_resume(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_stands_still_is_named_and_ends_the_run(tmp_path, monkeypatch):
+def test_a_process_that_stands_still_is_named_and_ends_the_run(tmp_path):
     flags = (*RANDOM, "--num_epochs=100000", "--print_freq=1", "--process_timeout=4")
     program = ("-m", "bert4rec.scripts.main", *flags, f"--log_path={tmp_path / 'log.json'}")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port())}
@@ -73,9 +73,7 @@ def test_a_process_that_stands_still_is_named_and_ends_the_run(tmp_path, monkeyp
         ranks = []
         for rank in ("0", "1"):
             variables = address | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
-            for name, value in variables.items():
-                monkeypatch.setenv(name, value)
-            ranks.append(stack.enter_context(harness.started(*program)))
+            ranks.append(stack.enter_context(harness.started_forked(*program, **variables)))
         harness.wait_for_line(ranks[0], lambda line: "[3/" in line)
         ranks[1].send_signal(signal.SIGSTOP)
         text = harness.wait_for_line(ranks[0], lambda line: "gave no sign of life" in line)

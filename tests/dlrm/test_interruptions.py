@@ -51,7 +51,7 @@ def test_killed_at_random_steps_and_resumed_gives_the_same_parameters(dataset, t
     harness.forked(*command(dataset, tmp_path / "whole"))
     generator = random.Random(4)
     for step in sorted(generator.sample(range(3, 170), 3)):
-        with harness.started(*command(dataset, tmp_path / "killed", "--resume")) as process:
+        with harness.started_forked(*command(dataset, tmp_path / "killed", "--resume")) as process:
             wait_for_step(process, step)
             time.sleep(generator.random() * 0.02)  # also between steps, or inside a save
     harness.forked(*command(dataset, tmp_path / "killed", "--resume"))
@@ -65,7 +65,7 @@ def test_a_signal_saves_exits_zero_and_prints_how_to_resume(dataset, tmp_path):
     arguments = command(dataset, tmp_path / "run", "--save_freq=100000", "--epochs=2000")
     step = 0
     for number in (signal.SIGTERM, signal.SIGINT):
-        with harness.started(*arguments) as process:
+        with harness.started_forked(*arguments) as process:
             wait_for_step(process, step + 10)
             process.send_signal(number)
             rest = process.stdout.read()

@@ -7,6 +7,7 @@ import re
 import signal
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def arguments(folder, log, *more):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     folder, log = tmp_path / "run", tmp_path / "log.json"
-    with harness.started(*arguments(folder, log, "--max_steps=2", "--test_after=9")) as process:
+    run = arguments(folder, log, "--max_steps=2", "--test_after=9")
+    with harness.started_forked(*run) as process:
         harness.wait_for(lambda: list(folder.glob("step_*.tmp/*")), "a checkpoint to be begun")
         process.send_signal(number)
         rest = process.stdout.read()
@@ -53,11 +55,15 @@ def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     assert f"{number.name}: stopped after step 2. Continue with:" in rest
 
 
+def ignore_hangups():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def test_a_hangup_saves_as_sigterm_does_and_is_ignored_under_nohup(dataset, tmp_path):
     for folder, prefix in ((tmp_path / "a", ()), (tmp_path / "b", ("--max_steps=150",))):
-        ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if prefix else None
         run = command(dataset, folder, "--save_freq=100000", *prefix)
-        with harness.started(*run, preexec_fn=ignore) as process:
+        nohup = partial(harness.started, preexec_fn=ignore_hangups)
+        with (nohup if prefix else harness.started_forked)(*run) as process:
             wait_for_step(process, 5)
             process.send_signal(signal.SIGHUP)
             rest = process.stdout.read()
@@ -68,7 +74,7 @@ def test_a_hangup_saves_as_sigterm_does_and_is_ignored_under_nohup(dataset, tmp_
 
 def test_a_closed_output_does_not_end_the_training(dataset, tmp_path):
     folder = tmp_path / "run"
-    with harness.started(*command(dataset, folder, "--max_steps=60")) as process:
+    with harness.started_forked(*command(dataset, folder, "--max_steps=60")) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(harness.PATIENCE_S) == 0
@@ -84,7 +90,7 @@ def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
         ("nvidia", layout, (layout,)),
     ):
         folder = tmp_path / name
-        with harness.started(*command(dataset, folder, "--epochs=1000", *first)) as process:
+        with harness.started_forked(*command(dataset, folder, "--epochs=1000", *first)) as process:
             wait_for_step(process, 3)
             for second in seconds:
                 refused = harness.forked(*command(dataset, folder, *second), status=2)

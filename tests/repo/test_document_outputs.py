@@ -39,5 +39,5 @@ def test_the_training_is_that_of_the_commands(real_data, tmp_path):
         for documented, here in places.items():
             command = command.replace(documented, str(here))
         environment = {"PYTHONPATH": str(harness.REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
-        done = harness.python(*command.split()[1:], folder=tmp_path, **environment)
+        done = harness.forked(*command.split()[1:], folder=tmp_path, **environment)
     assert without_numbers(done.stdout) == without_numbers(output)

@@ -106,7 +106,7 @@ def test_a_flag_of_the_seed_keeps_its_meaning(model, name, short, kind, default)
 @pytest.mark.parametrize("program", flag_reference.programs(), ids=lambda p: p.command)
 def test_help_lists_every_flag_by_section_after_the_ten_most_used(program):
     command = program.command.removeprefix("python ").removesuffix(" DIR").split()
-    done = harness.python(*command, "--help")
+    done = harness.forked(*command, "--help")
     assert done.stderr == ""
     parts = re.split(r"^(\S[^:\n]*):\n(?=  )", done.stdout, flags=re.MULTILINE)
     found = {

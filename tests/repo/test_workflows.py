@@ -31,7 +31,7 @@ def test_modules_scripts_targets_and_flags_of_a_workflow_exist(workflow):
         elif "-m" in words:
             module = words[words.index("-m") + 1]
             if module not in known:
-                known[module] = harness.python("-m", module, "--help").stdout
+                known[module] = harness.forked("-m", module, "--help").stdout
             for word in words:
                 assert not word.startswith("--") or word in known[module], command
         else:

@@ -165,10 +165,8 @@ def test_a_stale_environment_is_explained_and_ends_in_time(tmp_path, rank):
     assert error.endswith("unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT")
 
 
-def test_ctrl_c_ends_the_wait_for_other_processes(tmp_path, monkeypatch):
-    for name, value in stale("0", harness.free_port()).items():
-        monkeypatch.setenv(name, value)
-    with harness.started(*train(tmp_path)) as process:
+def test_ctrl_c_ends_the_wait_for_other_processes(tmp_path):
+    with harness.started_forked(*train(tmp_path), **stale("0", harness.free_port())) as process:
         harness.wait_for_line(process, lambda line: "waits for" in line)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
