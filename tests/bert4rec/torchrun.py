@@ -31,7 +31,7 @@ def run(
     settings = [*RANDOM, *flags]
     settings += [f"--log_path={folder / 'log.json'}", f"--export_root={folder / 'run'}"]
     if launched:
-        harness.python(*harness.torchrun(processes), "-m", "bert4rec.scripts.main", *settings)
+        harness.forked(*harness.torchrun(processes), "-m", "bert4rec.scripts.main", *settings)
     elif processes > 1:
         harness.call_on_ranks(processes, main, *settings)
     else:

@@ -62,7 +62,7 @@ def run_on_two_nodes(*arguments):
     node += ["--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{harness.free_port()}"]
     node += ["--rdzv_id=two", "-m", "dlrm.scripts.dist_main", *MODEL, *arguments]
     with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(harness.started(*node, stdout=None)) for _ in range(2)]
+        nodes = [stack.enter_context(harness.started_forked(*node)) for _ in range(2)]
         assert [running.wait(harness.PATIENCE_S) for running in nodes] == [0, 0]
 
 
@@ -131,7 +131,7 @@ def two(dataset):
     """The run of two processes, started as NVIDIA's documentation says."""
     folder = dataset / "two"
     folder.mkdir()
-    done = harness.python(*nvidia_command(2, *from_first(dataset, folder)))
+    done = harness.forked(*nvidia_command(2, *from_first(dataset, folder)))
     assert "5 tables on 2 ranks" in done.stdout
     return folder
 
@@ -199,7 +199,7 @@ def disturb(arguments, sign, which, when, delay_s=0.0):
         when: what the line contains after which it comes.
         delay_s: seconds later.
     """
-    with harness.started(*command(2, *arguments, elastic=("--max-restarts=1",))) as job:
+    with harness.started_forked(*command(2, *arguments, elastic=("--max-restarts=1",))) as job:
         lines, sent, named = [], 0.0, 0.0
         for line in job.stdout:
             lines.append(line)
@@ -251,14 +251,14 @@ def test_a_rank_that_stands_still_is_named_and_the_restarted_job_ends_the_same(
 
 def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "split", "--process_timeout=1000")
-    with harness.started(*command(2, *arguments)) as job:
+    with harness.started_forked(*command(2, *arguments)) as job:
         lines, killed = [], 0.0
         for line in job.stdout:
             lines.append(line)
             if "[3/30]" in line and not killed:
                 os.kill(children(job.pid)[1], signal.SIGKILL)
                 killed = time.monotonic()
-        assert job.wait(timeout=600) != 0
+        assert job.wait(600) != 0
     assert killed
     assert time.monotonic() - killed < 600
     assert re.search(r"local_rank: 1|rank +: 1", "".join(lines)), "".join(lines)
@@ -278,7 +278,7 @@ def test_what_several_processes_cannot_do_is_refused(dataset, tmp_path, more, me
 
 def test_torchrun_shows_what_is_refused(dataset, tmp_path):
     arguments = from_first(dataset, tmp_path, "split", "--placement=/nowhere.json")
-    done = harness.python(*command(2, *arguments), status=1)
+    done = harness.forked(*command(2, *arguments), status=1)
     assert "nowhere.json: not readable" in done.stderr + done.stdout
 
 

@@ -270,7 +270,7 @@ def test_torchrun_trains_as_one_process(train, binary_path, tmp_path, world_size
         *common, "--batch_size", BATCH_SIZE, "--save_checkpoint_path", alone
     )
     assert status == 0, err
-    done = harness.python(
+    done = harness.forked(
         *harness.torchrun(world_size), "-m", "dlrm.scripts.train_torchrec",
         *common, "--batch_size", BATCH_SIZE // world_size, "--save_checkpoint_path", found,
         "--base_device=cpu", "--num_threads=1", f"--log_path={tmp_path / 'ranks.json'}",
