@@ -67,6 +67,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         self._replicated_features: Tensor
         features = torch.tensor(replicated, dtype=torch.int64)
         self.register_buffer("_replicated_features", features, persistent=False)
+        self.reset_parameters()
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
         """Looks up this rank's rows and starts to send them."""
@@ -184,7 +185,9 @@ class _SideBySide(torch.autograd.Function):
 def _joint(
     embedding_type: str, sizes: Sequence[int], dim: int, storage: EmbeddingStorage
 ) -> JointTable:
-    tables = build_embeddings(embedding_type, sizes, dim, hash_indices=False, storage=storage)
+    tables = build_embeddings(
+        embedding_type, sizes, dim, hash_indices=False, storage=storage, draws=False
+    )
     if not isinstance(tables, JointTable):
         raise UserError(
             f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "

@@ -147,7 +147,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
                 view.uniform_(-bound, bound)
             else:
                 drawn = torch.empty_like(view, dtype=torch.float32).uniform_(-bound, bound)
-                load_table(self, feature, drawn)
+                _store(self, shard, drawn)
 
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device.
@@ -402,10 +402,14 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
         values: [table size, D] floating point, the whole table.
     """
     shard = embeddings.shards().get(feature)
-    if shard is None:
-        return
+    if shard is not None:
+        _store(embeddings, shard, values[shard.rows])
+
+
+def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
+    """Copies values into the rows of a shard, which may be stored in two halves."""
     stored = embeddings.stored_tables()
-    into, values = shard.view([table.values for table in stored]), values[shard.rows]
+    into = shard.view([table.values for table in stored])
     low = [table.low for table in stored if table.low is not None]
     if low:
         high, rest = reference.split_planar(values.to(into.device, torch.float32))
@@ -432,12 +436,24 @@ def build_embeddings(
     embedding_dim: int,
     hash_indices: bool,
     storage: EmbeddingStorage = "float32",
+    *,
+    draws: bool = True,
 ) -> Embeddings[Tensor]:
-    """Builds embeddings of a type and storage, with random values."""
+    """Builds embeddings of a type and storage.
+
+    Args:
+        embedding_type: class of the tables.
+        table_sizes: rows of each table.
+        embedding_dim: D.
+        hash_indices: take ids modulo the table size.
+        storage: of `joint_fused`.
+        draws: draw random values; shards leave it to who knows the size of the whole tables.
+    """
     tables: Embeddings[Tensor]
     if embedding_type == "joint_fused":
         tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
     else:
         tables = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
-    tables.reset_parameters()
+    if draws:
+        tables.reset_parameters()
     return tables

@@ -2,16 +2,19 @@
 """A DLRM on several gloo processes computes what one process does on the batch of all of them."""
 
 import time
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlrm.config import OptimizerConfig
+from dlrm.config import EmbeddingStorage, OptimizerConfig
+from dlrm.distributed.embedding import ShardedEmbeddings
 from dlrm.distributed.exchange import VectorExchange
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.nn.embedding import read_tables
 from dlrm.train.devices import SeveralDevices
 from dlrm.train.step import DlrmTrainStep
@@ -206,6 +209,32 @@ def test_vectors_are_put_side_by_side_without_a_copy(tmp_path):
     _, made = torch.load(tmp_path / "0.pt")
     assert not {"clone", "index_copy", "index_fill", "index_put"} & set(made)
     assert "index_copy_" in made
+
+
+@pytest.mark.parametrize(
+    ("embedding_type", "storage"),
+    [("joint", "float32"), *(("joint_fused", s) for s in get_args(EmbeddingStorage))],
+)
+def test_shards_are_drawn_as_their_whole_tables(embedding_type, storage):
+    """Rows that are dealt out were drawn from sqrt(W) times the range."""
+    sizes = (1000, 3, 400)  # one with fewer rows than ranks
+    kinds = (("rows", None), ("rows", None), ("whole", 3))
+    placed = Placement(
+        4, tuple(TablePlacement(n, *kind) for n, kind in zip(sizes, kinds, strict=True))
+    )
+    drawn: dict[int, list[torch.Tensor]] = {}
+    for rank in range(4):
+        tables = ShardedEmbeddings(placed, rank, 32, embedding_type, storage)
+        for _ in range(2):
+            for feature, rows in read_tables(tables).items():
+                drawn.setdefault(feature, []).append(rows.clone().flatten())
+            tables.reset_parameters()
+    for feature, size in enumerate(sizes):
+        values = torch.cat(drawn[feature])
+        assert len(values) == 2 * size * 32
+        bound = (1 / size) ** 0.5 * (1 + 2**-8)  # bfloat16 rounds up
+        assert 0.95 * bound < values.abs().max() <= bound
+        assert values.mean().abs() < 0.1 * bound
 
 
 FLOAT32 = Precision(device_type="cpu")
