@@ -1,24 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank's local batches, with the lookups that ranks exchange."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.distributed.columns import RankIds
 from dlrm.distributed.exchange import ExchangedLookups, plan_lookups
 from dlrm.distributed.placement import Placement
 from recsys.ahead import iterate_ahead
-from recsys.train.memory import to_device
+from recsys.train.memory import copy_ahead
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _PlannedBatch:
+    """A local batch that is planned on the host and copied to a GPU."""
+
+    batch: Batch[ExchangedLookups]
+
+    def pinned(self) -> "_PlannedBatch":
+        """Copies the batch into pinned memory."""
+        return self._map(Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> "_PlannedBatch":
+        """Queues the copy to a device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+        batch, ids = self.batch, self.batch.ids
+        for tensor in (batch.numerical, batch.label, ids.rows, ids.output_rows, ids.replicated):
+            tensor.record_stream(stream)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "_PlannedBatch":
+        batch = self.batch
+        return _PlannedBatch(
+            Batch(change(batch.numerical), batch.ids.map(change), change(batch.label))
+        )
 
 
 class ExchangedBatches:
     """The local batches of a rank, with its lookups for other ranks.
 
-    Lookups are planned on the host, in a thread, while the model works on earlier batches.
+    Lookups are planned on the host, in a thread, while the model works on earlier batches. Those
+    for a GPU are pinned there, and copied during the step before.
 
     Args:
         source: ids and local samples that the rank reads of each batch.
@@ -50,14 +80,12 @@ class ExchangedBatches:
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[ExchangedLookups]]:
         """Yields the batches of an epoch from number `start` on."""
-        planned = map(self._plan, self._source.batches(epoch, start))
-        for batch in iterate_ahead(planned, self._read_ahead):
-            yield dataclasses.replace(
-                batch,
-                numerical=to_device(batch.numerical, self._device),
-                ids=batch.ids.to(self._device),
-                label=to_device(batch.label, self._device),
-            )
+        is_gpu = self._device.type == "cuda"
+        planned = (_PlannedBatch(self._plan(b)) for b in self._source.batches(epoch, start))
+        host = (batch.pinned() for batch in planned) if is_gpu else planned
+        with contextlib.closing(iterate_ahead(host, self._read_ahead)) as ahead:
+            for batch in copy_ahead(ahead, self._device) if is_gpu else ahead:
+                yield batch.batch
 
     def _plan(self, batch: Batch[RankIds]) -> Batch[ExchangedLookups]:
         batch_ids, local_ids = batch.ids.batch_ids, batch.ids.local_ids

@@ -130,10 +130,12 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
             return []
         device = self._replicated_features.device
         # A last column counts lookups: optimizers with moments must not update other rows.
-        total = torch.zeros(rows, self.embedding_dim + 1, device=device)
-        for local in gradients:
+        if gradients:
+            (local,) = gradients  # those of the joint table
             counted = torch.nn.functional.pad(local.gradients, (0, 1), value=1.0)
-            total += ops.sum_by_row(local.rows, counted, rows)
+            total = ops.sum_by_row(local.rows, counted, rows)
+        else:
+            total = torch.zeros(rows, self.embedding_dim + 1, device=device)
         dist.all_reduce(total)
         looked_up = total[:, -1] > 0
         if ops.skips_absent_rows(total):

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dlrm.distributed.placement import Placement
-from recsys.train.memory import to_device
 
 IntArray = npt.NDArray[np.int64]
 
@@ -45,13 +44,13 @@ class ExchangedLookups:
     num_rows: int
     in_flight: "tuple[Tensor, VectorExchange] | None" = None
 
-    def to(self, device: torch.device) -> "ExchangedLookups":
-        """Queues the copy to a device."""
+    def map(self, change: Callable[[Tensor], Tensor]) -> "ExchangedLookups":
+        """Applies a function to the tensors of lookups that are not in flight."""
         return dataclasses.replace(
             self,
-            rows=to_device(self.rows, device),
-            output_rows=to_device(self.output_rows, device),
-            replicated=to_device(self.replicated, device),
+            rows=change(self.rows),
+            output_rows=change(self.output_rows),
+            replicated=change(self.replicated),
         )
 
 
