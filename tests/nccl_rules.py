@@ -25,14 +25,13 @@ COLLECTIVES = (*SAME_SIZE, "all_to_all_single", "reduce_scatter_tensor", "reduce
 
 
 @contextlib.contextmanager
-def nccl_rules() -> Iterator[list[tuple[object, ...]]]:
-    """Checks the collectives of this rank, and at the end their order on all ranks.
+def checked_collectives() -> Iterator[list[tuple[object, ...]]]:
+    """Checks the tensors of this rank's collectives.
 
     Yields the collectives called so far: name, sizes if they are the same on all ranks, types.
 
     Raises:
-        AssertionError: a tensor has a type that NCCL lacks or is not contiguous, or the ranks
-            called collectives in different orders, with which NCCL hangs.
+        AssertionError: a tensor has a type that NCCL lacks or is not contiguous.
     """
     called: list[tuple[object, ...]] = []
 
@@ -49,6 +48,20 @@ def nccl_rules() -> Iterator[list[tuple[object, ...]]]:
         for name in COLLECTIVES:
             collective = getattr(dist, name)
             patch.setattr(dist, name, functools.partial(checked, name, collective))
+        yield called
+
+
+@contextlib.contextmanager
+def nccl_rules() -> Iterator[list[tuple[object, ...]]]:
+    """Checks the collectives of this rank, and at the end their order on all ranks.
+
+    Yields what `checked_collectives` does.
+
+    Raises:
+        AssertionError: as there, or the ranks called collectives in different orders, with which
+            NCCL hangs.
+    """
+    with checked_collectives() as called:
         yield called
         if dist.is_initialized():
             of_ranks: list[Any] = [None] * dist.get_world_size()

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests on the fake device share."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tests.fake_cuda.device import fake_cuda, is_loaded
+from tests.fake_cuda.ranks import write_split
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,3 +25,16 @@ def fake_device():
 
     with fake_cuda():
         yield
+
+
+@pytest.fixture(scope="session")
+def split_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Returns what gives a dataset with a training split of so many rows."""
+    written: dict[int, Path] = {}
+
+    def split(rows: int) -> Path:
+        if rows not in written:
+            written[rows] = write_split(tmp_path_factory.mktemp("split"), rows)
+        return written[rows]
+
+    return split

@@ -24,6 +24,7 @@ from recsys.train.optimizers import rows
 
 MEMORY_BYTES = 141 * 10**9
 DEVICE = torch.device("cuda", 0)
+PROPERTIES = types.SimpleNamespace(uuid="fake", major=9, minor=0, total_memory=MEMORY_BYTES)
 
 
 def is_loaded() -> bool:
@@ -227,7 +228,7 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             "is_bf16_supported": lambda *_: True,
             "mem_get_info": lambda *_: (MEMORY_BYTES, MEMORY_BYTES),
             "get_device_name": lambda *_: "a fake device",
-            "get_device_properties": lambda *_: types.SimpleNamespace(uuid="fake", major=9),
+            "get_device_properties": lambda *_: PROPERTIES,
             "Stream": Stream,
             "current_stream": lambda *_: Stream.current,
             "stream": Stream.use,

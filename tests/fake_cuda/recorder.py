@@ -51,6 +51,13 @@ _FLOPS = {
 }
 """Op -> counter of operations, where PyTorch has none."""
 
+_COLLECTIVES = {
+    "c10d::allreduce_": "tensors",
+    "c10d::broadcast_": "tensors",
+    "c10d::alltoall_base_": "output",
+}
+"""Collective -> its parameter that is written; its schema does not say so."""
+
 _COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
@@ -80,7 +87,7 @@ class Kernels:
 
 
 class DeviceWaitError(AssertionError):
-    """The host would wait for the device, or the step cannot be captured in a graph."""
+    """The host would wait for the device, or an op races or cannot be captured in a graph."""
 
 
 class Recorder(TorchDispatchMode):
@@ -146,6 +153,8 @@ class Recorder(TorchDispatchMode):
         if _is_view(func) and hasattr(given[0], "pinned_address"):
             made[0].is_in_pinned_memory = True  # type: ignore[attr-defined]
             made[0].pinned_address = given[0].pinned_address  # type: ignore[attr-defined]
+        if func.namespace == "c10d" and (name not in _COLLECTIVES or not given[0].is_cuda):
+            raise DeviceWaitError(f"{name}: the host waits for the other ranks, {_caller()}")
         if any(t.is_cuda for t in (*given, *made)):
             _check_devices(name, given, made, arguments)
             if func.namespace != "prim" and not _is_view(func):
@@ -265,10 +274,12 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
+    collective = _COLLECTIVES.get(func._schema.name)
     return [
         tensor
         for parameter in func._schema.arguments
-        if parameter.alias_info is not None and parameter.alias_info.is_write
+        if parameter.name == collective
+        or (parameter.alias_info is not None and parameter.alias_info.is_write)
         for tensor in _tensors(arguments.get(parameter.name))
     ]
 

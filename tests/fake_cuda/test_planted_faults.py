@@ -3,10 +3,16 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from bert4rec.data.batches import TrainBatch
 from cuda_ext import ops
 from dlrm.data.batch import NarrowBatch
+from dlrm.distributed import batches
+from dlrm.distributed.embedding import ShardedEmbeddings
+from dlrm.distributed.exchange import VectorExchange
+from dlrm.distributed.gradients import AllReducedGradients, GradientBuckets
+from dlrm.distributed.network import DistributedDlrm
 from dlrm.nn.mlp import Mlp
 from dlrm.train.step import LocalGradients
 from recsys.train.optimizers import rows
@@ -14,9 +20,12 @@ from tests.fake_cuda.device import Stream
 from tests.fake_cuda.dlrm_steps import build, load_batch, record_step
 from tests.fake_cuda.recorder import DeviceWaitError, Recorder
 from tests.fake_cuda.test_bert4rec import record_steps
-from tests.fake_cuda.test_budget import budgets, recorded
+from tests.fake_cuda.test_budget import GOLDEN_OF_RANKS, budgets, recorded, recorded_of_rank
+from tests.fake_cuda.test_ranks import record_ranks
 
 CASE = "dlrm sgd float16 32768"
+RANK_CASE, RANK_ROWS = "dlrm sgd bfloat16 65536, rank 7 of 8", 65536
+ROWS = 4091
 
 
 def with_change(monkeypatch, change):
@@ -116,3 +125,93 @@ def test_a_sort_that_does_not_wait_for_its_rows_is_refused(monkeypatch):
     monkeypatch.setattr(rows.SortedRows, "__init__", start_at_once)
     with pytest.raises(DeviceWaitError, match=r"sort_rows: .* has not waited"):
         record_step(build(), "bfloat16", 1024)
+
+
+def before(monkeypatch, owner, name, plant):
+    """Makes a method call `plant` with its arguments first."""
+    method = getattr(owner, name)
+
+    def planted(*arguments):
+        plant(*arguments)
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, planted)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "plant", "message"),
+    [
+        (ShardedEmbeddings, "_send", lambda _, ids, __: ids.rows.tolist(), "the host"),
+        (VectorExchange, "send_back", lambda _, vectors: vectors.sum().item(), "the host reads"),
+        (VectorExchange, "send", lambda _, vectors: vectors.cpu(), "tensors of the host"),
+        (AllReducedGradients, "loss", lambda *_: dist.all_reduce(torch.zeros(1)), "other ranks"),
+        (AllReducedGradients, "reduce", lambda *_: dist.barrier(), "other ranks"),
+    ],
+)  # fmt: skip
+def test_a_wait_in_a_step_of_a_rank_is_refused(owner, name, plant, message, split_of, monkeypatch):
+    before(monkeypatch, owner, name, plant)
+    with pytest.raises(DeviceWaitError, match=message):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_search_for_looked_up_rows_is_refused(split_of, monkeypatch):
+    monkeypatch.setattr(ops, "skips_absent_rows", lambda _: False)
+    with pytest.raises(DeviceWaitError, match=r"nonzero: a shape that depends on data, at dlrm/d"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_sum_that_differs_from_run_to_run_is_refused(split_of, monkeypatch):
+    def add(rows, gradients, num_table_rows):
+        total = gradients.new_zeros(num_table_rows, gradients.shape[1], dtype=torch.float32)
+        return total.index_add_(0, rows, gradients.float())
+
+    monkeypatch.setattr(ops, "sum_by_row", add)
+    with pytest.raises(AssertionError, match="index_add_'}: sums differ from run to run"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_type_that_nccl_lacks_is_refused(split_of, monkeypatch):
+    def broadcast(model):
+        for table in model.sharded.replicated.stored_tables():
+            dist.broadcast(table.low, 0)
+
+    monkeypatch.setattr(DistributedDlrm, "broadcast_replicated", broadcast)
+    with pytest.raises(AssertionError, match=r"NCCL has no torch\.int16"):
+        record_ranks(split_of(ROWS), "bfloat16", embedding_storage="planar")
+
+
+def test_collectives_in_another_order_on_one_rank_are_refused(split_of, monkeypatch):
+    hold = GradientBuckets.hold
+    monkeypatch.setattr(GradientBuckets, "hold", lambda own: dist.get_rank() or hold(own))
+    with pytest.raises(AssertionError, match="NCCL hangs"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_vectors_that_are_read_before_they_arrive_are_refused(split_of, monkeypatch):
+    monkeypatch.setattr(VectorExchange, "wait", lambda _: None)
+    with pytest.raises(DeviceWaitError, match="has not waited, at dlrm/distributed/e"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_gradients_that_nobody_waits_for_are_refused(split_of, monkeypatch):
+    monkeypatch.setattr(AllReducedGradients, "reduce", lambda _: None)
+    with pytest.raises(AssertionError, match="nobody waits for a collective"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_batch_of_a_rank_that_is_not_pinned_is_refused(split_of, monkeypatch):
+    monkeypatch.setattr(batches._PlannedBatch, "pinned", lambda batch: batch)
+    with pytest.raises(DeviceWaitError, match=r"of the host, .* at dlrm/distributed/batches.py"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_batch_of_a_rank_that_is_read_before_it_is_copied_is_refused(split_of, monkeypatch):
+    monkeypatch.setattr(Stream, "wait_event", lambda *_: None)
+    with pytest.raises(DeviceWaitError, match="has not waited"):
+        record_ranks(split_of(ROWS), "bfloat16")
+
+
+def test_a_copy_of_vectors_is_seen_in_the_budget_of_a_rank(split_of, monkeypatch):
+    send = VectorExchange.send
+    monkeypatch.setattr(VectorExchange, "send", lambda own, vectors: send(own, vectors.clone()))
+    assert recorded_of_rank(RANK_CASE, split_of(RANK_ROWS)) != budgets(GOLDEN_OF_RANKS)[RANK_CASE]
