@@ -19,7 +19,7 @@ from recsys.train.memory import copy_ahead
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _PlannedBatch:
-    """A local batch that is planned on the host and copied to a GPU."""
+    """A local batch, planned on the host, to copy to a GPU."""
 
     batch: Batch[ExchangedLookups]
 

@@ -45,7 +45,7 @@ class ExchangedLookups:
     in_flight: "tuple[Tensor, VectorExchange] | None" = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ExchangedLookups":
-        """Applies a function to the tensors of lookups that are not in flight."""
+        """Applies a function to the tensors, before they are in flight."""
         return dataclasses.replace(
             self,
             rows=change(self.rows),

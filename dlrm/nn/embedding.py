@@ -407,7 +407,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
-    """Copies values into the rows of a shard, which may be stored in two halves."""
+    """Copies values into the rows of a shard, in any storage."""
     stored = embeddings.stored_tables()
     into = shard.view([table.values for table in stored])
     low = [table.low for table in stored if table.low is not None]
