@@ -45,8 +45,8 @@ MUTATIONS = (
     _interaction(
         "no barrier after the gradients are staged",
         "backward",
-        "    __syncwarp();\n#pragma unroll 1\n    for (int strip",
-        "#pragma unroll 1\n    for (int strip",
+        "    __syncwarp();\n    if (arguments.self_interaction) {",
+        "    if (arguments.self_interaction) {",
     ),
     _interaction(
         "rows g and g + 8 of the right operand swapped",
@@ -59,6 +59,18 @@ MUTATIONS = (
         "backward",
         "(row == column && !arguments.self_interaction)",
         "false",
+    ),
+    _interaction(
+        "no zero behind the gradients",
+        "backward",
+        "gradient[arguments.width] = Element{};",
+        "",
+    ),
+    _interaction(
+        "a vector is asked of the lane beside its own",
+        "vectors",
+        "vector % kWarpSize);",
+        "(vector + 1) % kWarpSize);",
     ),
     _interaction("pairs one place too far", "vectors", "/ 2 + column;", "/ 2 + column + 1;"),
     _interaction(

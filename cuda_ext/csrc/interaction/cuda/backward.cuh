@@ -13,19 +13,20 @@
 
 namespace recsys::kernels {
 
-// Gradient of the product of two vectors, twice that where they are the same one.
+// Numbers that a warp has in shared memory: a row of the gradient, and a zero behind it.
 template <typename Element>
-__device__ __forceinline__ float pair_gradient(SharedPointer<Element> gradient,
-                                               const InteractionArguments& arguments, int a,
-                                               int b) {
+__device__ __host__ __forceinline__ int64_t gradient_numbers(int64_t width) {
+  return width + kPerVector<Element>;
+}
+
+// Place of the gradient of the product of two vectors; that of the zero if they have no product.
+__device__ __forceinline__ int place_of_pair(const InteractionArguments& arguments, int a, int b) {
   const int row = a > b ? a : b;
   const int column = a > b ? b : a;
   if (row >= arguments.num_vectors || (row == column && !arguments.self_interaction)) {
-    return 0;
+    return static_cast<int>(arguments.width);
   }
-  const Element value =
-      gradient[arguments.dim + pair_index(row, column, arguments.self_interaction)];
-  return row == column ? 2 * convert<float>(value) : convert<float>(value);
+  return arguments.dim + pair_index(row, column, arguments.self_interaction);
 }
 
 // Number of the vector that a lane loads as its `i`-th of a step's operand.
@@ -33,21 +34,6 @@ template <typename Element>
 __device__ __forceinline__ int vector_of(int step, int i, int lane) {
   constexpr int kPer = kPerRegister<Element>;
   return 8 * kPer * step + kPer * (lane % 4) + i % kPer + 4 * kPer * (i / kPer);
-}
-
-// One register of the left operand: gradients of the pairs of `row` and the vectors of a step.
-template <typename Element>
-__device__ __forceinline__ uint32_t pair_gradients(SharedPointer<Element> gradient,
-                                                   const InteractionArguments& arguments, int row,
-                                                   int step, int half, int lane) {
-  constexpr int kPer = kPerRegister<Element>;
-  const int vector = vector_of<Element>(step, half * kPer, lane);
-  const float low = pair_gradient(gradient, arguments, row, vector);
-  if constexpr (kPer == 1) {
-    return round_to_tf32(low);
-  } else {
-    return pack_pair<Element>(low, pair_gradient(gradient, arguments, row, vector + 1));
-  }
 }
 
 // Number `i` of the rows of a step as the right operand.
@@ -134,17 +120,51 @@ struct BackwardShape {
   static constexpr int kStripBlocks = kBlocks <= 2 ? 2 : 1;
 };
 
+// Places of the numbers of a strip's left operand that a lane has.
 template <typename Element, int kStripBlocks, int kSteps>
-__device__ __forceinline__ void find_weights(uint32_t (&weights)[kStripBlocks][kSteps][4],
-                                             SharedPointer<Element> gradient,
-                                             const InteractionArguments& arguments, int strip,
-                                             int lane) {
+struct PairPlaces {
+  static constexpr int kPer = kPerRegister<Element>;
+  int places[kStripBlocks][kSteps][4][kPer];
+
+  __device__ __forceinline__ void find(const InteractionArguments& arguments, int strip, int lane) {
+#pragma unroll
+    for (int i = 0; i < kStripBlocks * kSteps * 4 * kPer; ++i) {
+      const int block = i / (kSteps * 4 * kPer);
+      const int step = i / (4 * kPer) % kSteps;
+      const int word = i / kPer % 4;
+      places[block][step][word][i % kPer] =
+          place_of_pair(arguments, 16 * (strip + block) + lane / 4 + 8 * (word % 2),
+                        vector_of<Element>(step, word / 2 * kPer + i % kPer, lane));
+    }
+  }
+};
+
+template <typename Element, int kStripBlocks, int kSteps>
+__device__ __forceinline__ void find_weights(
+    uint32_t (&weights)[kStripBlocks][kSteps][4], SharedPointer<Element> gradient,
+    const PairPlaces<Element, kStripBlocks, kSteps>& pairs) {
 #pragma unroll
   for (int i = 0; i < kStripBlocks * kSteps * 4; ++i) {
-    const int block = i / (kSteps * 4);
-    const int row = 16 * (strip + block) + lane / 4 + 8 * (i % 2);
-    weights[block][i / 4 % kSteps][i % 4] =
-        pair_gradients(gradient, arguments, row, i / 4 % kSteps, i % 4 / 2, lane);
+    const auto& places = pairs.places[i / (kSteps * 4)][i / 4 % kSteps][i % 4];
+    const Element low = gradient[places[0]];
+    if constexpr (kPerRegister<Element> == 1) {
+      weights[i / (kSteps * 4)][i / 4 % kSteps][i % 4] = round_to_tf32(low);
+    } else {
+      const Element high = gradient[places[1]];
+      weights[i / (kSteps * 4)][i / 4 % kSteps][i % 4] = low.bits | static_cast<uint32_t>(high.bits)
+                                                                        << 16;
+    }
+  }
+}
+
+// Doubles the gradients of the products of each vector with itself: both factors get it.
+template <typename Element>
+__device__ __forceinline__ void double_diagonal(SharedPointer<Element> gradient,
+                                                const InteractionArguments& arguments, int lane) {
+  for (int vector = lane; vector < arguments.num_vectors; vector += kWarpSize) {
+    const int place = arguments.dim + pair_index(vector, vector, true);
+    const Element value = gradient[place];
+    gradient[place] = convert<Element>(2 * convert<float>(value));
   }
 }
 
@@ -179,27 +199,44 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
   constexpr int kStripBlocks = Shape::kStripBlocks;
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const SharedPointer<Element> gradient = dynamic_shared<Element>() + warp * arguments.width;
+  const SharedPointer<Element> gradient =
+      dynamic_shared<Element>() + warp * gradient_numbers<Element>(arguments.width);
+  if (lane == 0) {
+    gradient[arguments.width] = Element{};
+  }
+  PairPlaces<Element, kStripBlocks, kSteps> pairs;
+  if constexpr (kStripBlocks == kBlocks) {
+    pairs.find(arguments, 0, lane);  // the same for all samples
+  }
   for (int64_t sample = static_cast<int64_t>(blockIdx.x) * kBlockWarps + warp;
        sample < arguments.batch; sample += static_cast<int64_t>(gridDim.x) * kBlockWarps) {
     const Element* given =
         static_cast<const Element*>(arguments.gradient) + sample * arguments.width;
+#pragma unroll 2
     for (int column = lane * kPerVector<Element>; column < arguments.width;
          column += kWarpSize * kPerVector<Element>) {
       store_vector(gradient + column, load_vector(given + column));
     }
+    const auto vectors = find_vectors<Element, Table, kBlocks>(arguments, sample, lane);
     VectorSource sources[kSteps][kLaneVectors];
 #pragma unroll
     for (int i = 0; i < kSteps * kLaneVectors; ++i) {
-      const int vector = vector_of<Element>(i / kLaneVectors, i % kLaneVectors, lane);
       sources[i / kLaneVectors][i % kLaneVectors] =
-          find_vector<Element, Table>(arguments, sample, vector, i == 0);
+          source_of(vectors, vector_of<Element>(i / kLaneVectors, i % kLaneVectors, lane),
+                    vector_of<Element>(i / kLaneVectors, i % kLaneVectors, 0));
     }
     __syncwarp();
+    if (arguments.self_interaction) {
+      double_diagonal<Element>(gradient, arguments, lane);
+      __syncwarp();
+    }
 #pragma unroll 1
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];
-      find_weights<Element, kStripBlocks>(weights, gradient, arguments, strip, lane);
+      if constexpr (kStripBlocks < kBlocks) {
+        pairs.find(arguments, strip, lane);
+      }
+      find_weights(weights, gradient, pairs);
 #pragma unroll 1
       for (int base = 0; base < arguments.dim; base += Shape::kColumns) {
         const int column = base + (lane / 8 + lane / 4 % 2 * 4) * kPerVector<Element>;

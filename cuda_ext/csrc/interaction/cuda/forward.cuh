@@ -67,7 +67,8 @@ __device__ __forceinline__ void write_products(const float (&products)[kTriangle
 }
 
 template <typename Element, typename Table, int kBlocks>
-__global__ void interact_vectors(InteractionArguments arguments) {
+__global__ void __launch_bounds__(kBlockWarps* kWarpSize, kBlocks <= 2 ? 4 : 2)
+    interact_vectors(InteractionArguments arguments) {
   using Stored = StoredColumns<Element, Table>;
   constexpr int kColumns = 4 * kPerVector<Element>;                     // 64 bytes of a row
   constexpr int kInFlight = 64 / (kBlocks * 2 * Stored::kVectors * 4);  // 64 registers of loads
@@ -77,11 +78,11 @@ __global__ void interact_vectors(InteractionArguments arguments) {
   const SharedPointer<Element> row = dynamic_shared<Element>() + warp * arguments.width;
   for (int64_t sample = static_cast<int64_t>(blockIdx.x) * kBlockWarps + warp;
        sample < arguments.batch; sample += static_cast<int64_t>(gridDim.x) * kBlockWarps) {
+    const auto vectors = find_vectors<Element, Table, kBlocks>(arguments, sample, lane);
     VectorSource sources[kBlocks][2];
 #pragma unroll
     for (int i = 0; i < kBlocks * 2; ++i) {
-      sources[i / 2][i % 2] =
-          find_vector<Element, Table>(arguments, sample, 8 * i + lane / 4, i == 0);
+      sources[i / 2][i % 2] = source_of(vectors, 8 * i + lane / 4, 8 * i);
     }
     float products[kTriangleTiles<kBlocks>][4] = {};
 #pragma unroll 1

@@ -49,7 +49,9 @@ int launch_tensor_cores(const InteractionArguments& arguments, bool backward, vo
   constexpr int kThreads = kBlockWarps * kWarpSize;
   constexpr auto kForward = interact_vectors<Element, Table, kBlocks>;
   constexpr auto kBackward = interact_vectors_backward<Element, Table, kBlocks>;
-  const size_t shared_bytes = kBlockWarps * arguments.width * sizeof(Element);
+  const int64_t numbers =
+      backward ? gradient_numbers<Element>(arguments.width) : int64_t{arguments.width};
+  const size_t shared_bytes = kBlockWarps * numbers * sizeof(Element);
   const int64_t blocks = blocks_for(backward ? kBackward : kForward, arguments.batch, kBlockWarps,
                                     kThreads, shared_bytes);
   return backward ? launch(interact_vectors_backward<Element, Table, kBlocks>, blocks, kThreads,

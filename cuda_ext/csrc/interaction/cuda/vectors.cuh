@@ -66,6 +66,36 @@ __device__ __forceinline__ VectorSource find_vector(const InteractionArguments& 
   return {reinterpret_cast<const char*>(vectors), false};
 }
 
+// The vectors that a lane has found: those of its own number in each 32. The others ask it, where
+// each finding all that it reads would take several times as many instructions.
+template <int kBlocks>
+struct FoundVectors {
+  static constexpr int kCount = (16 * kBlocks + kWarpSize - 1) / kWarpSize;
+  uint64_t addresses[kCount];
+};
+
+template <typename Element, typename Table, int kBlocks>
+__device__ __forceinline__ FoundVectors<kBlocks> find_vectors(const InteractionArguments& arguments,
+                                                              int64_t sample, int lane) {
+  FoundVectors<kBlocks> vectors;
+#pragma unroll
+  for (int i = 0; i < FoundVectors<kBlocks>::kCount; ++i) {
+    vectors.addresses[i] = reinterpret_cast<uint64_t>(
+        find_vector<Element, Table>(arguments, sample, kWarpSize * i + lane, i == 0).data);
+  }
+  return vectors;
+}
+
+// Takes the source of `vector` from the lane that has found it; `least` is that of all lanes, known
+// when compiling. All lanes take part.
+template <int kBlocks>
+__device__ __forceinline__ VectorSource source_of(const FoundVectors<kBlocks>& vectors, int vector,
+                                                  int least) {
+  const uint64_t address =
+      __shfl_sync(kAllLanes, vectors.addresses[least / kWarpSize], vector % kWarpSize);
+  return {reinterpret_cast<const char*>(address), least == 0 && vector == 0};
+}
+
 // kPerVector<Element> columns of a vector as they are stored: 16 bytes, or 32 of a wider table.
 template <typename Element, typename Table>
 struct StoredColumns {
@@ -81,6 +111,10 @@ __device__ __forceinline__ StoredColumns<Element, Table> load_stored_columns(
   if (source.data != nullptr && column < dim) {
     const int size = static_cast<int>(source.is_first ? sizeof(Element) : sizeof(Table));
     const char* address = source.data + column * size;
+#ifndef RECSYS_EMULATOR
+    // The address went from lane to lane as a number, so nvcc cannot see what memory it is of.
+    __builtin_assume(__isGlobal(address));
+#endif
     stored.vectors[0] = load_vector(address);
     if constexpr (StoredColumns<Element, Table>::kVectors == 2) {
       if (!source.is_first) {
