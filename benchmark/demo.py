@@ -25,7 +25,11 @@ from recsys import program
 from recsys.errors import FAILED
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
+from recsys.pages.browser import open_in_browser
+from recsys.pages.page import write_page
+from recsys.pages.run_page import run_page
 from recsys.settings import require_positive, section_from_dict, setting
+from recsys.train.run_log import read_run_log
 
 ROWS = 1_500_000
 DAYS = 4
@@ -55,6 +59,9 @@ class DemoOptions:
 
     folder: Path = setting(Path("demo"), "Folder of everything that is written")
     rows: int = setting(ROWS, "Rows of the generated log")
+    report: bool = setting(
+        False, "Draw report.html in the folder, with curves and metrics, and open it in a browser"
+    )
 
     def __post_init__(self) -> None:
         """Refuses a log without rows."""
@@ -80,12 +87,22 @@ def run_step(title: str, module: str, *arguments: str) -> None:
     print(f"   ({time.perf_counter() - started:.1f} s)", flush=True)
 
 
-def run_demo(folder: Path, rows: int) -> float:
+def show_report(folder: Path, title: str) -> None:
+    """Draws the curves and metrics of a demo, and opens the page."""
+    curves, test = (read_run_log(folder / f"{name}_log.json") for name in ("train", "test"))
+    page = folder / "report.html"
+    write_page(page, run_page([*curves, *(entry for entry in test if not entry["step"])], title))
+    print(f"Report: {page}")
+    open_in_browser(page.resolve().as_uri())
+
+
+def run_demo(folder: Path, rows: int, *, report: bool = False) -> float:
     """Runs every step; returns the best possible AUC minus the model's.
 
     Args:
         folder: folder of all files; those of an earlier demo are replaced.
         rows: number of rows of the generated log.
+        report: test with the calibration and importance of features that a report shows.
 
     Raises:
         SystemExit: a step failed.
@@ -125,6 +142,7 @@ def run_demo(folder: Path, rows: int) -> float:
         f"--dataset={dataset}",
         f"--load_checkpoint_path={checkpoint}",
         f"--log_path={folder / 'test_log.json'}",
+        *([f"--report={folder / 'report.html'}"] if report else []),
     )
     run_step(
         "6. Latency of inference",
@@ -161,8 +179,10 @@ def run(flag_values: flags.FlagValues) -> int:
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(DemoOptions, values)
     started = time.perf_counter()
-    gap = run_demo(options.folder, options.rows)
+    gap = run_demo(options.folder, options.rows, report=options.report)
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
+    if options.report:
+        show_report(options.folder, "Demo of DLRM")
     if gap > MAX_AUC_GAP:
         print(f"demo: the gap of {gap:.4f} is above {MAX_AUC_GAP}", file=sys.stderr)
         return FAILED

@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmark.demo import run_step
+from benchmark.demo import run_step, show_report
 from benchmark.dlrm.program import final_record
 from recsys import program
 from recsys.data.sequences import read_item_map, read_sequences
@@ -48,6 +48,9 @@ class DemoOptions:
 
     folder: Path = setting(Path("demo/bert4rec"), "Folder of everything that is written")
     interactions: int = setting(INTERACTIONS, "Generated ratings")
+    report: bool = setting(
+        False, "Draw report.html in the folder, with curves and metrics, and open it in a browser"
+    )
 
     def __post_init__(self) -> None:
         """Refuses ratings that are none."""
@@ -151,6 +154,8 @@ def run(flag_values: flags.FlagValues) -> int:
     gain = metrics["test_full_hr@10"] - metrics["test_popularity_hr@10"]
     print(f"\n{report(metrics)}\nEverything is in {options.folder}/.")
     print(f"The demo took {time.perf_counter() - started:.0f} s.")
+    if options.report:
+        show_report(options.folder, "Demo of BERT4Rec")
     if gain < MIN_GAIN:
         print(
             f"demo: HR@10 is {gain:.4f} above popularity, expected {MIN_GAIN}: "
