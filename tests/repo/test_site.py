@@ -11,13 +11,13 @@ import pytest
 from benchmark.page import results_page
 from benchmark.record import RESULTS
 from tests import harness
+from tests.browser import CHROMIUM
 from tests.repo.test_documents import DOCUMENTS
 
 pytestmark = pytest.mark.site
 
 SITE = harness.REPOSITORY / "build" / "site"
 MKDOCS = harness.REPOSITORY / ".venv-docs" / "bin" / "python"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*?\bsrc=\"?([^\s\">]+)|<link\b[^>]*>")
 
 WIDEST = """

@@ -4,7 +4,6 @@
 import html
 import json
 import re
-import shutil
 
 import pytest
 
@@ -12,8 +11,8 @@ from benchmark.page import results_page
 from benchmark.record import RESULTS
 from dlrm.scripts import main as dlrm
 from tests import harness
+from tests.browser import CHROMIUM
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 if not CHROMIUM:
     pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
 
