@@ -17,11 +17,12 @@ _HELP = ("-h", "--help", "-help", "help")
 _FIRST_TRY = """\
 From nothing to a served recommendation (doctor tells what serve and ask need):
   recsys-recipes demo bert4rec
-  recsys-recipes deploy --checkpoint demo/bert4rec/checkpoint \\
-      --repository models
-  recsys-recipes serve --repository models --grpc_port 8001 &
+  recsys-recipes deploy --checkpoint demo/bert4rec/checkpoint --repository repo
+  recsys-recipes serve --repository repo --grpc_port 8001 &
   echo '{"history": [[17, 18, 19]]}' |
       recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --request -
+  recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --mode page \\
+      --dataset demo/bert4rec/dataset
 """
 
 

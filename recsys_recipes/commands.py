@@ -64,12 +64,14 @@ COMMANDS: Mapping[str, Command] = {
             "dlrm": Program(
                 module="benchmark.demo",
                 summary="Click logs to a DLRM, its AUC and latency",
-                usage="--folder demo",
+                usage="--folder demo --report",
+                most_used=("folder", "rows", "report"),
             ),
             "bert4rec": Program(
                 module="benchmark.demo_bert4rec",
                 summary="Ratings to a BERT4Rec that recommends",
-                usage="--folder demo/bert4rec",
+                usage="--folder demo/bert4rec --report",
+                most_used=("folder", "interactions", "report"),
             ),
         },
         default="dlrm",
@@ -203,9 +205,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "ask": _single(
         "recsys_recipes.serving.ask",
-        "Send requests to a server, compare it, measure it",
-        "--url 127.0.0.1:8001 --model dlrm --request FILE",
-        *("url", "model", "request", "mode", "dataset", "checkpoint", "version", "protocol"),
+        "Ask a server, by requests or in a page; compare it, measure it",
+        "--url 127.0.0.1:8001 --model dlrm --mode page",
+        *("url", "model", "mode", "request", "dataset", "checkpoint", "version", "protocol"),
         *("batch_sizes", "concurrency"),
     ),
     "bench": _single(

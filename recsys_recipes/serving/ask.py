@@ -3,6 +3,7 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
 
     recsys-recipes ask --url 127.0.0.1:8001 --model dlrm
     recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --request request.json
+    recsys-recipes ask --url 127.0.0.1:8001 --model bert4rec --mode page --dataset /data/ml-1m
     recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode test \
         --dataset /data/dlrm/binary_dataset --checkpoint /checkpoints/dlrm
     recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode load \
@@ -10,12 +11,14 @@ r"""Talks to a model on a Triton server, over gRPC or HTTP.
     recsys-recipes ask --url 127.0.0.1:8001 --model dlrm --mode perf_input \
         --dataset /data/dlrm/binary_dataset --perf_input rows.json
 
-The first prints the model's inputs and outputs; the second sends requests, one JSON object per line
-(- reads standard input), of which --canary 0.1 --canary_version 3 sends a tenth to another version;
-the third evaluates the test split and exits 1 if the server's replies differ from the checkpoint's;
-the fourth measures latency and throughput; the fifth writes rows for NVIDIA's perf_analyzer
-(--input-data) and sends none. DLRM gets samples of a Criteo dataset, BERT4Rec the
-histories of a dataset of ratings.
+Without --request it prints the model's inputs and outputs; with it, answers to a file of requests,
+one JSON object per line (- reads standard input), of which --canary 0.1 --canary_version 3 sends a
+tenth to another version. --mode page opens a page in the browser: recommendations for a history
+picked by title, or, of a DLRM deployed with --raw, the score of a line of a click log and the
+effect of each field. --mode test evaluates the test split and exits 1 if the server's replies
+differ from the checkpoint's; --mode load measures latency and throughput; --mode perf_input writes
+rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three, DLRM gets samples of
+a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 """
 
 import contextlib
@@ -23,6 +26,8 @@ import dataclasses
 import itertools
 import json
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +46,8 @@ from recsys.data.sequences import read_item_map
 from recsys.errors import FAILED, UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
+from recsys.interruption import StopRequest
+from recsys.pages.browser import open_in_browser
 from recsys.program import fail, print_line
 from recsys.serve.client.arrivals import (
     ARRIVALS_HEAD,
@@ -61,9 +68,14 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
 from recsys.settings import REQUIRED, joined, require_positive, section_from_dict, setting
 from recsys.train.origin import ignore_fingerprint
+from recsys_recipes.serving.page.clicks import clicks_view
+from recsys_recipes.serving.page.items import items_view
+from recsys_recipes.serving.page.server import PageServer
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
+_LOOK_S = 0.1
+"""Seconds between two looks for a signal."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,15 +91,17 @@ class ClientOptions:
     )
     canary_version: int | None = setting(None, "Version to try beside --version")
     timeout_s: float = setting(60.0, "Seconds to wait for a reply")
-    mode: Literal["request", "test", "load", "perf_input"] = setting(
+    mode: Literal["request", "page", "test", "load", "perf_input"] = setting(
         "request",
-        "Send requests, evaluate a split, measure latency and throughput, or write rows for "
-        "perf_analyzer",
+        "Send requests, open a page in the browser, evaluate a split, measure latency and "
+        "throughput, or write rows for perf_analyzer",
     )
     request: str | None = setting(
         None, "File of requests, a JSON object per line; - is standard input"
     )
-    dataset: str | None = setting(None, "Folder of the dataset to make requests from")
+    dataset: str | None = setting(
+        None, "Dataset folder: its rows are sent; --mode page takes its titles"
+    )
     dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
         "split", "Type of a Criteo dataset"
     )
@@ -117,6 +131,8 @@ class ClientOptions:
         None, "File that --mode perf_input writes, for --input-data of perf_analyzer"
     )
     perf_rows: int = setting(1024, "Most rows of --perf_input")
+    port: int = setting(0, "Port of --mode page, on 127.0.0.1; 0 takes a free one")
+    no_browser: bool = setting(False, "Print the address of --mode page alone, open no browser")
 
     def __post_init__(self) -> None:
         """Refuses settings that need another, and numbers below 1."""
@@ -177,7 +193,13 @@ def run(flag_values: flags.FlagValues) -> int:
     with Endpoint(
         options.url, options.model, options.version, options.protocol, options.timeout_s
     ) as endpoint:
-        modes = {"request": answer, "test": test, "load": load, "perf_input": write_rows}
+        modes = {
+            "request": answer,
+            "page": show_page,
+            "test": test,
+            "load": load,
+            "perf_input": write_rows,
+        }
         return modes[options.mode](options, endpoint)
 
 
@@ -238,6 +260,22 @@ def answer_with_canary(options: ClientOptions, endpoint: Endpoint, version: int)
             print_line(to_json({"model_version": int(chosen.version), **reply}))
     counts = ", ".join(f"version {name} {count}" for name, count in sorted(answered.items()))
     print(f"answered: {counts}", file=sys.stderr)
+
+
+def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
+    """Serves a page on the model until a signal."""
+    if endpoint.signature.recommends:
+        view = items_view(endpoint, Path(options.dataset) if options.dataset else None)
+    else:
+        view = clicks_view(endpoint)
+    endpoint.close()  # the page makes connections of its own; an open one delays a stopping server
+    with StopRequest() as stop, PageServer(view, options.port) as server:
+        print_line(f"{options.model} at {options.url}: {server.url}\nCtrl-C stops the page.")
+        if not options.no_browser:  # in a thread: some browsers return when they are closed
+            threading.Thread(target=open_in_browser, args=(server.url,), daemon=True).start()
+        while stop.signal_name is None:
+            time.sleep(_LOOK_S)
+    return 0
 
 
 def raw_ids(options: ClientOptions, signature: Signature) -> ItemNames | None:

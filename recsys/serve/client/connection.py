@@ -168,6 +168,8 @@ class Endpoint:
                         f"{self.model} at {self.url} is overloaded: {meaning} ({said})", status
                     ) from error
             text = f"{self.model} at {self.url}: {reason.message()}"
+            if "unknown model" in text:
+                text += "; `model` is a name that the server printed when it was ready"
             raise EndpointError(text, status) from error
         except self._broken as error:  # of the HTTP client alone
             raise EndpointError(f"{self.model} at {self.url}: no answer: {error}") from error
