@@ -1,17 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sdist, and the wheel without compiled code, used from a folder without the sources.
+"""The sdist and the wheels, used from a folder without the sources.
 
-The compiled wheel takes minutes: `make wheel` checks it, tests/cuda_ext/test_build.py builds one.
+The compiled wheel takes minutes: `make wheel` builds it and then runs the tests marked `wheel`;
+tests/cuda_ext/test_build.py builds one for this machine.
 """
 
+import importlib.metadata
 import json
+import os
+import re
 import shutil
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from tests import harness
+
+DIST = Path(os.environ.get("DIST", harness.REPOSITORY / "dist"))
+"""Folder of what `make wheel` built."""
+
+FORWARD = """
+from pathlib import Path
+import numpy as np
+import torch
+from dlrm.serve.native import NativeDlrm
+from dlrm.serve.served import ServedDlrm
+folder = Path(sys.argv[1])
+request = {
+    "numerical": np.array([[0.5, 1]], np.float32),
+    "categorical": np.array([[3, 4]], np.int64),
+}
+(native,) = NativeDlrm(folder).predict([request])
+(eager,) = ServedDlrm.open(folder, torch.device("cpu")).predict([request])
+np.testing.assert_allclose(native["logit"], eager["logit"], rtol=1e-5, atol=1e-5)
+print(native["logit"])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +88,108 @@ def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, t
         *("--engine=reference", "--progress=none"),
     )
     assert "no problems" in recipes("verify", "data")
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel():
+    """The wheel of `make wheel`, as auditwheel was shown it."""
+    (wheel,) = DIST.glob("*-manylinux_2_28_*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python_with_the_wheel(compiled_wheel, tmp_path_factory):
+    """A fresh environment with the wheel and what it requires.
+
+    The requirements are links to those of this environment, which has them installed already.
+    """
+    folder = tmp_path_factory.mktemp("fresh")
+    harness.python("-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python3*/site-packages")
+    for name in required("recsys-recipes"):
+        package = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).is_symlink():
+                (site / top).symlink_to(package.locate_file(top))
+    harness.python(
+        *("-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"),
+        *("--no-index", "--no-deps", compiled_wheel),
+        folder=folder,
+    )
+    return python
+
+
+def required(name, known=()):
+    """Returns the names of the installed packages that a package requires, directly or not."""
+    names = set(known)
+    for requirement in importlib.metadata.requires(name) or ():
+        if "extra ==" in requirement:
+            continue
+        needed = re.match(r"[\w.-]+", requirement)[0]
+        try:
+            importlib.metadata.version(needed)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another system or an older Python
+        if needed not in names:
+            names |= required(needed, {*names, needed})
+    return names
+
+
+@pytest.mark.wheel
+def test_the_compiled_wheel_is_small_and_has_every_library(compiled_wheel):
+    assert compiled_wheel.stat().st_size <= 5_000_000
+    with zipfile.ZipFile(compiled_wheel) as archive:
+        libraries = {name for name in archive.namelist() if name.endswith(".so")}
+    assert libraries == {
+        "cuda_ext/_kernels.so",
+        "preproc/criteo/kernel/criteo_kernel.so",
+        "recsys/serve/server/libtriton_recsys.so",
+    }
+
+
+@pytest.mark.wheel
+def test_auditwheel_adds_no_library_to_the_compiled_wheel(compiled_wheel):
+    (checked,) = (DIST / "checked").glob("*.whl")  # it may add the tag of an older glibc
+    with zipfile.ZipFile(compiled_wheel) as built, zipfile.ZipFile(checked) as repaired:
+        libraries = [
+            {name for name in archive.namelist() if ".so" in name} for archive in (built, repaired)
+        ]
+    assert libraries[0] == libraries[1]
+
+
+@pytest.mark.wheel
+def test_a_fresh_environment_with_the_compiled_wheel_says_that_it_is_complete(
+    python_with_the_wheel, tmp_path
+):
+    done = harness.run(
+        *(python_with_the_wheel, "-m", "recsys_recipes", "doctor", "--json"), folder=tmp_path
+    )
+    parts = {each["name"]: each for each in json.loads(done.stdout)}
+    site = python_with_the_wheel.parents[1]
+    assert f"installed in {site}" in parts["recsys-recipes"]["detail"]
+    assert parts["native"]["state"] == parts["CPU kernels"]["state"] == "ok"
+
+
+@pytest.mark.wheel
+def test_a_fresh_environment_with_the_compiled_wheel_serves_by_the_native_backend(
+    python_with_the_wheel, tmp_path
+):
+    def recipes(*arguments):
+        command = (python_with_the_wheel, "-m", "recsys_recipes", *arguments)
+        return harness.run(*command, folder=tmp_path)
+
+    recipes(
+        *("train", "dlrm", "--base_device=cpu", "--dataset_type=synthetic_gpu"),
+        *("--num_numerical_features=2", "--synthetic_dataset_table_sizes=10,20"),
+        *("--embedding_dim=16", "--synthetic_dataset_num_entries=256", "--batch_size=64"),
+        *("--test_batch_size=64", "--max_steps=2", "--bottom_mlp_sizes=16,16"),
+        *("--top_mlp_sizes=16,1", "--save_checkpoint_path=checkpoint"),
+    )
+    recipes("deploy", "--checkpoint=checkpoint", "--repository=models", "--backend=native")
+    (version,) = (tmp_path / "models").glob("*/1")
+    done = harness.run(python_with_the_wheel, "-c", FORWARD, version, folder=tmp_path)
+    assert re.fullmatch(r"\[\[-?\d.*\]\]\n", done.stdout)
 
 
 def test_an_unknown_kind_of_wheel_is_refused():

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before every source of a wheel (setup.py): versions of libm that glibc 2.28 has too.
-// The later ones compute the same and do not set errno.
+// Included before every source of a wheel (setup.py): versions that glibc 2.28 and the libstdc++ of
+// GCC 8 have too. The later ones of libm compute the same and do not set errno.
 
 #pragma once
 
@@ -8,3 +8,8 @@
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver log,log@GLIBC_2.2.5");
 #endif
+
+// std::condition_variable::wait
+__asm__(
+    ".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
