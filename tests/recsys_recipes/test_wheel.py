@@ -22,6 +22,7 @@ DIST = Path(os.environ.get("DIST", harness.REPOSITORY / "dist"))
 """Folder of what `make wheel` built."""
 
 FORWARD = """
+import sys
 from pathlib import Path
 import numpy as np
 import torch
