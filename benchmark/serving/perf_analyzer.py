@@ -31,14 +31,16 @@ _ANY_PERCENT = 1e6
 
 def find_perf_analyzer() -> Path | None:
     """Finds the program on the PATH, else in `FOLDER`; None without one."""
-    found = shutil.which("perf_analyzer") or shutil.which("perf_analyzer", path=str(FOLDER))
-    return None if found is None else Path(found)
+    path = shutil.which("perf_analyzer") or shutil.which("perf_analyzer", path=str(FOLDER))
+    return None if path is None else Path(path)
 
 
 def measure_load(
     endpoint: Endpoint, requests: Sequence[Arrays], concurrency: int, seconds: float
 ) -> LoadResult:
-    """Measures a model under clients of perf_analyzer that each wait for their response.
+    """Measures a model under clients of perf_analyzer.
+
+    Each waits for its response before it sends again.
 
     Args:
         endpoint: connection to the model over gRPC.
@@ -69,7 +71,7 @@ def measure_load(
             *("--max-trials", _WINDOWS, "--stability-percentage", _ANY_PERCENT),
         ]
         run = subprocess.run(
-            [str(part) for part in command],
+            [str(word) for word in command],
             capture_output=True,
             text=True,
             env={**os.environ, "LD_LIBRARY_PATH": _libraries(program)},
@@ -109,7 +111,7 @@ def _read_profile(path: Path) -> tuple[list[int], list[int]]:
 
 
 def server_libraries() -> dict[str, Path]:
-    """Returns the libraries that the program misses, as the server's package has them.
+    """Finds the libraries that the program misses in the server's package.
 
     Raises:
         UserError: the package nvidia-pytriton is not installed, or lacks one.

@@ -275,8 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--instances", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    found = "python" if perf_analyzer.find_perf_analyzer() is None else "perf_analyzer"
-    parser.add_argument("--clients", choices=sorted(_CLIENTS), default=found)
+    best = "python" if perf_analyzer.find_perf_analyzer() is None else "perf_analyzer"
+    parser.add_argument("--clients", choices=sorted(_CLIENTS), default=best)
     parser.add_argument("--p99_ms", type=float, default=10.0, help="limit of arriving requests")
     parser.add_argument("--arrival_clients", type=int, default=32, help="of them in flight")
     parser.add_argument("--rounds", type=int, default=2, help="times that each is measured")
