@@ -43,8 +43,8 @@ def test_losses_and_updates_are_the_same_bits(scheme, dtype):
 
 
 DEEP = (
-    *("--dataset_name=random", "--random_user_count=64", "--random_item_count=500"),
-    *("--random_size=9600", "--windows=recent", "--dupe_factor=1", "--train_batch_size=64"),
+    *("--dataset_name=random", "--random_user_count=128", "--random_item_count=500"),
+    *("--random_size=19200", "--windows=recent", "--dupe_factor=1", "--train_batch_size=128"),
     *("--num_layers=24", "--emb_dim=32", "--max_len=100", "--max_steps=1"),
     *("--bootstrap_samples=0", "--base_device=cpu", "--num_threads=1"),
 )
