@@ -276,7 +276,7 @@ $(PERF_ANALYZER)/perf_analyzer: $(TRITON_STAMP)
 
 perf-analyzer: triton-env $(PERF_ANALYZER)/perf_analyzer  ## NVIDIA's load generator, for bench-serving
 
-bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, memory (about ten minutes)
+bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, memory (about twenty minutes)
 	$(TRITON)/python -m benchmark.serving.server
 	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
@@ -307,6 +307,29 @@ AUDITWHEEL = $(PYTHON) -m venv $(AUDITWHEEL_ENV) && \
 	PATH=$(AUDITWHEEL_ENV)/bin:$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
 		--exclude libtorch.so --exclude libtorch_cpu.so --wheel-dir $(DIST)/checked \
 		$(DIST)/*-manylinux_2_28_*.whl
+
+# What a user of the compiled wheel gets with it, with licences, as CycloneDX.
+SBOM_ENV := .venv-sbom
+SBOM_USER := build/sbom
+CYCLONEDX = $(SBOM_ENV)/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible \
+	--pyproject pyproject.toml --mc-type library --output-file
+
+.PHONY: sbom release
+sbom: wheel  ## bill of materials of the compiled wheel in dist/
+	rm -rf $(SBOM_USER)
+	$(PYTHON) -m venv --without-pip $(SBOM_USER)
+	$(BIN)/python $(PIP_INSTALL) --prefix $(SBOM_USER) --ignore-installed \
+		"$$(grep '^torch==' requirements.txt)" $(DIST)/*-manylinux_2_28_*.whl
+	$(PYTHON) -m venv $(SBOM_ENV)
+	$(SBOM_ENV)/bin/python $(PIP_INSTALL) cyclonedx-bom==7.5.0
+	$(CYCLONEDX) $$(echo $(DIST)/*.tar.gz | sed 's/tar.gz$$/cdx.json/') $(SBOM_USER)/bin/python
+
+release:  ## build, check and sign off wheels, bill of materials and images of a release
+	$(MAKE) setup
+	$(BIN)/python release/release.py check
+	$(MAKE) sbom
+	[ -z "$(IMAGES)" ] || $(MAKE) image-check
+	$(BIN)/python release/release.py sign_off $(DIST)
 
 format:  ## rewrite sources in the project's format
 	$(BIN)/ruff check --fix .
