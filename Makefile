@@ -308,11 +308,10 @@ AUDITWHEEL = $(PYTHON) -m venv $(AUDITWHEEL_ENV) && \
 		--exclude libtorch.so --exclude libtorch_cpu.so --wheel-dir $(DIST)/checked \
 		$(DIST)/*-manylinux_2_28_*.whl
 
-# What a user of the compiled wheel gets with it, with licences, as CycloneDX.
+# What a user of the compiled wheel installs with it, with licences, as CycloneDX.
 SBOM_ENV := .venv-sbom
 SBOM_USER := build/sbom
-CYCLONEDX = $(SBOM_ENV)/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible \
-	--pyproject pyproject.toml --mc-type library --output-file
+CYCLONEDX = $(SBOM_ENV)/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible --output-file
 
 .PHONY: sbom release
 sbom: wheel  ## bill of materials of the compiled wheel in dist/

@@ -118,10 +118,9 @@ def check_bill_of_materials(file: Path, wheel: Path) -> None:
         ReleaseError: another version, or a requirement without its version.
     """
     metadata, bill = metadata_of(wheel), json.loads(file.read_text())
-    subject = bill["metadata"]["component"]
-    if subject.get("version") != str(metadata.version):
-        raise ReleaseError(f"{file} is of version {subject.get('version')}, {wheel.name} is not")
     versions = {canonicalize_name(c["name"]): c.get("version") for c in bill["components"]}
+    if versions.get(canonicalize_name(metadata.name)) != str(metadata.version):
+        raise ReleaseError(f"{file} does not list {metadata.name} {metadata.version}")
     for requirement in metadata.requires_dist or ():
         needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if needed and not versions.get(canonicalize_name(requirement.name)):
