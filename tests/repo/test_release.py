@@ -70,7 +70,7 @@ class Repository:
                     f"Metadata-Version: 2.4\nName: recsys-recipes\nVersion: {version}\n"
                     f"Requires-Dist: {REQUIREMENTS}\n",
                 )
-        listed = {name: "9.9" for name in components} | {"recsys-recipes": subject or version}
+        listed = dict.fromkeys(components, "9.9") | {"recsys-recipes": subject or version}
         bill = [{"name": name, "version": version} for name, version in listed.items()]
         (self.dist / f"{stem}.cdx.json").write_text(json.dumps({"components": bill}))
 
