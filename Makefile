@@ -286,11 +286,12 @@ cuda-compile: setup  ## compile every CUDA kernel for every architecture, check 
 	$(BIN)/python -m cuda_ext.instruction_report
 
 # The wheels of a release: compiled with symbols that glibc 2.28 has, checked by auditwheel, and one
-# without compiled code. torch's libraries are those of the torch that is installed.
+# without compiled code, the same bytes each time. torch's libraries are those of the installed torch.
 DIST ?= dist
 WHEEL_OF_SDIST = $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 	--no-build-isolation --wheel-dir $(DIST) $(DIST)/*.tar.gz
 
+wheel: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 wheel: setup  ## sdist, compiled and pure wheel in dist/ (some minutes)
 	rm -f $(DIST)/recsys_recipes-*
 	$(BIN)/python setup.py --quiet sdist --dist-dir $(DIST)

@@ -8,6 +8,7 @@ tests/cuda_ext/test_build.py builds one for this machine.
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import shutil
 import tarfile
@@ -157,6 +158,22 @@ def test_auditwheel_adds_no_library_to_the_compiled_wheel(compiled_wheel):
             {name for name in archive.namelist() if ".so" in name} for archive in (built, repaired)
         ]
     assert libraries[0] == libraries[1]
+
+
+@pytest.mark.wheel
+@pytest.mark.parametrize(("kind", "tag"), [("pure", "any"), ("manylinux_2_28", platform.machine())])
+def test_the_same_sources_give_the_same_bytes_again(kind, tag, tmp_path):
+    (sources,) = DIST.glob("*.tar.gz")
+    (wheel,) = DIST.glob(f"*{tag}.whl")
+    harness.python(
+        *("-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", tmp_path, sources),
+        RECIPES_WHEEL=kind,
+        SOURCE_DATE_EPOCH=harness.run("git", "log", "-1", "--format=%ct").stdout.strip(),
+    )
+    (again,) = tmp_path.iterdir()
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 @pytest.mark.wheel
