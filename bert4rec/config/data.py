@@ -11,7 +11,9 @@ from recsys.settings import require_below, require_not_negative, require_positiv
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 TemporalTargets = Literal["first", "last", "all"]
 TemporalValidation = Literal["time", "users"]
-DatasetName = Literal["ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"]
+DatasetName = Literal[
+    "ml-latest-small", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "amazon", "random"
+]
 
 _MOST_WORKERS = 1025
 """One makes a batch in much less time than a step takes."""
