@@ -162,8 +162,9 @@ def describe_model(path: Path) -> StoredModel:
 
 
 def is_bert4rec_checkpoint(path: Path) -> bool:
-    """Tells checkpoints of BERT4Rec from any other folder."""
-    try:
-        return NUM_ITEMS in read_checkpoint(path).state
-    except CheckpointError:
-        return False
+    """Tells checkpoints of BERT4Rec from those of other models.
+
+    Raises:
+        CheckpointError: there is none, or it is incomplete.
+    """
+    return NUM_ITEMS in read_checkpoint(path).state

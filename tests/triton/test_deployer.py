@@ -145,6 +145,7 @@ def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
     [
         ((), "--checkpoint is needed"),
         (("--checkpoint", "{tmp}/nowhere"), "no checkpoint here"),
+        (("--checkpoint", "{tmp}/nowhere", "--raw_ids", "{tmp}/dataset"), "no checkpoint here"),
         (("--checkpoint", "{tmp}/c", "--backend", "onnx"), "add --target container"),
         (("--checkpoint", "{tmp}/b", "--backend", "native"), "--backend native runs DLRM alone"),
         (("--checkpoint", "{tmp}/c", "--backend", "native", "--device", "gpu"), "--device cpu"),
