@@ -21,8 +21,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from scipy.stats import t as student
-
 from benchmark.record import Record, latest, parse_threshold, read_records, spread_of_median
 from recsys.data.whole_file import whole_file
 
@@ -94,6 +92,8 @@ def _half_interval(changes: Sequence[float]) -> float:
     """
     if len(changes) < 2:
         return 0.0
+    from scipy.stats import t as student  # of the extra `benchmark`; `--beside` asks for it first
+
     quantile = float(student.ppf(0.9995, len(changes) - 1))
     return quantile * statistics.stdev(changes) / math.sqrt(len(changes))
 

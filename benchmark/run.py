@@ -18,6 +18,7 @@ nothing could be run.
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import shutil
 import sys
@@ -270,6 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--repeats {options.repeats}: at least 1")
     if options.beside is not None and not (options.beside / "benchmark").is_dir():
         parser.error(f"--beside {options.beside}: not a checkout of this project")
+    if options.beside is not None and importlib.util.find_spec("scipy") is None:
+        parser.error("--beside needs scipy: pip install 'recsys-recipes[benchmark]'")
     try:
         configurations = read_configurations(options.configurations)
     except ValueError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from recsys_recipes.commands import COMMANDS
 from tests import harness
 
 DIST = Path(os.environ.get("DIST", harness.REPOSITORY / "dist"))
@@ -187,6 +188,22 @@ def test_a_fresh_environment_with_the_compiled_wheel_says_that_it_is_complete(
     site = python_with_the_wheel.parents[1]
     assert f"installed in {site}" in parts["recsys-recipes"]["detail"]
     assert parts["native"]["state"] == parts["CPU kernels"]["state"] == "ok"
+
+
+@pytest.mark.wheel
+def test_a_fresh_environment_with_the_compiled_wheel_knows_every_command(
+    python_with_the_wheel, tmp_path
+):
+    def recipes(*arguments):
+        return harness.run(
+            *(python_with_the_wheel, "-m", "recsys_recipes", *arguments), folder=tmp_path
+        ).stdout
+
+    script = recipes("completion", "bash")
+    for word, command in COMMANDS.items():
+        for name in command.programs:
+            assert f"      '{word} {name}'{'' if name else '*'}) words=" in script
+    assert "--repeats" in recipes("bench", "--help")
 
 
 @pytest.mark.wheel
