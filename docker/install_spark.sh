@@ -10,6 +10,9 @@ if [[ ${WITH_SPARK:-0} != 1 ]]; then
   echo "install_spark.sh: left out (WITH_SPARK=1 installs Java and PySpark)"
   exit 0
 fi
-command -v java >/dev/null || docker/install_system.sh default-jre-headless
+if ! command -v java >/dev/null; then
+  mkdir -p /usr/share/man/man1 # its package links pages there, and slim bases have no such folder
+  docker/install_system.sh default-jre-headless
+fi
 EXTRAS=spark docker/install_python.sh
 java -version
