@@ -11,13 +11,15 @@ cuda_ext, and the native backend for Triton. Environment:
                           architecture is kept as PTX too, for newer devices
     RECIPES_WHEEL         manylinux_2_28: a wheel for other machines, with symbols of glibc 2.28;
                           pure: one without compiled code. Unset: for this machine.
+    CC, CXX, LDSHARED     a cross-compiler's, with _PYTHON_HOST_PLATFORM (linux-aarch64) and
+    RECIPES_TORCH_LIB     the folder torch/lib of that platform's torch
 """
 
 import os
-import platform
 import re
 import shutil
 import subprocess
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,7 +132,8 @@ class BuildSharedLibrary(build_ext):
         if with_cuda:
             flags.append("-DRECSYS_CUDA")
         objects = self.compile_cpp(ext, flags)
-        libraries = ["-Wl,--no-as-needed", f"-L{root}/lib", "-ltorch", "-ltorch_cpu"]
+        torch_lib = os.environ.get("RECIPES_TORCH_LIB") or root / "lib"
+        libraries = ["-Wl,--no-as-needed", f"-L{torch_lib}", "-ltorch", "-ltorch_cpu"]
         if with_cuda:
             sources = [source for source in ext.sources if source.endswith(".cu")]
             objects += [self.compile_cuda(toolkit, source) for source in sources]
@@ -167,7 +170,7 @@ class BuildSharedLibrary(build_ext):
     @staticmethod
     def flags_of(name):
         """Returns the flags that one source has and others have not."""
-        on_x86 = platform.machine() in ("x86_64", "AMD64")
+        on_x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))
         instruction_set = X86_FLAGS.get(name, []) if on_x86 else []
         return [*instruction_set, *(KERNEL_FLAGS if name.startswith("kernels_") else [])]
 

@@ -2,7 +2,8 @@
 // Sends requests and damaged versions to the native backend, for sanitizers to watch.
 //
 // native_driver VERSION FOLDER ROUNDS   prints the instruction set, then the answers that were
-//                                       given, refused, and the versions that did not open
+//                                       given, refused, the versions that did not open, and the
+//                                       sum of the logits of the good requests
 //
 // VERSION takes raw rows; damaged copies of its files are written to FOLDER.
 
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -55,6 +57,7 @@ struct Counts {
   int answered = 0;
   int refused = 0;
   int not_opened = 0;
+  double logits = 0;
 };
 
 void require(bool condition, const char* what) {
@@ -195,6 +198,7 @@ void send_requests(Instance* instance, int rounds, std::mt19937& random, Counts&
   for (int64_t rows = 1; rows <= kMostRows; rows += 1 + rows / 4) {
     require(respond(instance, request(rows, random), logit) == 0, "a good request");
     require(static_cast<int64_t>(logit.size()) == rows, "its rows");
+    counts.logits = std::accumulate(logit.begin(), logit.end(), counts.logits);
     ++counts.answered;
   }
   for (int round = 0; round < rounds; ++round) {
@@ -245,7 +249,7 @@ int main(int argc, char** argv) {
     recsys_close(instance);
   }
   open_damaged(argv[1], argv[2], rounds, random, counts);
-  std::printf("%s: %d answered, %d refused, %d not opened\n", recsys_instruction_set(),
-              counts.answered, counts.refused, counts.not_opened);
+  std::printf("%s: %d answered, %d refused, %d not opened, logits %.6f\n", recsys_instruction_set(),
+              counts.answered, counts.refused, counts.not_opened, counts.logits);
   return 0;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native backend under sanitizers: wrong requests, damaged versions, and its threads."""
+"""The native backend under sanitizers and on aarch64: wrong requests, damaged versions, threads."""
 
 import re
 import shutil
@@ -48,21 +48,21 @@ def version(tmp_path_factory):
     return folder / "models" / "dlrm" / "1"
 
 
-def build(folder, *sanitizers):
+def build(folder, *options, compiler=COMPILER):
     """Compiles the backend without Triton's part, and the driver; returns the program."""
 
     def compile_source(source):
-        extra = INSTRUCTION_SETS.get(source.name, ())
+        extra = INSTRUCTION_SETS.get(source.name, ()) if compiler == COMPILER else ()
         target = folder / f"{source.stem}.o"
-        options = (*FLAGS, *sanitizers, *extra, "-c", source, "-o", target)
-        harness.run(COMPILER, *options, folder=REPOSITORY)
+        harness.run(compiler, *FLAGS, *options, *extra, "-c", source, "-o", target)
         return target
 
     sources = [path for path in CSRC.rglob("*.cpp") if path.name != "backend.cpp"]
+    folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(compile_source, [*sources, DRIVER]))
     program = folder / "native_driver"
-    harness.run(COMPILER, *sanitizers, "-pthread", *objects, "-o", program)
+    harness.run(compiler, *options, "-pthread", *objects, "-o", program)
     return program
 
 
@@ -89,3 +89,18 @@ def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
         assert counts[1] == kernels
         assert all(int(counts[group]) > rounds // 4 for group in (2, 3, 4))
     assert "portable" in names
+
+
+@harness.needs_aarch64
+def test_aarch64_answers_and_refuses_the_same(version, tmp_path):
+    def numbers(program, *emulator):
+        damaged = program.parent / "damaged"
+        damaged.mkdir()
+        words = (*emulator, program, version, damaged, 100)
+        printed = harness.run(*words, RECSYS_CPU_KERNELS="portable").stdout
+        return [float(number) for number in re.findall(r"-?[\d.]+", printed)]
+
+    here = numbers(build(tmp_path / "here"))
+    there = build(tmp_path / "there", "-static", compiler=harness.AARCH64_COMPILER)
+    assert here[0] > 100
+    assert numbers(there, harness.AARCH64_EMULATOR) == pytest.approx(here, rel=1e-5)

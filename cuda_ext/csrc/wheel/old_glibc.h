@@ -7,6 +7,9 @@
 #if defined(__x86_64__)
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver log,log@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver exp,exp@GLIBC_2.17");
+__asm__(".symver log,log@GLIBC_2.17");
 #endif
 
 // std::condition_variable::wait

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel under AddressSanitizer and UndefinedBehaviorSanitizer, for each kind of processor."""
+"""The kernel under sanitizers, for each kind of processor."""
 
 import shutil
 from pathlib import Path
@@ -18,22 +18,45 @@ VARIANTS = ((), ("-DCRITEO_WITHOUT_AVX512",), ("-DCRITEO_PORTABLE",))
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory):
+    """A folder with the features of a small dataset, and the arguments of the driver in it."""
+    folder = tmp_path_factory.mktemp("driven")
+    rules = CriteoSemantics(frequency_limit=1, bin_numerical=True)
+    write_days(folder / "logs")
+    run(folder / "logs", folder / "dataset", "reference", semantics=rules)
+    write_feature_file(folder / "dataset", folder / "features.bin", "float16")
+    days = [FOLDER.parent / "conformance" / f"day_{day}.tsv" for day in range(3)]
+    return folder, ("15", "features.bin", *days)
+
+
+def build(folder, *options, compiler=COMPILER):
+    """Compiles the kernel and its driver; returns the program."""
+    program = folder / "kernel_driver"
+    flags = ("-std=c++17", "-O0", "-g1", *options, "-o", program)
+    harness.run(compiler, *flags, FOLDER / "kernel_driver.cpp")
+    return program
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_no_error_on_edge_cases_and_random_damage(tmp_path):
-    rules = CriteoSemantics(frequency_limit=1, bin_numerical=True)
-    write_days(tmp_path / "logs")
-    run(tmp_path / "logs", tmp_path / "dataset", "reference", semantics=rules)
-    write_feature_file(tmp_path / "dataset", tmp_path / "features.bin", "float16")
-    days = [str(FOLDER.parent / "conformance" / f"day_{day}.tsv") for day in range(3)]
+def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
+    folder, arguments = driven
     outputs = []
-    for number, variant in enumerate(VARIANTS):
-        program = tmp_path / f"kernel_driver{number}"
-        sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-        options = ["-std=c++17", "-O0", "-g1", *sanitizers, *variant, "-o", str(program)]
-        harness.run(COMPILER, *options, FOLDER / "kernel_driver.cpp")
-        done = harness.run(program, "15", "features.bin", *days, folder=tmp_path)
+    for variant in VARIANTS:
+        sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+        done = harness.run(build(tmp_path, *sanitizers, *variant), *arguments, folder=folder)
         assert done.stderr == ""
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(outputs[0].splitlines()) == 48
+
+
+@harness.needs_aarch64
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_aarch64_makes_the_same_bytes(driven, tmp_path):
+    folder, arguments = driven
+    here = harness.run(build(tmp_path), *arguments, folder=folder)
+    there = build(tmp_path, "-static", compiler=harness.AARCH64_COMPILER)
+    done = harness.run(harness.AARCH64_EMULATOR, there, *arguments, folder=folder)
+    assert (done.stdout, done.stderr) == (here.stdout, "")
