@@ -12,7 +12,7 @@ from tests.harness import REPOSITORY
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 
-RUNNER = {"cp", "gh", "mkdir"}
+RUNNER = {"cp", "docker", "gh", "mkdir"}
 """Programs of the machine that runs a workflow."""
 
 
