@@ -324,8 +324,7 @@ sbom: wheel  ## bill of materials of the compiled wheel in dist/
 	$(SBOM_ENV)/bin/python $(PIP_INSTALL) cyclonedx-bom==7.5.0
 	$(CYCLONEDX) $$(echo $(DIST)/*.tar.gz | sed 's/tar.gz$$/cdx.json/') $(SBOM_USER)/bin/python
 
-release:  ## build, check and sign off wheels, bill of materials and images of a release
-	$(MAKE) setup
+release: setup  ## build, check and sign off wheels, bill of materials and images of a release
 	$(BIN)/python release/release.py check
 	$(MAKE) sbom
 	[ -z "$(IMAGES)" ] || $(MAKE) image-check

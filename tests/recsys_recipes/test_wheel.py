@@ -54,6 +54,19 @@ def sdist(tmp_path_factory):
     return file
 
 
+def build_wheel(sources, kind, folder, **environment):
+    """Builds a wheel of an sdist, as `make wheel` does; returns its path."""
+    harness.python(
+        *("-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", folder, sources),
+        folder=folder,
+        RECIPES_WHEEL=kind,
+        **environment,
+    )
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -65,13 +78,7 @@ def test_the_sdist_has_all_sources_and_nothing_that_was_built(sdist):
 
 
 def test_the_pure_wheel_prepares_data_from_a_folder_without_the_sources(sdist, tmp_path):
-    harness.python(
-        *("-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", tmp_path, sdist),
-        folder=tmp_path,
-        RECIPES_WHEEL="pure",
-    )
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build_wheel(sdist, "pure", tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
     assert wheel.stat().st_size < 5_000_000
     with zipfile.ZipFile(wheel) as archive:
@@ -166,13 +173,8 @@ def test_auditwheel_adds_no_library_to_the_compiled_wheel(compiled_wheel):
 def test_the_same_sources_give_the_same_bytes_again(kind, tag, tmp_path):
     (sources,) = DIST.glob("*.tar.gz")
     (wheel,) = DIST.glob(f"*{tag}.whl")
-    harness.python(
-        *("-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", tmp_path, sources),
-        RECIPES_WHEEL=kind,
-        SOURCE_DATE_EPOCH=harness.run("git", "log", "-1", "--format=%ct").stdout.strip(),
-    )
-    (again,) = tmp_path.iterdir()
+    time = harness.run("git", "log", "-1", "--format=%ct").stdout.strip()
+    again = build_wheel(sources, kind, tmp_path, SOURCE_DATE_EPOCH=time)
     assert again.name == wheel.name
     assert again.read_bytes() == wheel.read_bytes()
 
