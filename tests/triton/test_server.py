@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -136,11 +137,26 @@ def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
 def test_a_port_that_another_server_has_is_named(repository, tmp_path, flag):
     """It would answer for the new server, and tell that its key is wrong."""
     with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
+        server.wait_ready()
         taken = getattr(server.settings, flag)
         command = ("triton/serve.py", f"--repository={repository}", f"--{flag}={taken}")
         done = harness.python(*command, status=1)
         assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in done.stderr
         assert "choose another port" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["http_port", "grpc_port"])
+def test_a_port_taken_while_the_server_starts_is_named(repository, tmp_path, flag):
+    """The look before the start sees no server that does not listen yet."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))  # free for the look, which asks who listens
+        port = other.getsockname()[1]
+        settings = ServerSettings(repository=repository, **{flag: port})
+        with TritonServer(settings, tmp_path / "log") as server:
+            other.listen()
+            with pytest.raises(ServerError, match=f"`{flag}` {port}: cannot listen on .*{port}"):
+                server.wait_ready()
 
 
 def test_cores_are_shared_out_among_instances(tmp_path):

@@ -199,10 +199,7 @@ class TritonServer:
         deadline = time.monotonic() + timeout_s
         while True:
             if self._process.poll() is not None:
-                raise ServerError(
-                    f"the server ended with code {self._process.returncode}: "
-                    f"{failure_reason(self.log_file)}"
-                )
+                raise ServerError(self._reason_of_end())
             if give_up() or self.responds():
                 return
             if time.monotonic() > deadline:
@@ -210,6 +207,15 @@ class TritonServer:
                     f"the server is not ready after {timeout_s:.0f} s; its log is {self.log_file}"
                 )
             time.sleep(_POLL_S)
+
+    def _reason_of_end(self) -> str:
+        reason = failure_reason(self.log_file)
+        for name in ("http_port", "grpc_port", "metrics_port"):
+            port = getattr(self.settings, name)
+            # Another program took it after this one's constructor looked.
+            if re.search(rf"Socket '\S+:{port}' already in use", reason):
+                return _port_taken(self.settings.host, name, port, "Address already in use")
+        return f"the server ended with code {self._process.returncode}: {reason}"
 
     def responds(self) -> bool:
         """Tells if the server answers, over every protocol that it speaks."""
@@ -338,10 +344,14 @@ def _check_port(host: str, name: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
-            raise ServerError(
-                f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
-                "another port, or end the program that has it"
-            ) from error
+            raise ServerError(_port_taken(host, name, port, error)) from error
+
+
+def _port_taken(host: str, name: str, port: int, reason: object) -> str:
+    return (
+        f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({reason}); choose "
+        "another port, or end the program that has it"
+    )
 
 
 def _free_ports(host: str, count: int) -> list[int]:
