@@ -87,7 +87,8 @@ test-torchrec: peers  ## tests beside TorchRec
 	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark tests/preproc
 
 test-spark: spark  ## tests of the Spark engine
-	$(SPARK)/python -m pytest -q $(SUITE) -m spark tests/preproc
+	$(SPARK)/python -m pytest -q $(SUITE) -m spark tests/preproc \
+		tests/repo/test_tutorials.py
 
 test-splitters: splitters  ## temporal splits beside those of RecTools and RePlay
 	$(BIN)/pytest -q $(SUITE) -m splitters tests/bert4rec
@@ -131,9 +132,10 @@ docs: setup $(DOCS_STAMP)  ## the documents as a site in build/site; a broken li
 	$(BIN)/python -m benchmark.report --markdown build/charts.md
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build
 
-tutorials: triton-env  ## run the tutorials, write their outputs into docs/tutorials; review the diff
+tutorials: triton-env spark  ## run the tutorials, write their outputs into docs/tutorials; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/repo/test_tutorials.py
 	RECIPES_REWRITE_GOLDEN=1 $(TRITON)/python -m pytest -q -m triton_server tests/repo/test_tutorials.py
+	RECIPES_REWRITE_GOLDEN=1 $(SPARK)/python -m pytest -q -m spark tests/repo/test_tutorials.py
 
 test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
 	$(BIN)/python tests/cuda_ext/device_words.py

@@ -36,6 +36,9 @@ needs_aarch64 = pytest.mark.skipif(
 PATIENCE_S = 800
 """Seconds for a program on a busy machine, less than the time limit of a test."""
 
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
+"""Options for a Java that does little: its best compiler would take longer than it saves."""
+
 
 def run(
     *command: object, status: int | None = 0, folder: Path = REPOSITORY, **environment: str | None

@@ -105,7 +105,9 @@ class Workspace:
     def __init__(self, output: Path, work_dir: Path | None) -> None:
         self.output = dataset_output.real_path("`output`", output)
         root, self.staging = dataset_output.work_folders(self.output)
-        self.root = work_dir or root
+        if work_dir is not None:
+            root = dataset_output.real_path("`work_dir`", work_dir)
+        self.root = root
         self._keep_root = work_dir is not None
 
     @contextlib.contextmanager

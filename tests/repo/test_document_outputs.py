@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests import harness
-from tests.repo.test_documents import FENCE, commands_of
+from tests.repo.document_commands import FENCE, commands_of
 
 DOCS = harness.REPOSITORY / "docs"
 

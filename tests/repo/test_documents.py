@@ -20,35 +20,20 @@ from dlrm.scripts.flags import config_from_flags, define_flags
 from preproc.ratings import command as ratings_command
 from preproc.ratings.job import AMAZON, MOVIELENS
 from tests.harness import REPOSITORY, run
+from tests.repo.document_commands import DOCUMENTS, FENCE, OF_SHELL, commands_of
 
 README = REPOSITORY / "README.md"
 DECISIONS = REPOSITORY / "docs" / "decisions"
-DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 CURRENT = [page for page in DOCUMENTS if page.name not in ("CHANGELOG.md", "log.md")]
 """Documents that describe the repository as it is."""
 MAX_README_LINES = 250
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED_CODE = re.compile(r"^    .*$", re.MULTILINE)
 RATINGS_COMMANDS = {"preproc.movielens": MOVIELENS, "preproc.amazon": AMAZON}
 
 
-OF_SHELL = {"|", "||", ">", "2>&1", "&"}
-"""Words after which a command's own arguments end."""
-
-
 def outside_fences(text):
     return INDENTED_CODE.sub("", FENCE.sub("", text))
-
-
-def commands_of(text):
-    """Returns the lines of the shell fences, continuations joined, comments left out."""
-    found = []
-    for language, body in FENCE.findall(text):
-        if language in ("bash", "sh"):
-            lines = body.replace("\\\n", " ").splitlines()
-            found += [" ".join(shlex.split(line, comments=True)) for line in lines]
-    return [command for command in found if command]
 
 
 def all_commands():

@@ -12,7 +12,7 @@ from benchmark.page import results_page
 from benchmark.record import RESULTS
 from tests import harness
 from tests.browser import CHROMIUM
-from tests.repo.test_documents import DOCUMENTS
+from tests.repo.document_commands import DOCUMENTS
 
 pytestmark = pytest.mark.site
 

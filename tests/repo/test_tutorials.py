@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from tests import harness
-from tests.repo.test_documents import OF_SHELL, commands_of
+from tests.repo.document_commands import OF_SHELL, commands_of
 
 TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
 STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 """Commands, and their output below them, if they have any."""
 REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
 FILMS = 1682
-ENVIRONMENTS = {"deploy_and_monitor": "triton_server"}
+ENVIRONMENTS = {"deploy_and_monitor": "triton_server", "spark": "spark"}
 """Tutorials that need more than `.venv` -> marker of their group of tests."""
 
 
@@ -51,6 +52,7 @@ def printed(command, folder, raw):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(harness.REPOSITORY),
         "CUDA_VISIBLE_DEVICES": "",
+        "JAVA_TOOL_OPTIONS": harness.SHORT_LIVED_JAVA,
     }
     words = shlex.split(command.replace("$RECSYS_DATA", str(raw)))
     if words[:2] == ["python", "-m"] and not OF_SHELL & set(words):
@@ -86,6 +88,8 @@ def tutorials():
 @pytest.mark.usefixtures("stops_servers")
 @pytest.mark.parametrize("name", tutorials())
 def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
+    if name == "spark" and not shutil.which("java"):
+        pytest.skip("no Java")
     document = TUTORIALS / f"{name}.md"
     (tmp_path / "data").mkdir()
     text = document.read_text()

@@ -19,9 +19,6 @@ from preproc.criteo.pipeline import prepare
 from preproc.criteo.rules import NUM_CATEGORICAL, NUM_NUMERICAL, CriteoSemantics
 from recsys.data.manifest import Manifest
 
-SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
-"""Options for a Java that does little: its best compiler would take longer than it saves."""
-
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INTEGERS = st.one_of(
     st.just(b""),

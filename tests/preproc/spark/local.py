@@ -10,7 +10,7 @@ from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from preproc.spark.settings import SparkSettings
-from tests.preproc.criteo.rows import SHORT_LIVED_JAVA
+from tests.harness import SHORT_LIVED_JAVA
 
 
 @contextlib.contextmanager

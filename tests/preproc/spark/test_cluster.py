@@ -18,7 +18,7 @@ from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.preproc.criteo.rows import SHORT_LIVED_JAVA, run, write_days
+from tests.preproc.criteo.rows import run, write_days
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,7 +33,11 @@ SMALL_UNITS = "spark.sql.files.maxPartitionBytes=20000"
 
 @contextlib.contextmanager
 def job_of(source: Path, output: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """A preprocessing job in a process group of its own."""
+    """A preprocessing job in a process group of its own.
+
+    Its paths are relative, to a working directory that executors do not share.
+    """
+    source, output = (Path(os.path.relpath(p, harness.REPOSITORY)) for p in (source, output))
     paths = (f"--input={source}", f"--output={output}", f"--work_dir={output}.work")
     with harness.started(
         *("-m", "preproc.criteo", "--engine=spark", *paths, *flags),
@@ -88,7 +92,7 @@ def java():
     except PreprocError:
         pytest.skip("no Java")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
+        patch.setenv("JAVA_TOOL_OPTIONS", harness.SHORT_LIVED_JAVA)
         yield
 
 
