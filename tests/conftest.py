@@ -36,6 +36,8 @@ ALLOWED_SKIPS = (
 )
 """Reasons for which a test may skip; any other skip fails the run, so none can hide."""
 
+_SHOWN_CHARACTERS = 3000
+
 hypothesis.settings.register_profile(
     "repository", derandomize=True, deadline=None, max_examples=60, database=None
 )
@@ -94,6 +96,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Lists the unexpected skips."""
+    """Lists the unexpected skips, and why tests were run again."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_line(f"run again: {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext[-_SHOWN_CHARACTERS:])
     for line in _unexpected_skips:
         terminalreporter.write_line(f"unexpected skip: {line}", red=True)
