@@ -352,12 +352,10 @@ class Bert4RecTraining:
 def _draw_all_negatives(
     sequences: Sequences, config: Bert4RecConfig, print_line: PrintLine
 ) -> dict[str, npt.NDArray[np.int32]]:
-    count = config.evaluation.num_eval_negatives
+    count, seed = config.evaluation.num_eval_negatives, config.evaluation.eval_seed
     try:
         return {
-            name: draw_negatives(
-                sequences, count, by_popularity=name == "popular", seed=config.run.seed
-            )
+            name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=seed)
             for name in ("popular", "uniform")
         }
     except UserError as error:

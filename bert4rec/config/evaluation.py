@@ -5,7 +5,13 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import joined, require_positive, setting
+from recsys.settings import (
+    joined,
+    require_below,
+    require_not_negative,
+    require_positive,
+    setting,
+)
 
 Ranking = Literal["full", "popular", "uniform"]
 
@@ -19,6 +25,12 @@ class EvaluationConfig:
     )
     num_eval_negatives: int = setting(
         100, "Negatives per user of the sampled rankings", resumable=True
+    )
+    eval_seed: int = setting(
+        12345,
+        "Seed of the negatives and of the resampling, so that trainings with several seeds are "
+        "judged alike",
+        resumable=True,
     )
     choose_by: Ranking = setting(
         "full",
@@ -44,5 +56,7 @@ class EvaluationConfig:
         if self.ranks_file and not self.ranks_file.endswith((".csv", ".parquet")):
             raise UserError(f"`ranks_file` must end in .csv or .parquet, got {self.ranks_file}")
         require_positive(self, "num_eval_negatives")
+        require_not_negative(self, "eval_seed")
+        require_below(self, "eval_seed", 2**63)
         if not self.metric_ks or min(self.metric_ks) < 1:
             raise UserError(f"`metric_ks` must be positive, got {joined(self.metric_ks)!r}")

@@ -83,3 +83,14 @@ def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
     index = sequences.offsets[targets.users] + targets.known
     items: npt.NDArray[np.int32] = sequences.items[index]
     return items
+
+
+def repeated_targets(sequences: Sequences, split: Split) -> npt.NDArray[np.bool_]:
+    """Returns [T], whether a target stands in its user's history before."""
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    pairs = users * (sequences.num_items + 1) + sequences.items
+    is_first = np.zeros(len(pairs), np.bool_)
+    is_first[np.unique(pairs, return_index=True)[1]] = True
+    targets = targets_of(sequences, split)
+    repeated: npt.NDArray[np.bool_] = ~is_first[sequences.offsets[targets.users] + targets.known]
+    return repeated

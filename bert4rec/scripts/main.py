@@ -7,7 +7,7 @@ python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_pat
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from absl import flags
 
@@ -17,6 +17,7 @@ from bert4rec.recipe import Bert4RecRecipe, join_run
 from bert4rec.scripts.flags import config_from_flags, define_flags
 from bert4rec.train.recommend import recommend
 from recsys import program
+from recsys.errors import UserError
 from recsys.train.run import Run, execute
 
 
@@ -46,9 +47,16 @@ def _recommend(config: Bert4RecConfig) -> None:
     name, output = config.run.recommend_input, config.run.output_format
     as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
     with contextlib.ExitStack() as stack:
-        lines = sys.stdin.buffer if name is None else stack.enter_context(Path(name).open("rb"))
+        lines = sys.stdin.buffer if name is None else stack.enter_context(_opened(Path(name)))
         where = "standard input" if name is None else name
         recommend(config, lines, where, program.print_line, as_tables=as_tables)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"`recommend_input` {path}: {error.strerror}") from error
 
 
 def start(**defaults: Any) -> None:

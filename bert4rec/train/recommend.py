@@ -10,12 +10,11 @@ for ids that hold white space. Each line gets one line of JSON, in the same orde
 with "titles" too where the dataset has them; or a table, for people.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -189,27 +188,38 @@ def _read(
     """Yields (line number, its known items or an error); logs unknown ids."""
     for number, line in enumerate(lines, 1):
         try:
-            words = _words(line)
-        except UnicodeDecodeError as error:
-            logger.warning("%s:%d: not UTF-8 text: %s", where, number, error)
-            yield number, f"not UTF-8 text: {error}"
+            words = _words(line, numbers)
+        except (UnicodeDecodeError, UserError) as error:
+            reason = str(error) if isinstance(error, UserError) else f"not UTF-8 text: {error}"
+            logger.warning("%s:%d: %s", where, number, reason)
+            yield number, reason
             continue
         unknown = [word for word in words if word not in numbers]
         if unknown:
             shown = ", ".join(repr(word) for word in unknown[:_MOST_SHOWN])
             more = f" and {len(unknown) - _MOST_SHOWN} more" if len(unknown) > _MOST_SHOWN else ""
             logger.warning("%s:%d: left out unknown item ids: %s%s", where, number, shown, more)
-        yield number, [numbers[word] for word in words if word in numbers] or _NOTHING_KNOWN
+        history = [numbers[word] for word in words if word in numbers]
+        yield number, history or _NOTHING_KNOWN
 
 
-def _words(line: bytes) -> list[str]:
+def _words(line: bytes, numbers: Container[str]) -> list[str]:
     """Returns the ids of a line, a JSON list or words.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8.
+        UserError: it is JSON, but no list.
     """
     words = [word.decode() for word in line.split()]  # ids may hold white space beyond ASCII
-    if words and words[0].startswith("["):
-        with contextlib.suppress(ValueError, RecursionError):
-            return [str(word) for word in json.loads(line)]
-    return words
+    if not words or words[0][0] not in "[{":
+        return words
+    try:
+        ids = json.loads(line)
+        if isinstance(ids, list):
+            return [str(word) for word in ids]
+        reason = f"a JSON {type(ids).__name__}"
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    if any(word in numbers for word in words):  # ids that begin so
+        return words
+    raise UserError(f"not a JSON list of item ids: {reason}")

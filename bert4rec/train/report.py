@@ -14,7 +14,7 @@ import pyarrow.parquet
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.sources import raw_ids
-from bert4rec.data.split import known_lengths, targets_of, true_items
+from bert4rec.data.split import known_lengths, repeated_targets, targets_of, true_items
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
@@ -70,7 +70,7 @@ def report_test(
             ranks,
             evaluation.metric_ks,
             evaluation.bootstrap_samples,
-            config.run.seed,
+            evaluation.eval_seed,
             users=targets.users,
         )
         half_widths[name] = {m: (high - low) / 2 for m, (low, high) in intervals.items()}
@@ -83,6 +83,13 @@ def report_test(
     )
     for line in comparison_table(model, half_widths, popular):
         print_line(line)
+    repeated = int(repeated_targets(sequences, "test").sum())
+    if repeated:
+        print_line(
+            f"{repeated} of {len(targets)} targets stand in the user's history before: full counts "
+            "them, recommend never lists them"
+        )
+    values["repeated_targets"] = repeated
     if sequences.temporal is not None:
         cold = cold_values(sequences, sequences.temporal, ranked.ranks["full"])
         for line in cold_lines(sequences, cold):
@@ -105,7 +112,7 @@ def report_test(
 
 def _counted(sequences: Sequences, targets: Targets) -> str:
     """Says how many targets and users are tested."""
-    users = f"{sequences.num_users} users"
+    users = f"{len(np.unique(targets.users))} users"
     return users if sequences.temporal is None else f"{len(targets)} targets of {users}"
 
 

@@ -19,6 +19,7 @@ from tests.bert4rec.conftest import (
     SMALL_MODEL,
     make_sequences,
     raw_id,
+    write_dataset,
 )
 
 
@@ -122,7 +123,9 @@ def test_some_users_validate_and_the_others_train_on_that_item(program, dataset,
     assert 0 < round(tokens[1] - tokens[0]) <= shorter.sum()
     at_the_end = final(records)
     flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={run}")
-    assert final(program("--mode=test", *flags, "--num_eval_negatives=5", model=())) == at_the_end
+    # Another seed of training ranks the same items.
+    tested = program("--mode=test", *flags, "--num_eval_negatives=5", "--seed=7", model=())
+    assert final(tested) == at_the_end
     capsys.readouterr()
     program(*flags, "--validation_users=30", "--max_steps=1")
     assert program.exit_code == 2
@@ -197,6 +200,19 @@ def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, t
     assert len(long["items"]) == NUM_ITEMS - 13
     for item, score in zip(long["items"], long["scores"], strict=True):
         assert score == pytest.approx(scores[item], abs=1e-5)
+
+
+def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):
+    sequences = make_sequences()
+    for user in (3, 8):  # the last item is the first one again
+        sequences.items[sequences.offsets[user + 1] - 1] = sequences[user][0]
+    # An item that stands twice before the target is no such case.
+    sequences.items[sequences.offsets[11] + 1] = sequences[11][0]
+    write_dataset(tmp_path / "repeats", sequences)
+    records = program("--mode=test", f"--dataset_path={tmp_path / 'repeats'}", "--eval_seed=3")
+    out = capsys.readouterr().out
+    assert f"2 of {NUM_USERS} targets stand in the user's history before: full counts" in out
+    assert final(records)["test_repeated_targets"] == 2
 
 
 def test_popularity_ranks_equal_a_plain_count(dataset):

@@ -49,6 +49,7 @@ FLAGS = [
     ),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--seed=-1"], "--seed must not be negative, got -1"),
+    (["--eval_seed=-1"], "--eval_seed must not be negative, got -1"),
     ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),
     (
         ["--dataset_name=random", "--random_item_count=10000000000"],
@@ -272,11 +273,29 @@ def test_a_line_that_is_not_text_leaves_the_others_their_lists(program, dataset,
     assert second["error"].startswith("not UTF-8 text: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('["item 1" "item 2"]', "not a JSON list of item ids: Expecting ',' delimiter"),
+        ('{"history": ["item 1"]}', "not a JSON list of item ids: a JSON dict"),
+    ],
+)
+def test_a_line_that_is_no_list_says_so(program, dataset, trained, capsys, line, reason):
+    lines = [raw_id(1), line]
+    program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
+            model=(), stdin="\n".join(lines).encode())  # fmt: skip
+    assert program.exit_code == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(first["items"]) == 10
+    assert second["error"].startswith(reason)
+
+
 def test_histories_that_are_not_there(program, dataset, trained, tmp_path, capsys):
     program("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}",
             f"--recommend_input={tmp_path / 'none.txt'}", model=())  # fmt: skip
     assert program.exit_code == 2
-    assert "none.txt" in capsys.readouterr().err
+    error = f"--recommend_input {tmp_path / 'none.txt'}: No such file or directory"
+    assert error in capsys.readouterr().err
 
 
 def test_no_history_at_all_is_no_error(program, dataset, trained, capsys):
