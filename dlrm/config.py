@@ -132,7 +132,7 @@ class DataConfig:
 
     dataset: str | None = setting(
         None,
-        "Full path to the dataset folder, as preproc/prepare_dataset.sh makes it",
+        "Full path to the dataset folder, as `recsys-recipes prepare criteo` makes it",
         resumable=True,
     )
     dataset_type: DatasetType = setting("split", "The type of the dataset to use")

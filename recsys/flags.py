@@ -171,7 +171,7 @@ _MOST_USED = (
 _FEW = 6
 """Flags that need no selection of the most used."""
 
-_SHOWN = 10
+_SHOWN, _LINES = 10, 16
 _COLUMNS, _INDENT = 80, 28
 """Width of a terminal, and where the texts of the most used flags begin."""
 
@@ -191,7 +191,13 @@ def help_text(flag_values: flags.FlagValues, most_used: Sequence[str] = ()) -> t
         return "", texts
     chosen = [flag_values[name] for name in most_used or _MOST_USED if name in flag_values]
     chosen = list(dict.fromkeys([*chosen, *ours]))  # Flags are hashed by identity.
-    lines = [_line(flag) for flag in chosen if not _is_alias(flag)][:_SHOWN]
+    shown = [flag for flag in chosen if not _is_alias(flag)][:_SHOWN]
+    lines: list[str] = []
+    spare = _LINES - len(shown)
+    for flag in shown:
+        of_flag = _lines(flag, 2 if spare > 0 else 1)
+        spare -= len(of_flag) - 1
+        lines += of_flag
     return "\n".join(["", "Most used:", *lines, ""]), texts
 
 
@@ -199,16 +205,23 @@ def _is_alias(flag: "flags.Flag[Any]") -> bool:
     return str(flag.help).startswith("Alias for ")
 
 
-def _line(flag: "flags.Flag[Any]") -> str:
-    """Returns a flag's name, default and shortened help."""
-    default = (
-        "" if flag.default in (None, "", False) else f"={flag.default_as_str}".replace("'", "")
-    )
+def _spelled(flag: "flags.Flag[Any]", value: object) -> str:
+    text = flag.default_as_str if flag.using_default_value else str(value)
+    return str(text).replace("'", "")
+
+
+def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
+    """Returns a flag's name, default and help, shortened to a number of lines."""
+    # A command of several words gives some flags a value before the user does.
+    value = flag.default if flag.using_default_value else flag.value
+    default = "" if value in (None, "", False) else f"={_spelled(flag, value)}"
     name = f"  --{flag.name}"
     if len(name + default) < _INDENT:
         name += default
     text = str(flag.help)
     if isinstance(flag, flags.EnumFlag):
         text = text.partition(">: ")[2]
-    room = _COLUMNS - 1 - max(_INDENT, len(name) + 2)
-    return f"{name:{_INDENT - 2}}  {textwrap.shorten(text, room, placeholder=' ...')}"
+    indent = max(_INDENT, len(name) + 2)
+    texts = textwrap.wrap(text, _COLUMNS - 1 - indent, max_lines=most, placeholder=" ...")
+    first, *others = texts or [""]
+    return [f"{name:{indent}}{first}".rstrip(), *(" " * indent + text for text in others)]

@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def print_with_flags(line: str) -> None:
 
 def fail(message: str) -> int:
     """Prints an error and returns the exit status of refused input."""
-    print(f"error: {as_flags(message)}", file=sys.stderr, flush=True)
+    print(f"error: {_as_typed(message)}", file=sys.stderr, flush=True)
     return INPUT_REFUSED
 
 
@@ -100,7 +100,7 @@ class _FlagFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of a record."""
-        return as_flags(super().format(record))
+        return _as_typed(super().format(record))
 
 
 class _HelpFlag(app.HelpFlag):
@@ -123,20 +123,31 @@ class Caller:
         name: the words of the command, `recsys-recipes verify`.
         opening: beginning of the help: what it does, a usual call.
         most_used: flags that come next.
+        spellings: programs that messages name, `python -m preproc.criteo` -> words of the command.
     """
 
     module: str
     name: str
     opening: str
     most_used: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _callers: list[Caller] = []
 
 
 def called_by(caller: Caller) -> None:
-    """Has the help name the command that the user typed."""
+    """Has help and messages name the command that the user typed."""
     _callers.append(caller)
+
+
+def _as_typed(message: str) -> str:
+    """Spells settings as flags, and programs as the command that the user knows."""
+    message = as_flags(message)
+    for caller in _callers:
+        for module, words in caller.spellings.items():
+            message = re.sub(rf"{re.escape(module)}(?![\w.])", words, message)
+    return message
 
 
 def _print_help(description: str | None, flag_values: flags.FlagValues, *more: str) -> None:

@@ -13,6 +13,8 @@ from recsys_recipes.commands import COMMANDS, Command, Program
 
 NAME = "recsys-recipes"
 _HELP = ("-h", "--help", "-help", "help")
+_MAY_GIVE = {"h", "help", "helpfull", "helpshort", "helpxml", "config", "flagfile", "mode"}
+"""Flags that show the help, may hold others, or ask for something else."""
 
 _FIRST_TRY = """\
 From nothing to a served recommendation (doctor tells what serve and ask need):
@@ -63,11 +65,37 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
         arguments: those after the words.
     """
     spelled = " ".join((NAME, *words))
+    if missing := _missing(program, arguments):
+        print(
+            f"error: {spelled} needs --{missing[0]}, a trained model ({spelled} --help)",
+            file=sys.stderr,
+        )
+        sys.exit(INPUT_REFUSED)
     usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
     opening = f"{program.summary}.\n\n{usage}"
-    called_by(Caller(f"python -m {program.module}", spelled, opening, program.most_used))
+    module = f"python -m {program.module}"
+    called_by(Caller(module, spelled, opening, program.most_used, _spellings()))
     sys.argv = [spelled, *program.arguments, *arguments]
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+
+
+def _spellings() -> dict[str, str]:
+    """Returns the words of each program that has its words to itself."""
+    words = [
+        (f"python -m {program.module}", " ".join(filter(None, (NAME, word, name))))
+        for word, command in COMMANDS.items()
+        for name, program in command.programs.items()
+    ]
+    modules = [module for module, _ in words]
+    return {module: spelled for module, spelled in words if modules.count(module) == 1}
+
+
+def _missing(program: Program, arguments: Sequence[str]) -> list[str]:
+    """Returns the flags that a program needs and nobody gave."""
+    names = {a.lstrip("-").partition("=")[0] for a in arguments if a.startswith("-")}
+    if names & _MAY_GIVE:
+        return []
+    return [flag for flag in program.needs if flag not in names]
 
 
 def main() -> int:

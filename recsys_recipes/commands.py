@@ -18,6 +18,7 @@ class Program:
         usage: arguments of a usual call.
         most_used: flags that open its help; none for a program that has few.
         arguments: put before those of the user.
+        needs: flags without which it would measure nothing of use.
     """
 
     module: str
@@ -25,6 +26,7 @@ class Program:
     usage: str
     most_used: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +138,8 @@ COMMANDS: Mapping[str, Command] = {
             "dlrm": Program(
                 module=_DLRM,
                 summary="Clicks, on a dataset of prepare criteo",
-                usage="--dataset data/dlrm --preset small --save_checkpoint_path data/dlrm-run",
+                usage="--dataset data/dlrm --preset small --eval_split validation "
+                "--save_checkpoint_path data/dlrm-run",
                 arguments=("--mode=train",),
                 most_used=(
                     *("dataset", "preset", "save_checkpoint_path", "resume", "batch_size"),
@@ -163,6 +166,7 @@ COMMANDS: Mapping[str, Command] = {
                 summary="AUC and log loss; --mode inference_benchmark for latency",
                 usage="--dataset data/dlrm --load_checkpoint_path data/dlrm-run",
                 arguments=("--mode=test",),
+                needs=("load_checkpoint_path",),
                 most_used=(
                     *("dataset", "load_checkpoint_path", "eval_split", "dataset_type"),
                     *("test_batch_size", "log_path", "base_device", "mode", "num_threads"),
@@ -174,6 +178,7 @@ COMMANDS: Mapping[str, Command] = {
                 summary="Hit rate and NDCG among all items",
                 usage="--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run",
                 arguments=("--mode=test",),
+                needs=("load_checkpoint_path",),
                 most_used=(
                     *("dataset_path", "load_checkpoint_path", "split", "test_batch_size"),
                     *("metric_ks", "report", "ranks_file", "log_path", "base_device", "mode"),
@@ -186,15 +191,15 @@ COMMANDS: Mapping[str, Command] = {
         "Recommend items for histories, with a trained BERT4Rec",
         "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run < HISTORIES",
         *("dataset_path", "load_checkpoint_path", "recommend_input", "top_k", "output_format"),
-        *("base_device", "num_threads", "amp", "tf32", "ignore_fingerprint"),
+        *("base_device", "num_threads", "test_batch_size", "ignore_fingerprint"),
         arguments=("--mode=recommend",),
     ),
     "deploy": _single(
         "recsys_recipes.serving.deploy",
         "Put a checkpoint into a repository of models to serve",
         "--checkpoint data/dlrm-run --repository data/models",
-        *("checkpoint", "repository", "name", "dataset", "format", "quantize", "raw_ids", "top_k"),
-        *("rollback", "version_policy"),
+        *("checkpoint", "repository", "name", "dataset", "raw_ids", "raw", "backend", "quantize"),
+        *("top_k", "rollback"),
     ),
     "serve": _single(
         "recsys_recipes.serving.serve",

@@ -26,7 +26,7 @@ class DataConfig:
     dataset_name: DatasetName = setting("ml-1m", "Dataset; random is generated")
     dataset_path: str | None = setting(
         None,
-        "Folder that preproc.movielens or preproc.amazon made; by default ./<dataset_name>",
+        "Folder that `recsys-recipes prepare` made; by default ./<dataset_name>",
         resumable=True,
     )
     min_user_count: int = setting(5, "Interactions a user must have")

@@ -89,7 +89,8 @@ class RunConfig:
     )
     recommend_input: str | None = setting(
         None,
-        "File of histories for --mode recommend, one per line; by default standard input",
+        "Histories for --mode recommend, raw item ids, oldest first, one history per line; by "
+        "default standard input",
         resumable=True,
     )
     top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)

@@ -23,6 +23,7 @@ def run(flag_values: flags.FlagValues) -> None:
         with joined as processes:
             opened = Run.start(DlrmRecipe.open, config, program.print_with_flags, processes)
             assert isinstance(opened.recipe, DlrmRecipe)
+            opened.log.begin(opened.recipe.config.to_dict())
             opened.log.record((), opened.recipe.predict())
         return
     result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)

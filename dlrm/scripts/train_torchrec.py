@@ -186,10 +186,10 @@ class PrintedLog(RunLog):
         super().__init__(path, append, events)
         self._prints = path is not None
 
-    def parameters(self, config: Mapping[str, Any]) -> None:
-        """Records every setting of the run."""
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Begins the log with every setting of the run."""
         self._batch_size, self._split = config["batch_size"], config["eval_split"]
-        super().parameters(config)
+        super().begin(config)
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records metrics or timings and prints them."""

@@ -25,7 +25,7 @@ from recsys.train.memory import keep_freed_memory
 from recsys.train.optimizers.precision import resolve_device, resolve_precision, use_tf32
 from recsys.train.processes import ALONE, Processes, set_threads
 from recsys.train.recipe import Config, ConfigT, Machine, PrintLine, Recipe, SavedState, Training
-from recsys.train.run_log import RunLog, above_bar, progress_bar, require_writable
+from recsys.train.run_log import RunLog, above_bar, progress_bar, require_log, require_writable
 from recsys.train.saving.run_folder import CheckpointFolder, check_writable
 from recsys.train.timing import TABLE_HEAD, InferenceLatency, measure_latency
 
@@ -96,7 +96,7 @@ class Run(Generic[BatchT]):
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         if processes.is_first:
-            require_writable(Path(config.run.log_path), "log_path")
+            require_log(Path(config.run.log_path))
             if config.measure.report is not None:
                 require_writable(Path(config.measure.report), "report")
         machine = set_up_machine(config, print_line, processes)
@@ -106,7 +106,7 @@ class Run(Generic[BatchT]):
     def of(
         cls, recipe: Recipe[BatchT], machine: Machine, log_class: type[RunLog] = RunLog
     ) -> "Run[BatchT]":
-        """Loads the weights of an opened recipe and opens the log.
+        """Loads the weights of an opened recipe.
 
         Args:
             recipe: recipe of a model that was just built.
@@ -127,7 +127,6 @@ class Run(Generic[BatchT]):
             append=_resumes(run.resume, processes),
             events=Path(events) if events is not None and processes.is_first else None,
         )
-        log.parameters(recipe.config.to_dict())
         for line in recipe.summary:
             machine.print_line(line)
         return cls(recipe, machine, log)
@@ -147,6 +146,7 @@ class Run(Generic[BatchT]):
         steps = min(steps, cadence.max_steps or steps)
         with self._holding(folder), StopRequest(_NOTICE) as stop:
             state = LoopState() if folder is None else self._begin_in(folder, training)
+            self.log.begin(config.to_dict())
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
@@ -273,6 +273,7 @@ class Run(Generic[BatchT]):
 
     def test(self) -> None:
         """Tests the model and logs its metrics."""
+        self.log.begin(self.recipe.config.to_dict())
         self.log.record((), self.recipe.test())
         if self.machine.processes.is_first:
             write_report(self.recipe.config)
@@ -280,6 +281,7 @@ class Run(Generic[BatchT]):
     def benchmark(self) -> list[InferenceLatency]:
         """Measures latency and throughput of inference for each batch size."""
         run, print_line = self.recipe.config.run, self.machine.print_line
+        self.log.begin(self.recipe.config.to_dict())
         for line in (*self.recipe.prepare_inference(), TABLE_HEAD):
             print_line(line)
         measured = []

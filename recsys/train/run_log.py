@@ -26,7 +26,8 @@ class RunLog:
     """Appends lines `DLLL {json}` to a log; opens it per line.
 
     Args:
-        path: log file; None logs nothing. An earlier file is kept as `<path>.old` unless `append`.
+        path: log file; None logs nothing. An earlier log is kept as `<path>.old` unless `append`,
+            once the run begins: one that is refused leaves it.
         append: continue the file of a resumed run.
         events: folder of TensorBoard events that get the same values; None for none.
     """
@@ -34,28 +35,35 @@ class RunLog:
     def __init__(self, path: Path | None, append: bool = False, events: Path | None = None) -> None:
         self._start = time.time()
         self._path = path
+        self._append = append
+        self._has_begun = False
         self._events = None if events is None else TensorBoardEvents(events)
-        if path is None:
-            return
-        require_writable(path, "log_path")
-        if not append:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_file() and path.stat().st_size:
-                old = path.with_name(path.name + ".old")
-                path.replace(old)
-                logger.info("%s of an earlier run is kept as %s", path, old)
-            path.write_text("")
+        if path is not None:
+            require_log(path)
 
-    def parameters(self, config: Mapping[str, Any]) -> None:
-        """Records every setting of the run.
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Begins the log with every setting of the run, if it has not begun.
 
         Raises:
             UserError: the log cannot be written.
         """
+        if self._has_begun:
+            return
+        self._has_begun = True
         try:
+            if self._path is not None and not self._append:
+                self._put_aside(self._path)
             self._write("PARAMETER", config)
         except OSError as error:
             raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
+
+    def _put_aside(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.stat().st_size:
+            old = path.with_name(path.name + ".old")
+            path.replace(old)
+            logger.info("%s of an earlier run is kept as %s", path, old)
+        path.write_text("")
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
         """Records values of a step (epoch, step) or of the run ().
@@ -90,6 +98,20 @@ def read_run_log(path: Path) -> list[dict[str, Any]]:
     """Reads the entries of a log, each with its `step` and `data`."""
     lines = path.read_text().splitlines()
     return [json.loads(line.removeprefix(_PREFIX)) for line in lines]
+
+
+def require_log(path: Path) -> None:
+    """Refuses a file that cannot be a log: unwritable, or with other content.
+
+    Raises:
+        UserError: names the file and the cause.
+    """
+    require_writable(path, "log_path")
+    if path.is_file():
+        with path.open("rb") as file:
+            first = file.read(len(_PREFIX))
+        if first and first != _PREFIX.encode():
+            raise UserError(f"`log_path` {path} is not the log of a run; name another file")
 
 
 def require_writable(path: Path, name: str) -> None:

@@ -96,6 +96,15 @@ def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here
         assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
 
 
+def test_the_help_of_a_command_shows_the_mode_that_it_has():
+    assert "--mode=test" in first_screen(recipes("test", "dlrm", "--help").stdout)
+
+
+def test_messages_name_the_command_of_a_program(tmp_path):
+    done = recipes("train", "bert4rec", f"--dataset_path={tmp_path / 'none'}", status=2)
+    assert "from the raw ratings with `recsys-recipes prepare movielens`" in done.stderr
+
+
 @pytest.mark.parametrize("word", [w for w, c in COMMANDS.items() if "" not in c.programs])
 def test_a_command_of_several_programs_lists_them(word, here):
     _, text, _ = here(word, "--help")
@@ -115,7 +124,9 @@ def test_a_command_of_several_programs_lists_them(word, here):
         (["completion", "fish"], "name the shell: recsys-recipes completion bash|zsh"),
         (["demo", "--rows=0"], "--rows must be at least 1, got 0"),
         (["prepare", "criteo", "--inputt=3"], "Unknown command line flag 'inputt'"),
-        (["verify"], "one folder is needed"),
+        (["verify"], "one folder is needed: recsys-recipes verify DIR"),
+        (["test", "dlrm", "--dataset=x"], "test dlrm needs --load_checkpoint_path, a trained"),
+        (["test", "bert4rec"], "test bert4rec needs --load_checkpoint_path, a trained model"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_choices(words, message, here):

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from recsys.errors import DivergenceError
+from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
 from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
@@ -146,12 +146,20 @@ def test_a_log_of_an_earlier_run_is_kept(tmp_path, caplog):
     log = tmp_path / "log.json"
     for number in range(3):
         with caplog.at_level("INFO"):
-            RunLog(log).parameters({"run": number})
+            RunLog(log).begin({"run": number})
     assert '"run": 2' in log.read_text()
     assert '"run": 1' in (tmp_path / "log.json.old").read_text()
     assert "log.json of an earlier run is kept as" in caplog.text
     RunLog(log, append=True).record((), {"more": 1})
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_file_that_is_no_log_is_left_alone(tmp_path):
+    file = tmp_path / "log.json"
+    file.write_text('{"mine": 1}')
+    with pytest.raises(UserError, match=r"`log_path` .*log.json is not the log of a run; name"):
+        RunLog(file)
+    assert file.read_text() == '{"mine": 1}'
 
 
 def test_threshold_ends_the_run_and_saves():

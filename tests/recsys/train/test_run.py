@@ -96,9 +96,13 @@ def test_resume_takes_no_other_checkpoint(model, tmp_path, capsys):
 def test_an_earlier_run_is_not_replaced(model, tmp_path, capsys):
     output = f"{model.output}={tmp_path / 'run'}"
     model(output, "--max_steps=4")
+    log = model.program.log_path
+    before = log.read_bytes()
     model(output, "--max_steps=2")
     assert model.program.exit_code == 2
     assert "holds a run already" in capsys.readouterr().err
+    assert log.read_bytes() == before
+    assert not log.with_name(f"{log.name}.old").exists()
     assert (tmp_path / "run" / "step_000000004" / "manifest.json").is_file()
 
 
