@@ -24,6 +24,7 @@ from recsys.interruption import interrupted_after
 
 _TEMPORARY = ".tmp"
 _ATTEMPT = "attempt-"
+_LOCK = "lock"
 
 
 def settings_key(settings: object) -> str:
@@ -132,7 +133,9 @@ class Workspace:
                         self._empty()  # a killed run may have left something
                 yield self
             except BaseException:
-                is_kept = resumable or dataset_output.is_set_aside(self.staging)
+                is_kept = (resumable and self._has_work()) or dataset_output.is_set_aside(
+                    self.staging
+                )
                 if held and not is_kept and self.staging.is_dir():
                     self.clear()
                 raise
@@ -175,6 +178,10 @@ class Workspace:
                 dataset_output.fill(self.output, self.staging)
                 self.clear()
 
+    def _has_work(self) -> bool:
+        folders = [folder for folder in (self.root, self.staging) if folder.is_dir()]
+        return any(path.name != _LOCK for folder in folders for path in folder.iterdir())
+
     def _empty(self) -> None:
         for folder in (self.root, self.staging):
             for path in folder.iterdir():
@@ -197,7 +204,7 @@ class Workspace:
 def _folder_lock(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise PreprocError(
             f"{folder}: cannot be made or written ({error.strerror}); choose another "

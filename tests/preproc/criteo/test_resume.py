@@ -257,3 +257,16 @@ def test_folders_that_cannot_be_made(tmp_path):
     with pytest.raises(PreprocError, match="cannot be made or written"):
         run(days, blocked / "made")
     assert blocked.read_text() == ""
+
+
+def test_a_run_that_did_nothing_leaves_nothing(tmp_path):
+    """An engine that is not installed is known when the work folders are there already."""
+    days = write_days(tmp_path / "days", rows=50)
+    missing = tmp_path / "none" / "python"
+    done = harness.python(
+        *("-m", "preproc.criteo", f"--input={days}", f"--output={tmp_path / 'made'}"),
+        *("--engine=nvtabular", f"--nvtabular_python={missing}"),
+        status=2,
+    )
+    assert f"{missing}: no Python with NVTabular is there" in done.stderr
+    assert list(tmp_path.iterdir()) == [days]
