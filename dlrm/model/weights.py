@@ -153,6 +153,8 @@ def check_dataset(path: Path, now: Origin, dataset: str, *, ignore_fingerprint: 
         CheckpointError: the datasets differ, or the checkpoint is missing or damaged.
     """
     stored = stored_table_sizes(path)
+    if not stored:
+        raise CheckpointError(f"{path}: holds no embedding tables: not a checkpoint of DLRM")
     if len(stored) == len(now.sizes):
         sizes = dict(zip(now.sizes, stored, strict=True))
     else:

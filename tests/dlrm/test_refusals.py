@@ -11,6 +11,7 @@ from absl import flags
 
 from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
+from tests.recsys.serve.checkpoints import bert4rec_checkpoint
 
 FLAGS = [
     (["--embedding_dim=4"], r"--bottom_mlp_sizes must end with --embedding_dim \(4\), got 16,8"),
@@ -199,6 +200,13 @@ CHECKPOINTS = [
     (lambda f: None, ["--embedding_dim=4", "--bottom_mlp_sizes=16,4"], "the model [4, 16]"),
     (lambda f: None, ["--top_mlp_sizes=32,1"], "top_mlp.layers.0.weight"),
 ]
+
+
+def test_a_checkpoint_of_the_other_model_is_called_that(program, dataset, tmp_path, capsys):
+    bert4rec_checkpoint(tmp_path / "run")
+    program("--mode=test", f"--dataset={dataset}", f"--load_checkpoint_path={tmp_path / 'run'}")
+    assert program.exit_code == 2
+    assert "holds no embedding tables: not a checkpoint of DLRM" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("damage", "arguments", "message"), CHECKPOINTS)
