@@ -211,7 +211,7 @@ def _spelled(flag: "flags.Flag[Any]", value: object) -> str:
 
 
 def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
-    """Returns a flag's name, default and help, shortened to a number of lines."""
+    """Returns a flag's name, default and help in few lines."""
     # A command of several words gives some flags a value before the user does.
     value = flag.default if flag.using_default_value else flag.value
     default = "" if value in (None, "", False) else f"={_spelled(flag, value)}"

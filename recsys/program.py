@@ -142,7 +142,7 @@ def called_by(caller: Caller) -> None:
 
 
 def _as_typed(message: str) -> str:
-    """Spells settings as flags, and programs as the command that the user knows."""
+    """Spells settings as flags, programs as the command that was typed."""
     message = as_flags(message)
     for caller in _callers:
         for module, words in caller.spellings.items():

@@ -189,9 +189,9 @@ COMMANDS: Mapping[str, Command] = {
     "recommend": _single(
         _BERT4REC,
         "Recommend items for histories, with a trained BERT4Rec",
-        "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run < HISTORIES",
-        *("dataset_path", "load_checkpoint_path", "recommend_input", "top_k", "output_format"),
-        *("base_device", "num_threads", "test_batch_size", "ignore_fingerprint"),
+        "--dataset_path data/ml-1m --load_checkpoint_path data/ml-1m-run --recommend_users all",
+        *("dataset_path", "load_checkpoint_path", "recommend_users", "recommend_input", "top_k"),
+        *("output_format", "base_device", "num_threads", "test_batch_size", "ignore_fingerprint"),
         arguments=("--mode=recommend",),
     ),
     "deploy": _single(

@@ -8,6 +8,9 @@ from recsys.errors import UserError
 from recsys.settings import joined, require_below, require_not_negative, require_positive, setting
 from recsys.train.origin import ignore_fingerprint
 
+ALL_USERS = "all"
+"""Value of `recommend_users` that names every user of the dataset."""
+
 Mode = Literal["train", "test", "inference_benchmark", "recommend", "ddp", "dmp"]
 
 
@@ -93,6 +96,12 @@ class RunConfig:
         "default standard input",
         resumable=True,
     )
+    recommend_users: str = setting(
+        "",
+        "Users of the dataset for --mode recommend, in place of --recommend_input: raw ids with "
+        "commas between, or all",
+        resumable=True,
+    )
     top_k: int = setting(10, "Items that --mode recommend gives for each history", resumable=True)
     output_format: Literal["auto", "table", "json"] = setting(
         "auto",
@@ -101,7 +110,9 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuses counts and intervals below 1."""
+        """Refuses counts and intervals below 1, and two sources of histories."""
+        if self.recommend_users and self.recommend_input is not None:
+            raise UserError("`recommend_users` and `recommend_input` exclude each other")
         require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
         require_not_negative(self, "seed", "process_timeout")
         require_below(self, "seed", 2**63)

@@ -5,6 +5,7 @@ python -m bert4rec.scripts.main --config fast --dataset_name ml-1m --dataset_pat
 """
 
 import contextlib
+import logging
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,8 @@ from bert4rec.train.recommend import recommend
 from recsys import program
 from recsys.errors import UserError
 from recsys.train.run import Run, execute
+
+logger = logging.getLogger(__name__)
 
 
 def run(flag_values: flags.FlagValues) -> None:
@@ -48,6 +51,8 @@ def _recommend(config: Bert4RecConfig) -> None:
     as_tables = sys.stdout.isatty() if output == "auto" else output == "table"
     with contextlib.ExitStack() as stack:
         lines = sys.stdin.buffer if name is None else stack.enter_context(_opened(Path(name)))
+        if name is None and not config.run.recommend_users and sys.stdin.isatty():
+            logger.info("reading histories from the terminal, a line each; Ctrl-D ends")
         where = "standard input" if name is None else name
         recommend(config, lines, where, program.print_line, as_tables=as_tables)
 

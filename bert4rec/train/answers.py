@@ -33,10 +33,17 @@ class Catalogue:
         return _printable(title or self.raw_ids[item - 1])
 
 
-def as_json(line: int, items: Sequence[int], scores: Sequence[float], catalogue: Catalogue) -> str:
-    """Returns the JSON of a line that was answered."""
+def name_of(source: int | str) -> str:
+    """Returns the key for a line's number or a user's id."""
+    return "line" if isinstance(source, int) else "user"
+
+
+def as_json(
+    source: int | str, items: Sequence[int], scores: Sequence[float], catalogue: Catalogue
+) -> str:
+    """Returns the JSON of a history that was answered."""
     answer = {
-        "line": line,
+        name_of(source): source,
         "items": [catalogue.raw_ids[item - 1] for item in items],
         "scores": [round(score, 6) for score in scores],
     }
@@ -45,16 +52,17 @@ def as_json(line: int, items: Sequence[int], scores: Sequence[float], catalogue:
 
 
 def as_table(
-    line: int,
+    source: int | str,
     history: Sequence[int],
     items: Sequence[int],
     scores: Sequence[float],
     catalogue: Catalogue,
 ) -> str:
-    """Returns the history of a line, and a table of its recommendations."""
+    """Returns a history, and a table of its recommendations."""
     newest = [catalogue.shown(item) for item in history[-_SHOWN_HISTORY:]]
     before = len(history) - len(newest)
-    head = f"line {line}, oldest first: {f'{before} more, ' if before else ''}{', '.join(newest)}"
+    more = f"{before} more, " if before else ""
+    head = f"{name_of(source)} {source}, oldest first: {more}{', '.join(newest)}"
     ids = [_printable(catalogue.raw_ids[item - 1]) for item in items]
     columns = [["rank", *(str(rank) for rank in range(1, len(items) + 1))]]
     if catalogue.titles is not None:

@@ -7,7 +7,8 @@ for ids that hold white space. Each line gets one line of JSON, in the same orde
     {"line": 1, "items": ["50", "181"], "scores": [5.25, 4.75]}
     {"line": 2, "error": "no item of this history is known"}
 
-with "titles" too where the dataset has them; or a table, for people.
+with "titles" too where the dataset has them; or a table, for people. Users of the dataset stand for
+lines if `recommend_users` names them, {"user": "196", ...}.
 """
 
 import dataclasses
@@ -22,12 +23,19 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.sources import dataset_fingerprint, dataset_root, require_prepared
+from bert4rec.config.run import ALL_USERS
+from bert4rec.data.sources import (
+    dataset_fingerprint,
+    dataset_root,
+    open_sequences,
+    raw_ids,
+    require_prepared,
+)
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
 from bert4rec.model.weights import describe_model, load_weights
-from bert4rec.train.answers import Catalogue, as_json, as_table
+from bert4rec.train.answers import Catalogue, as_json, as_table, name_of
 from bert4rec.train.resolve import take_model_from_checkpoint
 from cuda_ext import ops
 from recsys.data.sequences import read_item_map
@@ -40,6 +48,7 @@ from recsys.train.run import set_up_machine
 logger = logging.getLogger(__name__)
 
 _NOTHING_KNOWN = "no item of this history is known"
+_UNKNOWN_USER = "no user of the dataset"
 _MOST_SHOWN = 5
 """Unknown ids that a message shows."""
 
@@ -81,28 +90,28 @@ class Recommender:
         root = dataset_root(config.data)
         titles = None
         if root is None:  # a generated dataset has no raw ids but its numbers
-            raw_ids = [str(i + 1) for i in range(config.data.random_item_count)]
+            items = [str(i + 1) for i in range(config.data.random_item_count)]
         else:
             require_prepared(config.data, root)
-            raw_ids = read_item_map(root).raw.to_pylist()
-            titles = read_titles(root, len(raw_ids))
+            items = read_item_map(root).raw.to_pylist()
+            titles = read_titles(root, len(items))
         describe_model(path).check_dataset(
-            len(raw_ids),
+            len(items),
             dataset_fingerprint(config.data),
             str(root or config.data.dataset_name),
             "`dataset_path`",
             ignore_fingerprint=config.run.ignore_fingerprint,
         )
-        needed = loaded_memory(config.model, len(raw_ids), config.adapter)
+        needed = loaded_memory(config.model, len(items), config.adapter)
         require_memory(needed, machine.device)
         with machine.device:
-            model = Bert4Rec(config.model, len(raw_ids), config.adapter)
+            model = Bert4Rec(config.model, len(items), config.adapter)
         load_weights(path, model)
         model.eval()
         return cls(
             model=model,
-            catalogue=Catalogue(raw_ids, titles),
-            numbers={raw_id: number for number, raw_id in enumerate(raw_ids, 1)},
+            catalogue=Catalogue(items, titles),
+            numbers={raw_id: number for number, raw_id in enumerate(items, 1)},
             causal=config.objective.objective == "causal",
             precision=machine.precision,
             device=machine.device,
@@ -137,11 +146,12 @@ def recommend(
     *,
     as_tables: bool = False,
 ) -> None:
-    """Recommends items for each line, in batches of `test_batch_size` lines.
+    """Recommends items for each line or user, in batches of `test_batch_size`.
 
     Args:
         config: settings that name the model, the dataset and the number of items to find.
-        lines: histories as UTF-8 text; read once, a batch at a time.
+        lines: histories as UTF-8 text; read once, a batch at a time, but not if the settings name
+            users.
         where: name of the input for messages.
         write: called with the output of each line, without its end.
         as_tables: a table for each line, instead of JSON.
@@ -151,35 +161,49 @@ def recommend(
     """
     recommender = Recommender.start(config)
     succeeded = total = 0
-    numbered = _read(lines, where, recommender.numbers)
-    while batch := list(itertools.islice(numbered, config.data.test_batch_size)):
-        known = [(number, history) for number, history in batch if isinstance(history, list)]
-        results = dict.fromkeys((number for number, _ in batch), "")
-        for number, history in batch:
+    users = config.run.recommend_users
+    sources: Iterator[tuple[int | str, list[int] | str]] = (
+        _of_users(config, users) if users else _read(lines, where, recommender.numbers)
+    )
+    while batch := list(itertools.islice(sources, config.data.test_batch_size)):
+        known = [(source, history) for source, history in batch if isinstance(history, list)]
+        results = dict.fromkeys((source for source, _ in batch), "")
+        for source, history in batch:
             if isinstance(history, str):
-                results[number] = (
-                    f"line {number}: {history}\n"
+                name = name_of(source)
+                results[source] = (
+                    f"{name} {source}: {history}\n"
                     if as_tables
-                    else json.dumps({"line": number, "error": history})
+                    else json.dumps({name: source, "error": history})
                 )
         if known:
             best, scores = recommender.top([history for _, history in known], config.run.top_k)
-            for (number, history), items, values in zip(known, best, scores, strict=True):
+            for (source, history), items, values in zip(known, best, scores, strict=True):
                 left = np.isfinite(values)  # a short catalogue may have too few unseen items
                 answer = (items[left].tolist(), values[left].tolist(), recommender.catalogue)
-                results[number] = (
-                    as_table(number, history, *answer) if as_tables else as_json(number, *answer)
+                results[source] = (
+                    as_table(source, history, *answer) if as_tables else as_json(source, *answer)
                 )
         for result in results.values():
             write(result)
         succeeded += len(known)
         total += len(batch)
     logger.info("%d of %d histories answered", succeeded, total)
-    if total and not succeeded:
+    if total and not succeeded and not users:
         raise UserError(
             f"{where}: not one of {total} lines holds an item of the dataset; a line must be the "
             "item ids of a history as the raw ratings have them, with white space between"
         )
+
+
+def _of_users(config: Bert4RecConfig, chosen: str) -> Iterator[tuple[str, list[int] | str]]:
+    """Yields users of the dataset with their whole histories, or errors."""
+    sequences = open_sequences(config.data, config.run.seed)
+    raw, _ = raw_ids(config.data, sequences)
+    index = {user: number for number, user in enumerate(raw.to_pylist())}
+    for user in index if chosen == ALL_USERS else dict.fromkeys(chosen.split(",")):
+        number = index.get(user)
+        yield user, _UNKNOWN_USER if number is None else sequences[number].tolist()
 
 
 def _read(

@@ -42,7 +42,7 @@ class RunLog:
             require_log(path)
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Begins the log with every setting of the run, if it has not begun.
+        """Begins the log, once, with every setting of the run.
 
         Raises:
             UserError: the log cannot be written.
@@ -101,7 +101,7 @@ def read_run_log(path: Path) -> list[dict[str, Any]]:
 
 
 def require_log(path: Path) -> None:
-    """Refuses a file that cannot be a log: unwritable, or with other content.
+    """Refuses a file that holds something else or cannot be written.
 
     Raises:
         UserError: names the file and the cause.

@@ -202,6 +202,25 @@ def test_a_history_longer_than_the_model_is_cut_at_its_start(program, dataset, t
         assert score == pytest.approx(scores[item], abs=1e-5)
 
 
+def test_users_of_the_dataset_are_recommended_for_by_their_ids(program, dataset, trained, capsys):
+    flags = ("--mode=recommend", f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    sequences = read_sequences(dataset)
+    program(*flags, "--recommend_users=user-7,nobody,user-3", model=())
+    seventh, nobody, third = answers(capsys)
+    assert (seventh["user"], third["user"]) == ("user-7", "user-3")
+    assert nobody == {"user": "nobody", "error": "no user of the dataset"}
+    lines = [json.dumps([raw_id(item) for item in sequences[user]]) for user in (7, 3)]
+    program(*flags, model=(), stdin="\n".join(lines).encode())
+    for of_user, of_line in zip((seventh, third), answers(capsys), strict=True):
+        assert of_user["items"] == of_line["items"]
+    program(*flags, "--recommend_users=all", "--test_batch_size=7", model=())
+    everyone = answers(capsys)
+    assert [answer["user"] for answer in everyone] == [f"user-{u}" for u in range(NUM_USERS)]
+    assert everyone[7]["items"] == seventh["items"]
+    program(*flags, "--recommend_users=user-7", "--output_format=table", model=())
+    assert capsys.readouterr().out.startswith("user user-7, oldest first: ")
+
+
 def test_targets_that_repeat_an_item_are_counted(program, tmp_path, capsys):
     sequences = make_sequences()
     for user in (3, 8):  # the last item is the first one again

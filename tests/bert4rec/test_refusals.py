@@ -49,6 +49,10 @@ FLAGS = [
     ),
     (["--init_std=-1"], "--init_std must not be negative, got -1"),
     (["--seed=-1"], "--seed must not be negative, got -1"),
+    (
+        ["--recommend_users=all", "--recommend_input=x"],
+        "--recommend_users and --recommend_input ex",
+    ),
     (["--eval_seed=-1"], "--eval_seed must not be negative, got -1"),
     ([f"--seed={2**63}"], f"--seed must be below {2**63}, got {2**63}"),
     (
