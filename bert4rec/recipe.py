@@ -41,7 +41,7 @@ from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint, read_checkpoint
-from recsys.train.loop import Evaluation, FitResult, LoopConfig
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
 from recsys.train.memory import keep_few_primitives, require_memory
 from recsys.train.optimizers.schedule import Schedule
@@ -237,9 +237,9 @@ class Bert4RecTraining:
         )
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> Metric:
         """Ranking and metric that choose the best checkpoint."""
-        return f"{self.recipe.config.evaluation.choose_by} {_CHOSEN_METRIC}"
+        return Metric(f"{self.recipe.config.evaluation.choose_by} {_CHOSEN_METRIC}")
 
     def summary(self) -> str:
         """Returns the batches of an epoch, their size and the objective."""
@@ -250,7 +250,7 @@ class Bert4RecTraining:
         baseline = ranking_metrics(popular, (10,))[_CHOSEN_METRIC]
         return (
             f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "
-            f"`objective` {recipe.config.objective.objective}; {self.metric} of popularity: "
+            f"`objective` {recipe.config.objective.objective}; {self.metric.name} of popularity: "
             f"{baseline:.6f}"
         )
 

@@ -279,7 +279,9 @@ class OptimizerConfig:
         "arXiv:2305.19531)",
     )
     plateau_factor: float = setting(
-        1.0, "Factor of the learning rate after each evaluation without a better one, by --best_by"
+        1.0,
+        "Factor of the learning rate after each evaluation without a better one, by --best_by; "
+        "with --reset_embeddings those at the ends of epochs",
     )
 
     def __post_init__(self) -> None:
@@ -360,7 +362,8 @@ class RunConfig:
     )
     patience: int | None = setting(
         None,
-        "Stop after this many evaluations in a row without a better one, by --best_by",
+        "Stop after this many evaluations in a row without a better one, by --best_by; with "
+        "--reset_embeddings only those at the ends of epochs count, and each end is evaluated",
         resumable=True,
     )
     auc_threshold: float | None = setting(

@@ -38,7 +38,7 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint
-from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, TrainStep
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
 from recsys.train.processes import Processes, join_processes
@@ -339,9 +339,9 @@ class DlrmTraining(Generic[LookupsT]):
     num_rows: int
 
     @property
-    def metric(self) -> str:
-        """Name of the metric that chooses the best checkpoint; higher is better."""
-        return "auc" if self._by_auc else "negative log loss"
+    def metric(self) -> Metric:
+        """The metric that chooses the best checkpoint."""
+        return Metric("auc") if self._by_auc else Metric("log loss", sign=-1)
 
     @property
     def _by_auc(self) -> bool:
@@ -373,6 +373,8 @@ class DlrmTraining(Generic[LookupsT]):
             metric_threshold=run.auc_threshold,
             patience=run.patience,
             plateau_factor=self.recipe.config.optimizer.plateau_factor,
+            # New embeddings are worse than those of a whole epoch until they saw one themselves.
+            only_epoch_ends_count=self.recipe.config.optimizer.reset_embeddings,
             print_freq=run.print_freq,
             save_freq=run.save_freq,
             benchmark_warmup_steps=run.benchmark_warmup_steps,
@@ -420,8 +422,8 @@ class DlrmTraining(Generic[LookupsT]):
         recipe.devices.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
-        metric = metrics.auc if self._by_auc else -metrics.log_loss
-        return Evaluation(metric, dataclasses.asdict(metrics), scores.samples_per_s)
+        compared = self.metric.sign * (metrics.auc if self._by_auc else metrics.log_loss)
+        return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
@@ -442,7 +444,8 @@ class DlrmTraining(Generic[LookupsT]):
         """Prints the outcome and yields the final log records."""
         self.recipe.devices.model.embeddings.raise_bad_ids()
         state = result.state
-        quality = f"best {self.metric} {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+        best = f"best {self.metric.name} {self.metric.text(state.best_metric)}"
+        quality = f"{best} at epoch {state.best_epoch:.2f}"
         quality = quality if math.isfinite(state.best_metric) else "not evaluated"
         self.recipe.machine.print_line(
             f"Finished after {state.step} steps: {quality}, "
@@ -450,8 +453,9 @@ class DlrmTraining(Generic[LookupsT]):
         )
         if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
             yield self.recipe.explanation()
-        best = {"best_auc": state.best_metric}
-        yield (best if self._by_auc else {"best_log_loss": -state.best_metric}) | {
+        name = "best_auc" if self._by_auc else "best_log_loss"
+        yield {
+            name: self.metric.sign * state.best_metric,
             "best_epoch": state.best_epoch,
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,

@@ -72,6 +72,24 @@ class StepObserver(Protocol[BatchT_contra]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """Name and sign of the metric that evaluations are compared by.
+
+    Attributes:
+        name: name that the user reads.
+        sign: the compared values, of which higher is better, are the metric times this: -1 for one
+            of which lower is better, such as a loss.
+    """
+
+    name: str
+    sign: int = 1
+
+    def text(self, compared: float) -> str:
+        """Returns the metric's own value as text, from the compared one."""
+        return f"{self.sign * compared:.6f}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
     """The result of an evaluation.
 
@@ -91,8 +109,9 @@ class LoopConfig:
     """Steps at which to print, evaluate, save and end.
 
     None is never, or at the end. A run ends after `patience` evaluations in a row without a better
-    one, and each of them multiplies the learning rate by `plateau_factor`. `gc_after_epoch` frees
-    unused memory between epochs.
+    one, and each of them multiplies the learning rate by `plateau_factor`; with
+    `only_epoch_ends_count` the ends of epochs are evaluated, and others are left out of both.
+    `gc_after_epoch` frees unused memory between epochs.
     """
 
     epochs: int = 1
@@ -102,6 +121,7 @@ class LoopConfig:
     metric_threshold: float | None = None
     patience: int | None = None
     plateau_factor: float = 1.0
+    only_epoch_ends_count: bool = False
     print_freq: int = 200
     save_freq: int | None = None
     benchmark_warmup_steps: int = 0
@@ -178,7 +198,7 @@ class Loop(Generic[BatchT]):
         save: saves a checkpoint of a state; the bool is True for the best so far.
         log: log of the run.
         device: device of the model.
-        metric_name: name of `Evaluation.metric`.
+        metric: name of `Evaluation.metric`, and how it is shown.
         state: position at which to start.
         processes: processes of the run; a signal to one stops all at the same step.
         print_line: prints a line, on the first process.
@@ -196,7 +216,7 @@ class Loop(Generic[BatchT]):
     log: RunLog
     device: torch.device
     print_line: Callable[[str], None]
-    metric_name: str
+    metric: Metric
     state: LoopState = dataclasses.field(default_factory=LoopState)
     processes: Processes = ALONE
     bar: "tqdm[Any]" = dataclasses.field(default_factory=lambda: tqdm(disable=True))
@@ -329,7 +349,10 @@ class Loop(Generic[BatchT]):
         if config.test_freq is None:
             return is_epoch_end or last
         # More often than once per epoch: its end as well, which may be the best model.
-        at_epoch_end = is_epoch_end and config.test_freq < self.source.num_batches
+        # Where ends alone count, a lower frequency would miss them, and patience never end the run.
+        at_epoch_end = is_epoch_end and (
+            config.only_epoch_ends_count or config.test_freq < self.source.num_batches
+        )
         return state.step % config.test_freq == 0 or at_epoch_end or last
 
     def _run_evaluation(self, is_epoch_end: bool) -> str:
@@ -343,12 +366,14 @@ class Loop(Generic[BatchT]):
         state.evaluation_failed = False
         self._test_speeds.append(evaluation.samples_per_s)
         self.print_line(
-            f"Epoch {state.epoch} step {state.batch}. {self.metric_name} {evaluation.metric:.6f}"
+            f"Epoch {state.epoch} step {state.batch}. {self.metric.name} "
+            f"{self.metric.text(evaluation.metric)}"
         )
         self.log.record((state.epoch, state.step), evaluation.values)
-        state.evaluations_since_best += 1
+        counts = is_epoch_end or not self.config.only_epoch_ends_count
         if not evaluation.metric > state.best_metric:
-            state.plateaus += 1
+            state.evaluations_since_best += int(counts)
+            state.plateaus += int(counts)
         else:
             state.evaluations_since_best = 0
             state.best_metric = evaluation.metric
@@ -357,14 +382,16 @@ class Loop(Generic[BatchT]):
         threshold = self.config.metric_threshold
         if threshold is not None and evaluation.metric >= threshold:
             self.print_line(
-                f"Hit target accuracy {self.metric_name.upper()} {threshold} "
+                f"Hit target accuracy {self.metric.name.upper()} {threshold} "
                 f"at epoch {state.best_epoch:.2f}"
             )
             return "threshold"
         if self._patience_is_used_up():
+            at = " at the end of an epoch" if self.config.only_epoch_ends_count else ""
             self.print_line(
-                f"No better {self.metric_name} in {state.evaluations_since_best} evaluations: "
-                f"stopping; the best was {state.best_metric:.6f} at epoch {state.best_epoch:.2f}"
+                f"No better {self.metric.name} in {state.evaluations_since_best} evaluations{at}: "
+                f"stopping; the best was {self.metric.text(state.best_metric)} at epoch "
+                f"{state.best_epoch:.2f}"
             )
             return "patience"
         self._open_window()

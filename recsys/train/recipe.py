@@ -18,6 +18,7 @@ from recsys.train.loop import (
     FitResult,
     LoopConfig,
     LoopState,
+    Metric,
     TrainStep,
 )
 from recsys.train.optimizers.precision import AmpDtype, Precision
@@ -235,8 +236,8 @@ class Training(Protocol[BatchT]):
         """Steps at which to print, evaluate, save and end."""
 
     @property
-    def metric(self) -> str:
-        """Name of the metric that chooses the best checkpoint."""
+    def metric(self) -> Metric:
+        """The metric that chooses the best checkpoint."""
 
     @property
     def layout(self) -> WeightsLayout | None:

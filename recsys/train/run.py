@@ -175,7 +175,7 @@ class Run(Generic[BatchT]):
             log=self.log,
             device=self.machine.device,
             print_line=above_bar(self.machine.print_line),
-            metric_name=training.metric,
+            metric=training.metric,
             state=state,
             processes=self.machine.processes,
             bar=bar,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlrm.scripts.main end to end: modes, dataset types, log, checkpoints."""
 
+import re
+
 import pytest
 import torch
 
@@ -50,6 +52,25 @@ def test_embeddings_are_drawn_anew_before_each_epoch(program, dataset, tmp_path,
     assert all(0.99 * bound < table.abs().max() <= bound + 1e-6 for table in (once, twice))
     once, twice = (float(run["embedding_0.sum_of_squares"].sum()) for run in runs)
     assert once == pytest.approx(twice, rel=0.3)
+
+
+def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset, capsys):
+    program(
+        f"--dataset={dataset}",
+        *("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings", "--epochs=2"),
+        *("--test_freq=5", "--patience=1", "--best_by=log_loss"),
+    )
+    output = capsys.readouterr().out
+    assert program.exit_code == 0
+    losses = {
+        (int(epoch), int(step)): float(loss)
+        for epoch, step, loss in re.findall(
+            r"^Epoch (\d) step (\d+)\. log loss (0\.\d{6})$", output, re.MULTILINE
+        )
+    }
+    assert losses[1, 3] > losses[0, 47] > losses[1, 47]
+    assert "negative" not in output
+    assert "Finished after 94 steps: best log loss 0." in output
 
 
 def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tmp_path, capsys):

@@ -12,7 +12,7 @@ import torch
 
 from recsys.errors import DivergenceError, UserError
 from recsys.interruption import StopRequest
-from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState
+from recsys.train.loop import Evaluation, Loop, LoopConfig, LoopState, Metric
 from recsys.train.optimizers.schedule import WarmupPolynomialDecay
 from recsys.train.run_log import RunLog
 
@@ -59,7 +59,7 @@ class Run:
             log=RunLog(log_path),
             device=torch.device("cpu"),
             print_line=self.lines.append,
-            metric_name="auc",
+            metric=Metric("auc"),
             state=state or LoopState(),
         )
 
@@ -285,6 +285,22 @@ def test_patience_stops_after_evaluations_without_a_better_one():
     assert [step for step, _ in run.evaluations] == [5, 10, 15, 20]
     assert result.state.best_metric == 0.7
     assert "No better auc in 2 evaluations" in run.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("test_freq", "at"), [(2, [2, 4, 5, 6, 8, 10, 12, 14, 15]), (7, [5, 7, 10, 14, 15])]
+)
+def test_patience_and_rate_can_follow_the_ends_of_epochs_alone(test_freq, at):
+    """Also with fewer evaluations than epochs, or patience would never end the run."""
+    metrics = iter([0.7, 0.69, 0.68])
+    run = Run(
+        epochs=9, patience=2, test_freq=test_freq, only_epoch_ends_count=True, plateau_factor=0.5
+    )
+    run.metrics = [next(metrics) if step % 5 == 0 else 0.1 for step in at]
+    result = run.fit()
+    assert [step for step, _ in run.evaluations] == at
+    assert (result.reason, result.state.plateaus) == ("patience", 2)
+    assert "No better auc in 2 evaluations at the end of an epoch: stopping" in run.lines[-1]
 
 
 def test_patience_counts_on_after_a_resume():
