@@ -421,7 +421,7 @@ class RunConfig:
     gauc_by: str | None = setting(
         None,
         "Categorical feature, such as the user: --mode test gives the AUC within the rows of each "
-        "of its ids too (GAUC)",
+        "of its ids too (GAUC), but for id 0 where that stands for missing, rare and unseen values",
         resumable=True,
     )
     predictions: str | None = setting(

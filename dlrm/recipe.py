@@ -20,7 +20,7 @@ from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
-from dlrm.data.origin import dataset_origin, has_labels
+from dlrm.data.origin import dataset_origin, has_labels, shares_id_zero
 from dlrm.data.sources import load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
@@ -201,7 +201,7 @@ class DlrmRecipe(Generic[LookupsT]):
         names that begin with `int8_`.
         """
         grouping = self.config.run.gauc_by
-        scores = self.score(groups_of=None if grouping is None else self.devices.ids_of(grouping))
+        scores = self.score(groups_of=None if grouping is None else self._groups_by(grouping))
         values = self._report_test(scores, "Finished testing")
         if self.config.measure.report is not None:
             explanation = self.explanation()
@@ -217,6 +217,18 @@ class DlrmRecipe(Generic[LookupsT]):
         self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
 
+    def _groups_by(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
+        """Returns the groups of rows: their ids, -1 for a shared one."""
+        ids_of = self.devices.ids_of(feature)
+        if not shares_id_zero(self.config.data):
+            return ids_of
+
+        def groups_of(batch: Batch[LookupsT]) -> Tensor:
+            ids = ids_of(batch)
+            return ids.where(ids != 0, -1)
+
+        return groups_of
+
     def _report_test(self, scores: SplitScores, label: str) -> dict[str, Any]:
         metrics = scores.metrics
         self.machine.print_line(
@@ -227,12 +239,22 @@ class DlrmRecipe(Generic[LookupsT]):
         )
         gauc: dict[str, float] = {}
         if (within := scores.within_groups) is not None:
+            left_out = (
+                "; without id 0, the missing, rare and unseen values: "
+                f"{within.num_left_out:,} rows, {within.num_left_out / metrics.num_rows:.1%}"
+                if shares_id_zero(self.config.data)
+                else ""
+            )
             self.machine.print_line(
                 f"AUC within the rows of each id of {self.config.run.gauc_by}: {within.auc:.6f}, "
                 f"the mean over {within.num_groups:,} ids ({within.num_rows:,} rows) with clicks "
-                "and without"
+                f"and without{left_out}"
             )
-            gauc = {"gauc": within.auc, "gauc_groups": within.num_groups}
+            gauc = {
+                "gauc": within.auc,
+                "gauc_groups": within.num_groups,
+                "gauc_rows_left_out": within.num_left_out,
+            }
         return (
             dataclasses.asdict(metrics)
             | gauc

@@ -14,6 +14,8 @@ from recsys.train.origin import Origin
 logger = logging.getLogger(__name__)
 
 _DICTIONARIES = "dictionaries/"
+_ENCODED = "criteo"
+"""Kind of the datasets of preproc.criteo, see docs/dataset_format.md."""
 _GENERATED = "synthetic"
 """Fingerprint of all generated data, whose ids mean nothing."""
 _MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
@@ -24,6 +26,15 @@ def has_labels(config: DataConfig) -> bool:
     """Returns False for a dataset of rows that had no label."""
     manifest = None if config.is_synthetic else _manifest_of(config)
     return manifest is None or not manifest.is_unlabelled
+
+
+def shares_id_zero(config: DataConfig) -> bool:
+    """Returns True if id 0 stands for missing, rare and unseen values.
+
+    The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
+    """
+    manifest = None if config.is_synthetic else _manifest_of(config)
+    return manifest is not None and manifest.kind == _ENCODED
 
 
 def _manifest_of(config: DataConfig) -> Manifest | None:

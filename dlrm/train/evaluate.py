@@ -59,7 +59,8 @@ def score_split(
         device: device of the model.
         metrics_device: device on which the metrics are computed.
         processes: ranks that evaluate together; all get the same metrics.
-        groups_of: returns [B] integers, the group of each row, for the AUC within groups.
+        groups_of: returns [B] integers, the group of each row, for the AUC within groups; negative
+            ones for rows that belong to no group.
 
     Raises:
         DivergenceError: a prediction is NaN or infinite.

@@ -45,11 +45,13 @@ class GroupAuc:
         auc: mean of the groups' AUC, weighted by their rows; nan without a group that counts.
         num_groups: groups that count: those with a click and a row without one.
         num_rows: rows of these groups.
+        num_left_out: rows that belong to no group.
     """
 
     auc: float
     num_groups: int
     num_rows: int
+    num_left_out: int
 
 
 def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
@@ -60,8 +62,11 @@ def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
     Args:
         scores: [B] floating point; ties count half.
         labels: [B] bool.
-        groups: [B] integers.
+        groups: [B] integers; a row with a negative one belongs to no group.
     """
+    belongs = groups >= 0
+    num_left_out = len(groups) - int(belongs.sum())
+    scores, labels, groups = scores[belongs], labels[belongs], groups[belongs]
     by_score = torch.argsort(scores, stable=True)
     order = by_score[torch.argsort(groups[by_score], stable=True)]
     scores, groups = scores[order], groups[order]
@@ -92,6 +97,7 @@ def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
         auc=float((aucs * rows).sum() / rows.sum()) if len(rows) else float("nan"),
         num_groups=len(rows),
         num_rows=int(rows.sum()),
+        num_left_out=num_left_out,
     )
 
 

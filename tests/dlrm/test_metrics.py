@@ -47,6 +47,12 @@ def test_auc_within_groups_is_the_mean_of_theirs_by_rows(rows):
     total = sum(n for _, n in counted)
     expected = sum(auc * n for auc, n in counted) / total if total else math.nan
     assert made.auc == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    without = group_auc(scores, labels, groups.where(groups != 0, -1))
+    others = groups != 0
+    alone = group_auc(scores[others], labels[others], groups[others])
+    assert without.auc == pytest.approx(alone.auc, abs=1e-12, nan_ok=True)
+    assert (without.num_groups, without.num_rows) == (alone.num_groups, alone.num_rows)
+    assert (without.num_left_out, alone.num_left_out) == (int((~others).sum()), 0)
 
 
 def test_equals_sklearn_on_many_rows():

@@ -3,6 +3,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,8 +87,31 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tm
     assert len(values["calibration_curve"]) == 10
     assert "Rise of the log loss when a feature is shuffled" in output
     assert "Calibration" in page.read_text()
+    assert "id 0" not in output  # a dataset without a manifest, where 0 is an id as any other
     program(*tested, "--gauc_by=user")
     assert "--gauc_by user: no categorical feature" in capsys.readouterr().err
+
+
+def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path, capsys):
+    (tmp_path / "log").write_bytes(good_text(900, seed=4, vocabulary=50))
+    dataset, folder = tmp_path / "dataset", tmp_path / "run"
+    rules = CriteoSemantics(frequency_limit=15, split_fractions=(0.7, 0.1, 0.2))
+    run(tmp_path / "log", dataset, "reference", semantics=rules)
+    program(f"--dataset={dataset}", f"--save_checkpoint_path={folder}", "--test_after=2")
+    values = final(
+        program(f"--dataset={dataset}", "--mode=test", f"--load_checkpoint_path={folder}",
+                "--gauc_by=cat_3")
+    )  # fmt: skip
+    output = capsys.readouterr().out
+    ids = np.fromfile(next(dataset.glob("**/test/cat_3.bin")), np.int8)
+    zeros = int((ids == 0).sum())
+    assert 0 < zeros < len(ids) == values["num_rows"]
+    assert values["gauc_rows_left_out"] == zeros
+    assert values["gauc_groups"] <= len(set(ids) - {0})
+    line = (
+        f"without id 0, the missing, rare and unseen values: {zeros} rows, {zeros / len(ids):.1%}"
+    )
+    assert line in output
 
 
 def test_the_best_checkpoint_is_chosen_by_the_log_loss(program, dataset, tmp_path, capsys):
