@@ -341,7 +341,12 @@ class PrecisionConfig:
 class RunConfig:
     """Mode, length, evaluation, devices, log and checkpoints of a run."""
 
-    mode: Mode = setting("train", "Select task to be performed", resumable=True)
+    mode: Mode = setting(
+        "train",
+        "Select task to be performed; test prints AUC, log loss, normalised entropy and "
+        "calibration, the predicted clicks over the clicks: above 1 too many are predicted",
+        resumable=True,
+    )
     seed: int = setting(12345, "Random seed")
     epochs: int = setting(1, "Number of epochs to train for", resumable=True)
     max_steps: int | None = setting(

@@ -49,8 +49,12 @@ def explanation_lines(explanation: Mapping[str, Any]) -> list[str]:
     return [
         "Calibration by tenths of the rows: mean prediction, share of clicks",
         *(f"  {predicted:.4f}  {clicked:.4f}" for predicted, clicked in curve),
-        f"Rise of the log loss when a feature is shuffled, the {len(rises)} largest",
-        *(f"  {name:8} {mean:.5f} ({low:.5f} to {high:.5f})" for name, (mean, low, high) in rises),
+        f"Rise of the log loss when a feature is shuffled, the {len(rises)} largest: mean (least "
+        f"and most of {_SHUFFLES} shuffles)",
+        *(
+            f"  {name:8} {mean:.5f} (least {low:.5f}, most {high:.5f})"
+            for name, (mean, low, high) in rises
+        ),
     ]
 
 

@@ -110,7 +110,8 @@ class ClickMetrics:
         log_loss: mean binary cross-entropy, in nats.
         normalised_entropy: log_loss over that of always predicting the base rate; below 1 is
             better than knowing nothing. Source: He et al. 2014 (ADKDD), section 3.
-        calibration: mean predicted probability over the base rate; 1 is calibrated.
+        calibration: predicted clicks over clicks, the mean predicted probability over the base
+            rate; 1 is calibrated, above it the model predicts too many.
         accuracy: fraction of samples with the prediction on the right side of 0.5.
         base_rate: fraction of samples with a click.
         num_rows: number of samples.

@@ -95,7 +95,11 @@ def _importance(rises: Mapping[str, tuple[float, float, float]]) -> Section:
     most = dict(list(rises.items())[:_MOST_FEATURES])
     return Section(
         "Features",
-        ["The rise of the log loss, in nats, when the values of a feature are shuffled."],
+        [
+            "The rise of the log loss, in nats, when the values of a feature are shuffled: the "
+            "mean over a few shuffles, with the least and the most of them, which is no interval "
+            "of confidence."
+        ],
         [range_chart("Importance", Axis("rise of the log loss", from_zero=True), most)]
         if most
         else (),

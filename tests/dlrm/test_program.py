@@ -85,8 +85,10 @@ def test_a_checkpoint_is_explained_and_scored_within_groups(program, dataset, tm
     assert values["gauc"] < values["auc"]  # which also knows the groups' means
     assert next(iter(values["feature_importance"])) in ("num_0", "cat_0")
     assert len(values["calibration_curve"]) == 10
-    assert "Rise of the log loss when a feature is shuffled" in output
+    assert "shuffled, the 7 largest: mean (least and most of 3 shuffles)\n" in output
+    assert re.search(r"^  (num|cat)_0 +0\.\d+ \(least 0\.\d+, most 0\.\d+\)$", output, re.MULTILINE)
     assert "Calibration" in page.read_text()
+    assert "the least and the most of them" in page.read_text()
     assert "id 0" not in output  # a dataset without a manifest, where 0 is an id as any other
     program(*tested, "--gauc_by=user")
     assert "--gauc_by user: no categorical feature" in capsys.readouterr().err
