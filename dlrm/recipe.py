@@ -21,7 +21,7 @@ from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
 from dlrm.data.origin import dataset_origin, has_labels, shares_id_zero
-from dlrm.data.sources import load_feature_spec
+from dlrm.data.sources import column_lines, load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import DlrmNetwork
@@ -96,6 +96,8 @@ class DlrmRecipe(Generic[LookupsT]):
                 f"`dataset` {config.data.dataset}: its rows have no labels; use it with `mode` "
                 "predict"
             )
+        for line in column_lines(config.data, spec):
+            machine.print_line(line)
         config = resolve(config, machine.device, spec, processes.world_size)
         devices = build_devices(config, spec, machine.device, processes, machine.print_line)
         origin = dataset_origin(config.data, spec, devices.model.embeddings.table_sizes)

@@ -11,6 +11,7 @@ from dlrm.config import DataConfig
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.manifest import SEQUENCES_KIND, Manifest
 from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.records import BinaryRecordsReader
@@ -134,6 +135,21 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
     return _resized(_stored_spec(config, root, num_numerical), sizes)
 
 
+def column_lines(config: DataConfig, spec: FeatureSpec) -> list[str]:
+    """Returns lines on what each column without a spec was taken for.
+
+    Args:
+        config: dataset of the run.
+        spec: its features, as `load_feature_spec` gives them.
+    """
+    if config.dataset_type != "parquet" or config.feature_spec is not None:
+        return []
+    root = dataset_root(config)
+    if any((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE)):
+        return []
+    return ParquetReader(root, "train", spec).column_lines
+
+
 def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
     if len(sizes) != len(spec.categorical):
         raise DatasetError(
@@ -208,6 +224,20 @@ def dataset_root(config: DataConfig) -> Path:
     )
     if not root.is_dir():
         raise DatasetError(
-            f"`dataset`: {root} is not a folder; preproc/prepare_dataset.sh makes one from raw logs"
+            f"`dataset`: {root} is not a folder; python -m preproc.criteo makes one from raw logs"
         )
+    _refuse_sequences(root)
     return root
+
+
+def _refuse_sequences(root: Path) -> None:
+    try:
+        is_sequences = Manifest.load(root).kind == SEQUENCES_KIND
+    except DatasetError:  # reported by whoever needs the manifest
+        return
+    if is_sequences:
+        raise DatasetError(
+            f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
+            "bert4rec.scripts.main with `dataset_path`; DLRM takes click logs, of which python -m "
+            "preproc.criteo makes a dataset"
+        )

@@ -154,8 +154,19 @@ class RawColumns:
     categorical: tuple[npt.NDArray[Any], ...]
 
 
+FOREIGN_OR_DAMAGED = (
+    "the feature spec does not belong to this file, or the file is damaged "
+    "(python -m dataspec.verify checks a dataset)"
+)
+"""Remedy for a label that is neither 0 nor 1, where a feature spec names it."""
+
+
 def check_label(
-    values: npt.NDArray[Any], name: str, source: object, first_row: int
+    values: npt.NDArray[Any],
+    name: str,
+    source: object,
+    first_row: int,
+    remedy: str = FOREIGN_OR_DAMAGED,
 ) -> npt.NDArray[np.bool_]:
     """Converts a label column to bool.
 
@@ -164,6 +175,7 @@ def check_label(
         name: name of the label.
         source: file to name in the message.
         first_row: number of the first row in its split.
+        remedy: what to do about another value, for the message.
 
     Raises:
         DatasetError: a label is neither 0 nor 1.
@@ -175,7 +187,6 @@ def check_label(
         row = int(np.flatnonzero(wrong)[0])
         raise DatasetError(
             f"{source}: {name}, row {first_row + row}: value {values[row]} is neither 0 nor 1; "
-            "the feature spec does not belong to this file, or the file is damaged "
-            "(python -m dataspec.verify checks a dataset)"
+            f"{remedy}"
         )
     return np.asarray(values != 0, np.bool_)

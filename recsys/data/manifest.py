@@ -18,6 +18,7 @@ from recsys.data.errors import DatasetError
 MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
+SEQUENCES_KIND = "sequences"
 
 TITLES_FILE = "item_titles.parquet"
 """Titles of items: listed with the other files, but no part of the fingerprint."""

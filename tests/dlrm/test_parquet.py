@@ -284,6 +284,40 @@ def test_other_files_without_table_sizes_say_what_to_give(program, tmp_path, cap
     assert "has 4 integer columns besides label" in capsys.readouterr().err
 
 
+def test_a_run_tells_what_it_took_each_column_for(program, tmp_path, capsys):
+    table = plain_table(make_columns(3000, 0))
+    table = table.append_column("city", pa.array(["x"] * 3000))
+    table = table.append_column("when", pa.array([0] * 3000, pa.timestamp("us")))
+    for split in ("train", "test"):
+        write_plain(tmp_path / split, table)
+    sizes = f"--num_embeddings_per_feature={','.join(map(str, CARDINALITIES))}"
+    program(f"--dataset={tmp_path}", "--dataset_type=parquet", sizes, "--max_steps=1")
+    output = capsys.readouterr().out
+    assert program.exit_code == 0
+    assert (
+        "label label; numerical (floating) int_0, int_1, int_2; categorical (integer ids) cat_0, "
+        "cat_1, cat_2, cat_3\nColumns that are ignored: city (string), when (timestamp[us])\n"
+    ) in output
+
+
+@pytest.mark.parametrize("first", ["number", "text", "id"])
+def test_a_label_that_is_neither_first_nor_named_so(program, tmp_path, capsys, first):
+    table = plain_table(make_columns(300, 0))
+    table = table.rename_columns([{"label": "clicked"}.get(n, n) for n in table.schema.names])
+    if first != "number":
+        values = ["x"] * 300 if first == "text" else range(300)
+        table = table.add_column(0, "user", pa.array(values))
+    for split in ("train", "test"):
+        write_plain(tmp_path / split, table)
+    sizes = f"--num_embeddings_per_feature={','.join(map(str, CARDINALITIES))}"
+    program(f"--dataset={tmp_path}", "--dataset_type=parquet", sizes)
+    error = capsys.readouterr().err
+    assert program.exit_code == 2
+    assert 'the label is the column named "label", else the first one: rename the column' in error
+    assert "'clicked']), or give the feature spec" in error
+    assert "damaged" not in error
+
+
 def test_an_id_that_no_signed_integer_holds(tmp_path):
     columns = make_columns(300, 0)
     table = plain_table(columns, "uint64")

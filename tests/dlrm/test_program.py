@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dlrm.model.weights import describe_model
+from preproc import movielens
 from preproc.criteo.rules import CriteoSemantics
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
@@ -114,6 +115,18 @@ def test_the_id_of_missing_rare_and_unseen_values_is_no_group(program, tmp_path,
         f"without id 0, the missing, rare and unseen values: {zeros} rows, {zeros / len(ids):.1%}"
     )
     assert line in output
+
+
+@pytest.mark.parametrize("dataset_type", ["split", "parquet"])
+def test_sequences_are_for_bert4rec(program, tmp_path, capsys, dataset_type):
+    ratings, sequences = tmp_path / "ratings.csv", tmp_path / "sequences"
+    lines = [f"{user},{item},5,{item}" for user in range(4) for item in range(1, 7)]
+    ratings.write_text("\n".join(["userId,movieId,rating,timestamp", *lines, ""]))
+    assert movielens.main(["movielens", f"--input={ratings}", f"--output={sequences}"]) == 0
+    program(f"--dataset={sequences}", f"--dataset_type={dataset_type}")
+    error = capsys.readouterr().err
+    assert program.exit_code == 2
+    assert f"--dataset: {sequences} is a dataset of sequences, for BERT4Rec: train it by" in error
 
 
 def test_the_best_checkpoint_is_chosen_by_the_log_loss(program, dataset, tmp_path, capsys):

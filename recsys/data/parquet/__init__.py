@@ -11,13 +11,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.click_columns import ClickColumns, RawColumns, check_label, check_numerical
+from recsys.data.click_columns import (
+    FOREIGN_OR_DAMAGED,
+    ClickColumns,
+    RawColumns,
+    check_label,
+    check_numerical,
+)
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet.schema import (
     arrow_schema,
     check_schema,
     column_names,
+    describe_columns,
+    label_rule,
+    spec_folder,
     spec_of,
     spec_of_plain,
 )
@@ -123,8 +132,10 @@ class ParquetReader:
             spec = spec_of_plain(self._paths[0], schemas[0], cardinalities)
         self.spec = spec if spec is not None else spec_of(root, self._paths[0], schemas[0])
         self._columns = column_names(self.spec)
+        self._schema = schemas[0]
+        self._is_by_types = spec_folder(root, self._paths[0]) is None
         for path, schema in zip(self._paths, schemas, strict=True):
-            check_schema(path, schema, self.spec)
+            check_schema(path, schema, self.spec, by_types=self._is_by_types)
         self._groups = [
             (path, group)
             for path, m in zip(self._paths, metadata, strict=True)
@@ -140,6 +151,11 @@ class ParquetReader:
     def paths(self) -> list[Path]:
         """The files of the split, in the order of their rows."""
         return list(self._paths)
+
+    @property
+    def column_lines(self) -> list[str]:
+        """Lines on what each column was taken for, without a spec."""
+        return describe_columns(self._schema, self.spec) if self._is_by_types else []
 
     def path_of_group(self, index: int) -> Path:
         """Returns the file of a row group."""
@@ -230,7 +246,8 @@ class ParquetReader:
         )
 
     def _check(self, raw: RawColumns, path: Path, first_row: int, check_ids: bool) -> ClickColumns:
-        label = check_label(raw.label, self.spec.label, path, first_row)
+        remedy = label_rule(self._schema) if self._is_by_types else FOREIGN_OR_DAMAGED
+        label = check_label(raw.label, self.spec.label, path, first_row, remedy)
         check_numerical(raw.numerical, self.spec.numerical, path, first_row)
         columns = ClickColumns(label, raw.numerical, raw.categorical)
         if check_ids:
@@ -251,11 +268,20 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
     return ids
 
 
+def has_parquet(root: Path, *splits: str) -> bool:
+    """Tells whether one of the splits (default: all) has parquet files."""
+    return any(_folder_of(root, split) is not None for split in splits or SPLIT_FOLDERS)
+
+
+def _folder_of(root: Path, split: str) -> Path | None:
+    folders = (base / name for base in (root / FOLDER, root) for name in SPLIT_FOLDERS[split])
+    return next((folder for folder in folders if any(folder.glob("*.parquet"))), None)
+
+
 def _find_folder(root: Path, split: str) -> Path:
-    for base in (root / FOLDER, root):
-        for name in SPLIT_FOLDERS[split]:
-            if any((base / name).glob("*.parquet")):
-                return base / name
+    folder = _folder_of(root, split)
+    if folder is not None:
+        return folder
     raise DatasetError(
         f"{root}: no parquet files for the {split} split (looked for {FOLDER}/{split}/*.parquet "
         f"and {split}/*.parquet); prepare the dataset with `format` parquet"

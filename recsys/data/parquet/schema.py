@@ -26,8 +26,16 @@ def arrow_schema(spec: FeatureSpec) -> pa.Schema:
     return pa.schema([f.with_nullable(False) for f in fields])
 
 
-def check_schema(path: Path, schema: pa.Schema, spec: FeatureSpec) -> None:
+def check_schema(
+    path: Path, schema: pa.Schema, spec: FeatureSpec, *, by_types: bool = False
+) -> None:
     """Refuses a file that lacks a column or has another type.
+
+    Args:
+        path: the file, for messages.
+        schema: its columns.
+        spec: the columns that it must have.
+        by_types: no file has the spec: it was derived from the types of the columns.
 
     Raises:
         DatasetError: names the columns.
@@ -42,12 +50,13 @@ def check_schema(path: Path, schema: pa.Schema, spec: FeatureSpec) -> None:
     checks = {f.name: ("integers", pa.types.is_integer) for f in spec.categorical}
     checks |= dict.fromkeys(spec.numerical, ("floating point numbers", pa.types.is_floating))
     checks[spec.label] = ("numbers or booleans", _is_label_type)
+    rule = f"; {label_rule(schema)}" if by_types else ""
     for name, (expected, check) in checks.items():
         kind = schema.field(name).type
         if not check(kind):
             raise DatasetError(
                 f"{path}: column {name} must hold {expected}, got {kind}; cast it, or prepare "
-                "the dataset again"
+                f"the dataset again{rule if name == spec.label else ''}"
             )
 
 
@@ -56,15 +65,48 @@ def _is_label_type(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
+def spec_folder(root: Path, path: Path) -> Path | None:
+    """Returns the folder with the spec of a file, None without one."""
+    folders = (root, path.parent.parent, path.parent.parent.parent)
+    return next((folder for folder in folders if (folder / SPEC_FILE).is_file()), None)
+
+
+def label_rule(schema: pa.Schema) -> str:
+    """Says which column is the label, and how to choose another."""
+    return (
+        'without a feature spec the label is the column named "label", else the first one: rename '
+        f"the column of clicks (the file has {schema.names}), or give the feature spec"
+    )
+
+
+def describe_columns(schema: pa.Schema, spec: FeatureSpec) -> list[str]:
+    """Returns lines that say what each column was taken for."""
+    names = [feature.name for feature in spec.categorical]
+    taken = set(column_names(spec))
+    ignored = [f"{field.name} ({field.type})" for field in schema if field.name not in taken]
+    lines = [
+        f"Without a feature spec, by the types of the columns: label {spec.label}; "
+        f"numerical (floating) {_listed(spec.numerical)}; categorical (integer ids) "
+        f"{_listed(names)}"
+    ]
+    if ignored:
+        lines.append(f"Columns that are ignored: {_listed(ignored)}")
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
 def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
     """Reads the spec from its file, else from our schema.
 
     Raises:
         DatasetError: neither has a spec, or a cardinality is no number.
     """
-    for base in (root, path.parent.parent, path.parent.parent.parent):
-        if (base / SPEC_FILE).is_file():
-            return FeatureSpec.load(base)
+    folder = spec_folder(root, path)
+    if folder is not None:
+        return FeatureSpec.load(folder)
     categorical = [
         CategoricalFeature(field.name, _cardinality(path, field))
         for field in schema
@@ -72,8 +114,9 @@ def spec_of(root: Path, path: Path, schema: pa.Schema) -> FeatureSpec:
     ]
     if not categorical:
         raise DatasetError(
-            f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; give the feature spec, "
-            "or `num_embeddings_per_feature`"
+            f"{root}: no {SPEC_FILE}, and {path} carries no cardinalities; write {SPEC_FILE} into "
+            "the folder (docs/dataset_format.md describes it), or train by "
+            "`num_embeddings_per_feature`"
         )
     return FeatureSpec(
         categorical=tuple(categorical),
@@ -102,7 +145,7 @@ def spec_of_plain(path: Path, schema: pa.Schema, cardinalities: Sequence[int]) -
         raise DatasetError(
             f"{path}: has {len(categorical)} integer columns besides {label} ({categorical}), but "
             f"{len(cardinalities)} table sizes are given (`num_embeddings_per_feature`); give one "
-            "for each"
+            f"for each, and cast those that are numbers to float; {label_rule(schema)}"
         )
     return FeatureSpec(
         categorical=tuple(map(CategoricalFeature, categorical, cardinalities)),

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a dataset before training; `python -m dataspec.verify` prints the report."""
 
+import functools
 import time
 from pathlib import Path
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
-from recsys.data.manifest import Manifest
-from recsys.data.parquet import ParquetReader
+from recsys.data.manifest import SEQUENCES_KIND, Manifest
+from recsys.data.parquet import ParquetReader, has_parquet
 from recsys.data.sequences import FOLDER
 from recsys.data.split_layout import SPLIT_FOLDERS
 from recsys.data.verify.files import check_files, check_spec, load_manifest, load_spec
 from recsys.data.verify.report import Findings
-from recsys.data.verify.sequences import SEQUENCES_KIND, check_sequences
+from recsys.data.verify.sequences import check_sequences
 from recsys.data.verify.splits import check_splits
 
 _CLICK_KINDS = ("criteo", "synthetic")
@@ -49,8 +50,10 @@ def _check_clicks(
     root: Path, manifest: Manifest | None, quick: bool, num_numerical: int, findings: Findings
 ) -> list[str]:
     has_spec_file = (root / SPEC_FILE).is_file() or (root / MODEL_SIZE_FILE).is_file()
-    spec = None if has_spec_file else _spec_of_parquet(root)
-    spec = spec or load_spec(root, num_numerical, findings)
+    if has_spec_file or not has_parquet(root):
+        spec = load_spec(root, num_numerical, findings)
+    else:
+        spec = _spec_of_parquet(root, findings)
     if spec is None:
         return []
     findings.fact(
@@ -62,13 +65,15 @@ def _check_clicks(
     return check_splits(root, spec, manifest, declared, quick, findings)
 
 
-def _spec_of_parquet(root: Path) -> FeatureSpec | None:
-    """Returns the spec in the schema of parquet files, if any."""
-    for split in SPLIT_FOLDERS:
+def _spec_of_parquet(root: Path, findings: Findings) -> FeatureSpec | None:
+    """Returns the spec in parquet files' schema; adds a problem without one."""
+    problems = []
+    for split in filter(functools.partial(has_parquet, root), SPLIT_FOLDERS):
         try:
             return ParquetReader(root, split).spec
-        except DatasetError:
-            continue
+        except DatasetError as error:
+            problems.append(str(error))
+    findings.problems += problems[:1]
     return None
 
 

@@ -31,7 +31,6 @@ from recsys.data.sequences import (
 from recsys.data.titles import read_titles
 from recsys.data.verify.report import Findings
 
-SEQUENCES_KIND = "sequences"
 _AGAIN = "copy it again, or prepare the dataset again"
 
 

@@ -245,7 +245,7 @@ def test_damage_is_refused_and_verified(tmp_path, read, name, damage, says):
         (
             FeatureSpec.load,
             ("feature_spec.yaml", "model_size.json"),
-            "neither feature_spec.yaml nor model_size.json.*prepare_dataset.sh makes one",
+            "neither feature_spec.yaml nor model_size.json.*python -m preproc.criteo makes one",
         ),
         (Manifest.load, ("manifest.json",), "manifest.json is missing.*prepare"),
         (read_split, ("train",), "no folder train.*is this the folder of a prepared"),
@@ -280,7 +280,9 @@ def test_parquet_metadata_that_is_no_number(tmp_path):
         ),
         part,
     )
-    with pytest.raises(DatasetError, match=r"part_00000.*no cardinalities; give the feature spec"):
+    with pytest.raises(
+        DatasetError, match=r"part_00000.*no cardinalities; write feature_spec.yaml"
+    ):
         ParquetReader(root, "train")
 
 

@@ -5,6 +5,7 @@ import json
 import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -215,6 +216,26 @@ def test_parquet_alone_carries_its_spec(tmp_path):
     part = root / "parquet/train/part_00001.parquet"
     pq.write_table(pq.read_table(part, partitioning=None).drop_columns(["num_0"]), part)
     assert any(f"{part}: columns ['num_0']" in p for p in problems(root))
+
+
+def test_parquet_of_other_software_needs_a_spec_to_be_checked(tmp_path, capsys):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    pq.write_table(pa.table({"label": [0, 1], "cat_0": [3, 4]}), folder / "part.0.parquet")
+    assert main(["verify", str(tmp_path)]) == 1
+    report = capsys.readouterr().out
+    (problem,) = (line for line in report.splitlines() if line.startswith("problem: "))
+    assert "carries no cardinalities; write feature_spec.yaml into the folder" in problem
+    assert problem.endswith("or train by --num_embeddings_per_feature")
+    (folder / "part.0.parquet").write_bytes(b"PAR1")
+    assert "part.0.parquet: not readable as parquet" in problems(tmp_path)[0]
+
+
+def test_an_empty_folder_names_what_every_user_has(tmp_path, capsys):
+    assert main(["verify", str(tmp_path)]) == 1
+    report = capsys.readouterr().out
+    assert "python -m preproc.criteo makes one from raw logs" in report
+    assert "prepare_dataset.sh" not in report
 
 
 def test_model_size_alone_needs_the_number_of_numerical_features(tmp_path):
