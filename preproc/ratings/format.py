@@ -47,7 +47,8 @@ _ID_RULES = {
 }
 _RULES = {
     "rating": "a number such as 4 or 3.5, at least 0 and below 1000",
-    "timestamp": "a number of at most 18 digits before the point",
+    "timestamp": "a number of at most 18 digits before the point; write dates as seconds since "
+    "1970: datetime.fromisoformat(text).timestamp() in Python",
 }
 _NEW_FRACTION = "has a fraction, which none of the first rows has"
 _BAD_QUOTES = (
@@ -126,6 +127,14 @@ class RatingsFormat:
         times = TIMESTAMP_PATTERN if self.real_times else WHOLE_TIMESTAMP_PATTERN
         patterns = {RATING: RATING_PATTERN, TIMESTAMP: times}
         return re.escape(self.separator).join(patterns.get(c, ids) for c in self.columns)
+
+    def good_fields(self, row: bytes) -> int:
+        """Counts the columns before the one at fault."""
+        value_or_fault = self.read(row)
+        if isinstance(value_or_fault, Values):
+            return len(self.columns)
+        names: tuple[str, ...] = self.columns
+        return names.index(value_or_fault.reason) if value_or_fault.reason in names else -1
 
     def read(self, row: bytes) -> Values | Fault:
         """Returns the values of a row, or why it is rejected."""

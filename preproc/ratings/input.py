@@ -73,11 +73,12 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     with_header = [f for f in candidates if f.is_header(rows[0])]
     if with_header:
         fitting = [f for f in with_header if any(map(f.is_good, rows[1:]))]
-        best = _check_columns(job, file, (fitting or with_header)[0])
+        best = _check_columns(job, file, (fitting or _closest(with_header, rows[1:]))[0])
         return _with_time_kind(best, rows[1:]), length
     good = [sum(map(f.is_good, rows)) for f in candidates]
     best = candidates[int(np.argmax(good))]
     if not max(good):
+        best = _closest(candidates, rows)[0]
         reason, text = cast(Fault, best.read(rows[0]))
         formats = ", ".join(dict.fromkeys(f.name for f in candidates))
         raise PreprocError(
@@ -96,6 +97,14 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
     return _with_time_kind(best, rows), length
+
+
+def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFormat]:
+    """Sorts formats by how far they read the first row, farthest first.
+
+    The message about that row is then on what is wrong in it, not on a neighbour's rule for ids.
+    """
+    return sorted(formats, key=lambda f: f.good_fields(rows[0]) if rows else 0, reverse=True)
 
 
 def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:

@@ -116,6 +116,23 @@ def test_malformed_rows_are_refused_by_file_line_field_and_value(tmp_path, capsy
     assert [p.name for p in tmp_path.iterdir()] == ["log.txt"]
 
 
+DATED = [f"3f2504e0-4f89-11d3-9a0c-0305e82c330{u},sku-{i}" for u in range(4) for i in range(6)]
+DATED = [f"{ids},4.0,1997-12-04T15:55:49Z" for ids in DATED]
+
+
+@pytest.mark.parametrize(("lines", "status"), [([HEADER, *DATED], 3), (DATED, 2)])
+def test_dates_are_blamed_and_not_the_ids(tmp_path, capsys, lines, status):
+    source = write(tmp_path / "ratings.csv", lines)
+    assert call("movielens", source, tmp_path / "made", "--progress=none") == status
+    error = capsys.readouterr().err
+    assert "timestamp '1997-12-04T15:55:49Z' must be a number" in error
+    assert "write dates as seconds since 1970" in error
+    assert "must be a whole number" not in error
+    dated = [line.replace("1997-12-04T15:55:49Z", str(n)) for n, line in enumerate(DATED)]
+    source = write(tmp_path / "ratings.csv", [HEADER, *dated])
+    assert call("movielens", source, tmp_path / "made", "--progress=none") == 0
+
+
 UNUSABLE = {
     "empty": (b"", "is empty"),
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
