@@ -33,7 +33,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
         SECTIONS,
         defaults={"progress": "auto"},
         help_texts=help_texts,
-        omit=("spark_mode", "titles") if source is AMAZON else ("spark_mode", "columns"),
+        omit=("spark_mode", "titles", "id_type") if source is AMAZON else ("spark_mode", "columns"),
         check_choices=False,
     )
     return values

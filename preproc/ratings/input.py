@@ -13,6 +13,8 @@ from preproc.files.text_chunks import read_chunks
 from preproc.ratings.format import (
     AMAZON_CSV,
     AMAZON_ITEM_FIRST_CSV,
+    INTEGER_ID,
+    NAME_ID,
     Fault,
     RatingsFormat,
     Values,
@@ -69,7 +71,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
         raise PreprocError(
             f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
         )
-    candidates = [f for f in job.source.formats if job.format in ("auto", f.name)]
+    candidates = _candidates(job)
     with_header = [f for f in candidates if f.is_header(rows[0])]
     if with_header:
         fitting = [f for f in with_header if any(map(f.is_good, rows[1:]))]
@@ -97,6 +99,25 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     elif job.columns != "auto":
         raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
     return _with_time_kind(best, rows), length
+
+
+def _candidates(job: RatingsJob) -> list[RatingsFormat]:
+    """Returns the formats that the settings allow.
+
+    Raises:
+        PreprocError: `format` has no ids of the wanted type.
+    """
+    formats = [f for f in job.source.formats if job.format in ("auto", f.name)]
+    if job.id_type == "auto":
+        return formats
+    wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
+    typed = [f for f in formats if f.id_pattern == wanted]
+    if not typed:
+        raise PreprocError(
+            f"`id_type` {job.id_type}: files of format {job.format} have other ids; leave it out, "
+            "or write the file as csv"
+        )
+    return typed
 
 
 def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFormat]:

@@ -34,6 +34,9 @@ BadRows = Literal["refuse", "quarantine"]
 BAD_ROWS: tuple[BadRows, ...] = get_args(BadRows)
 
 
+IdType = Literal["auto", "integer", "string"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsSource:
     """A family of ratings files.
@@ -88,6 +91,11 @@ class RatingsJob:
         "auto",
         "Order of user and item in a csv file; auto tells them apart by their look: "
         f"{' | '.join(COLUMN_ORDERS)}.",
+    )
+    id_type: IdType = setting(
+        "auto",
+        "Ids of users and items in a csv file: auto | integer | string; auto takes integers if any "
+        "of the first rows has them, string keeps any text.",
     )
     min_rating: float = setting(0.0, "Ratings below are dropped.")
     min_user_count: int | None = setting(

@@ -15,7 +15,16 @@ from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
 from preproc.files.text_chunks import Chunk, read_chunks
-from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER, Fault, RatingsFormat
+from preproc.ratings.format import (
+    INTEGER_ID,
+    ITEM,
+    RATING,
+    ROW,
+    TIMESTAMP,
+    USER,
+    Fault,
+    RatingsFormat,
+)
 from preproc.ratings.input import RATINGS_FILE
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions, parse_chunk
@@ -122,10 +131,13 @@ def _reject(
     name = file.path.name
     if job.bad_rows == "refuse":
         reason, text = cast(Fault, layout.read(chunk.row(lines[0])))
+        # Only csv has a format for other ids as well.
+        is_id = reason in (USER, ITEM) and layout.id_pattern == INTEGER_ID and layout.needs_header
+        as_text = "take ids as text with `id_type` string, " if is_id else ""
         raise TooManyRejectedRowsError(
             f"{file.path}, line {chunk.first_line + lines[0]}, byte "
-            f"{chunk.offset + chunk.starts[lines[0]]}: {text} ({reason}). Repair the row, or "
-            "leave such rows out with `bad_rows` quarantine"
+            f"{chunk.offset + chunk.starts[lines[0]]}: {text} ({reason}). Repair the row, {as_text}"
+            "or leave such rows out with `bad_rows` quarantine"
         )
     for line in lines.tolist():
         row = chunk.row(line)

@@ -133,6 +133,37 @@ def test_dates_are_blamed_and_not_the_ids(tmp_path, capsys, lines, status):
     assert call("movielens", source, tmp_path / "made", "--progress=none") == 0
 
 
+def test_a_late_id_of_text_needs_the_type(tmp_path, capsys):
+    source = write(tmp_path / "ratings.csv", [HEADER, *CSV[1:] * 21, "1,X294,4.0,9"])
+    made = tmp_path / "made"
+    assert call("movielens", source, made, "--progress=none") == 3
+    error = capsys.readouterr().err
+    assert "line 506" in error
+    assert "item 'X294' must be a whole number" in error
+    assert "take ids as text with --id_type string" in error
+    assert call("movielens", source, made, "--progress=none", "--id_type=string") == 0
+    assert decode(made)[1][-1] == "X294"
+    assert call("movielens", source, tmp_path / "no", "--id_type=integer") == 3
+    assert call("movielens", source, tmp_path / "no", "--id_type=uuid") == 2
+    assert "--id_type must be one of auto | integer | string" in capsys.readouterr().err
+    dat = write(tmp_path / "ratings.dat", DAT)
+    assert call("movielens", dat, tmp_path / "no", "--id_type=string") == 2
+    flags = ["--id_type=string", "--format=dat"]
+    assert call("movielens", dat, tmp_path / "no", *flags) == 2
+    assert "--id_type string: files of format dat have other ids" in capsys.readouterr().err
+
+
+def test_the_type_of_ids_does_not_change_the_dataset(tmp_path):
+    source = write(tmp_path / "ratings.csv", [HEADER, "10,7,4.0,1", *CSV[1:], "9,10,1.0,3"])
+    trees = []
+    for id_type in ("auto", "integer", "string"):
+        made = tmp_path / id_type
+        flags = ["--progress=none", "--min_user_count=3", f"--id_type={id_type}"]
+        assert call("movielens", source, made, *flags) == 0
+        trees.append(tree(made))
+    assert trees[0] == trees[1] == trees[2]
+
+
 UNUSABLE = {
     "empty": (b"", "is empty"),
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
