@@ -26,7 +26,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
         "min_user_count": "Users with fewer interactions are dropped; at least 3. Default: "
         f"{source.min_user_count}, for text files 3.",
         "min_item_count": "Items with fewer interactions are dropped. Default: "
-        f"{source.min_item_count}, for text files 0.",
+        f"{source.min_item_count}{', for text files 0' if source.min_item_count else ''}.",
     }
     define_settings(
         values,
