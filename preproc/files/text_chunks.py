@@ -2,7 +2,7 @@
 """Chunks of whole lines of a text file, matched against a grammar."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,17 @@ class Chunk:
         """Returns a line without its line end (LF, or CR and LF)."""
         line = self.text[self.starts[index] : self.starts[index + 1] - 1]
         return line.removesuffix(b"\r")
+
+    def lines(self, start: int, stop: int) -> "Chunk":
+        """Returns the chunk of some lines.
+
+        Args:
+            start: index of the first line.
+            stop: index after the last line.
+        """
+        first, end = int(self.starts[start]), int(self.starts[stop])
+        starts = self.starts[start : stop + 1] - self.starts[start]
+        return Chunk(self.text[first:end], self.offset + first, self.first_line + start, starts)
 
     def matches(self, grammar: str) -> BoolArray:
         """Returns a mask [lines] of the rows that match an RE2 expression."""
@@ -86,6 +97,23 @@ def read_chunks(file: InputFile, chunk_bytes: int, expected: str) -> Iterator[Ch
     if rest := b"".join(blocks):
         text = rest if rest.endswith(b"\n") else rest + b"\n"
         yield _chunk_of(file, text, offset, line, expected)
+
+
+def without_blank_end(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Yields chunks without the blank lines at the end of the file.
+
+    Blank lines at the end of a chunk wait for a line that is not blank, since the file may go on.
+    """
+    waiting: list[Chunk] = []
+    for chunk in chunks:
+        end = len(chunk.text.rstrip())
+        num_lines = int(np.searchsorted(chunk.starts, end)) if end else 0
+        if num_lines:
+            yield from waiting
+            waiting = []
+            yield chunk.lines(0, num_lines) if num_lines < chunk.num_lines else chunk
+        if num_lines < chunk.num_lines:
+            waiting.append(chunk.lines(num_lines, chunk.num_lines))
 
 
 def _chunk_of(file: InputFile, text: bytes, offset: int, first_line: int, expected: str) -> Chunk:

@@ -14,7 +14,7 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import RejectedRow, check_rejected_rows
-from preproc.files.text_chunks import Chunk, read_chunks
+from preproc.files.text_chunks import Chunk, read_chunks, without_blank_end
 from preproc.ratings.format import (
     INTEGER_ID,
     ITEM,
@@ -105,7 +105,7 @@ def read_ratings(
     """
     done = 0
     with reporter.stage("read", file.text_bytes, lambda: (done, ratings.num_rows)):
-        for chunk in read_chunks(file, chunk_bytes, RATINGS_FILE):
+        for chunk in without_blank_end(read_chunks(file, chunk_bytes, RATINGS_FILE)):
             has_header = chunk.offset == 0 and layout.is_header(chunk.row(0))
             rows, bad_lines = parse_chunk(chunk, layout, skip_header=has_header)
             if len(bad_lines):

@@ -164,6 +164,22 @@ def test_the_type_of_ids_does_not_change_the_dataset(tmp_path):
     assert trees[0] == trees[1] == trees[2]
 
 
+@pytest.mark.parametrize("blank", ["\n", "\n\n\n", "\r\n", " \t\n\n", " ", "\n" * 200])
+@pytest.mark.parametrize("chunk_bytes", [16, 2**20])
+def test_blank_lines_at_the_end_are_nothing(tmp_path, monkeypatch, capsys, blank, chunk_bytes):
+    monkeypatch.setattr(input_file, "_BLOCK_BYTES", chunk_bytes)
+    monkeypatch.setattr(ratings_pipeline.prepare, "__defaults__", (chunk_bytes,))
+    for lines in (CSV, DAT, ["1 2", "1 3", "1 4"]):
+        source = write(tmp_path / "log", lines)
+        expected = prepared("movielens", source)
+        source.write_bytes(source.read_bytes() + blank.encode())
+        assert prepared("movielens", source) == expected
+        assert "left out" not in capsys.readouterr().err
+        source.write_bytes(source.read_bytes() + f"\n{lines[-1]}\n".encode())
+        assert call("movielens", source, tmp_path / "made", "--progress=none") == 3
+        assert f"line {len(lines) + 1}, byte" in capsys.readouterr().err
+
+
 UNUSABLE = {
     "empty": (b"", "is empty"),
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
