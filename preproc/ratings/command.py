@@ -8,6 +8,7 @@ from absl import flags
 
 from preproc import command
 from preproc.ratings import pipeline as ratings_pipeline
+from preproc.ratings.header import NAMED
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
 from preproc.spark.settings import SparkSettings
 from recsys.flags import define_flags as define_settings
@@ -20,20 +21,27 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
     """Defines the flags of a ratings command."""
     values = new_flags()
     folder = f", or the folder of {' or '.join(source.file_names)}" if source.file_names else ""
+    without_header = (
+        "; without a header, auto tells users and items apart by their look"
+        if len(source.column_orders) > 1
+        else ""
+    )
     help_texts = {
         "input": f"A ratings file, plain or gzip{folder}.",
         "format": f"Of the file: {', '.join(source.format_names)}.",
+        "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}; with "
+        f"names of its header, other columns are ignored{without_header}.",
         "min_user_count": "Users with fewer interactions are dropped; at least 3. Default: "
-        f"{source.min_user_count}, for text files 3.",
+        f"{source.min_user_count}, for files without times 3.",
         "min_item_count": "Items with fewer interactions are dropped. Default: "
-        f"{source.min_item_count}{', for text files 0' if source.min_item_count else ''}.",
+        f"{source.min_item_count}{', for files without times 0' if source.min_item_count else ''}.",
     }
     define_settings(
         values,
         SECTIONS,
         defaults={"progress": "auto"},
         help_texts=help_texts,
-        omit=("spark_mode", "titles", "id_type") if source is AMAZON else ("spark_mode", "columns"),
+        omit=("spark_mode", *(("titles", "id_type") if source is AMAZON else ())),
         check_choices=False,
     )
     return values

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Column = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
+IGNORED: Literal["ignored"] = "ignored"
+"""A field that nothing is read from."""
 ROW = "row"
 """Column of the number of a valid row in its file, from 0."""
 
@@ -24,6 +26,7 @@ NAME_ID = r'(?! )[^\x00-\x1f",\x7f-\x9f]{1,128}(?<! )'
 QUOTED_ID = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}"
 ASCII_TOKEN_ID = r"[!#-+\--~]{1,128}"
 """The tokens of ASCII alone, for a grammar of bytes."""
+_ASCII_FIELD = r"[ !#-+\--~]*"
 WHOLE_TIMESTAMP_PATTERN = r"-?[0-9]{1,18}"
 RATING_PATTERN = r"[0-9]{1,3}(?:\.[0-9]{1,4})?"
 TIMESTAMP_PATTERN = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?"
@@ -86,7 +89,7 @@ class RatingsFormat:
     Attributes:
         name: name in flags, messages and the manifest.
         separator: text between fields; empty for JSON lines.
-        columns: columns of the fields, in order.
+        columns: columns of the fields, in order, some perhaps `IGNORED`.
         id_pattern: regular expression of user and item ids.
         headers: possible first lines, which are skipped.
         needs_header: the first line must be one of `headers`.
@@ -95,7 +98,7 @@ class RatingsFormat:
 
     name: str
     separator: str = ""
-    columns: tuple[Column, ...] = ("user", "item", "rating", "timestamp")
+    columns: tuple[Column | Literal["ignored"], ...] = ("user", "item", "rating", "timestamp")
     id_pattern: str = INTEGER_ID
     headers: tuple[bytes, ...] = ()
     needs_header: bool = False
@@ -105,6 +108,11 @@ class RatingsFormat:
     def is_json(self) -> bool:
         """Whether a row is a JSON object."""
         return not self.separator
+
+    @property
+    def read_columns(self) -> tuple[Column, ...]:
+        """Columns that are read, in their order."""
+        return tuple(column for column in self.columns if column != IGNORED)
 
     @property
     def has_timestamps(self) -> bool:
@@ -125,7 +133,7 @@ class RatingsFormat:
             return r"\{[^\n]*\}"
         ids = self.id_pattern if self.id_pattern == INTEGER_ID else ASCII_TOKEN_ID
         times = TIMESTAMP_PATTERN if self.real_times else WHOLE_TIMESTAMP_PATTERN
-        patterns = {RATING: RATING_PATTERN, TIMESTAMP: times}
+        patterns = {RATING: RATING_PATTERN, TIMESTAMP: times, IGNORED: _ASCII_FIELD}
         return re.escape(self.separator).join(patterns.get(c, ids) for c in self.columns)
 
     def good_fields(self, row: bytes) -> int:
@@ -146,7 +154,7 @@ class RatingsFormat:
 
     def _read_text(self, row: bytes) -> Values | Fault:
         if self.separator == ",":
-            fields = _split_csv(row)
+            fields = split_csv(row)
         else:
             fields = [(field, False) for field in row.split(self.separator.encode())]
         if fields is None:
@@ -158,6 +166,8 @@ class RatingsFormat:
             return Fault("columns", needed)
         texts: dict[str, str] = {}
         for column, (field, is_quoted) in zip(self.columns, fields, strict=True):
+            if column == IGNORED:
+                continue
             try:
                 text = field.decode()
             except UnicodeDecodeError:
@@ -172,13 +182,14 @@ class RatingsFormat:
                 rule = _RULES.get(column) or _ID_RULES[pattern]
                 return Fault(column, f"{column} {show(field)} must be {rule}")
             texts[column] = text
+        rating = float(texts[RATING]) if RATING in texts else None
         if TIMESTAMP not in texts:
-            return Values(texts[USER], texts[ITEM])
+            return Values(texts[USER], texts[ITEM], rating)
         whole, _, decimals = texts[TIMESTAMP].partition(".")
         return self._values(
             texts[USER],
             texts[ITEM],
-            float(texts[RATING]),
+            rating,
             float(texts[TIMESTAMP]) if decimals else int(whole),
             has_fraction=bool(decimals.strip("0")),
         )
@@ -206,7 +217,13 @@ class RatingsFormat:
         )
 
     def _values(
-        self, user: str, item: str, rating: float, timestamp: int | float, *, has_fraction: bool
+        self,
+        user: str,
+        item: str,
+        rating: float | None,
+        timestamp: int | float,
+        *,
+        has_fraction: bool,
     ) -> Values | Fault:
         if not self.real_times:
             if has_fraction:
@@ -215,7 +232,7 @@ class RatingsFormat:
         return Values(user, item, rating, timestamp)
 
 
-def _split_csv(row: bytes) -> list[tuple[bytes, bool]] | None:
+def split_csv(row: bytes) -> list[tuple[bytes, bool]] | None:
     """Splits a row by RFC 4180.
 
     Returns:

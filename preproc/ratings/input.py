@@ -15,11 +15,13 @@ from preproc.ratings.format import (
     AMAZON_ITEM_FIRST_CSV,
     INTEGER_ID,
     NAME_ID,
+    USER,
     Fault,
     RatingsFormat,
     Values,
     show,
 )
+from preproc.ratings.header import header_names, suggestion, with_names
 from preproc.ratings.job import RatingsJob
 
 RATINGS_FILE = "a ratings file"
@@ -71,7 +73,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
         raise PreprocError(
             f"{file.path}: begins with a byte order mark; remove it: tail -c +4 {file.path.name}"
         )
-    candidates = _candidates(job)
+    candidates = _candidates(job, rows[0])
     with_header = [f for f in candidates if f.is_header(rows[0])]
     if with_header:
         fitting = [f for f in with_header if any(map(f.is_good, rows[1:]))]
@@ -81,6 +83,8 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     best = candidates[int(np.argmax(good))]
     if not max(good):
         best = _closest(candidates, rows)[0]
+    _check_first_line(job, file, rows[0], best, any_good=bool(max(good)))
+    if not max(good):
         reason, text = cast(Fault, best.read(rows[0]))
         formats = ", ".join(dict.fromkeys(f.name for f in candidates))
         raise PreprocError(
@@ -91,8 +95,7 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     if best.needs_header:
         raise PreprocError(
             f"{file.path}: line 1 must be the header {best.headers[0].decode()}, found "
-            f"{show(rows[0])}; the head of the file is missing: get the file again, or add the "
-            "header"
+            f"{show(rows[0])}; get the file again, or add the header above its rows"
         )
     if best in (AMAZON_CSV, AMAZON_ITEM_FIRST_CSV):
         best = _detect_order(job, file, [r for r in rows if best.is_good(r)])
@@ -101,13 +104,18 @@ def detect_format(job: RatingsJob, file: InputFile) -> tuple[RatingsFormat, floa
     return _with_time_kind(best, rows), length
 
 
-def _candidates(job: RatingsJob) -> list[RatingsFormat]:
+def _candidates(job: RatingsJob, first_row: bytes) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
-        PreprocError: `format` has no ids of the wanted type.
+        PreprocError: `format` has no ids of the wanted type, or no such columns.
     """
     formats = [f for f in job.source.formats if job.format in ("auto", f.name)]
+    if job.column_names is not None:
+        csv = [f for f in formats if f.separator == "," and f.columns[0] == USER]
+        if not csv:
+            raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
+        formats = [with_names(f, job.column_names, first_row) for f in csv]
     if job.id_type == "auto":
         return formats
     wanted = INTEGER_ID if job.id_type == "integer" else NAME_ID
@@ -118,6 +126,34 @@ def _candidates(job: RatingsJob) -> list[RatingsFormat]:
             "or write the file as csv"
         )
     return typed
+
+
+def _check_first_line(
+    job: RatingsJob, file: InputFile, line: bytes, best: RatingsFormat, *, any_good: bool
+) -> None:
+    """Refuses a header of other names.
+
+    Args:
+        job: settings of the run.
+        file: the ratings file.
+        line: its first line, no known header.
+        best: format that fits the first rows best.
+        any_good: whether one of them fits.
+
+    Raises:
+        PreprocError: the line looks like a header.
+    """
+    seen = header_names(line)
+    if best.separator != "," or not seen or best.is_good(line):
+        return
+    if any_good and not best.needs_header and job.bad_rows == "quarantine":
+        return
+    raise PreprocError(
+        f"{file.path}: line 1 looks like a header of unknown names: "
+        f"{', '.join(n or repr(n) for n in seen)}. Needed are "
+        "user and item, and rating and timestamp where there are any: say which columns these are, "
+        f"such as `columns` {suggestion(seen)}"
+    )
 
 
 def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFormat]:
@@ -138,7 +174,7 @@ def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
 
 def _check_columns(job: RatingsJob, file: InputFile, layout: RatingsFormat) -> RatingsFormat:
     order = ",".join(layout.columns[:2])
-    if job.columns not in ("auto", order):
+    if job.column_names is None and job.columns not in ("auto", order):
         raise PreprocError(
             f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag out"
         )

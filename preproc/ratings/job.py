@@ -23,8 +23,10 @@ from preproc.ratings.format import (
     MOVIELENS_UDATA,
     TEXT,
     USER,
+    Column,
     RatingsFormat,
 )
+from preproc.ratings.header import NAMED, parse_names
 from preproc.ratings.ids import KCORES, KCore
 from preproc.spark.settings import SparkSettings
 from recsys.data.sequences import LEAVE_ONE_OUT, MIN_LENGTH, parse_split
@@ -44,6 +46,7 @@ class RatingsSource:
     Attributes:
         name: `source` of the manifest.
         formats: formats of its files.
+        column_orders: values of `columns` that name no column of a header.
         file_names: names to look for in a folder, with or without .gz.
         min_user_count: default for files with timestamps (text files are filtered already).
         min_item_count: default for files with timestamps.
@@ -51,6 +54,7 @@ class RatingsSource:
 
     name: str
     formats: tuple[RatingsFormat, ...]
+    column_orders: tuple[str, ...]
     file_names: tuple[str, ...]
     min_user_count: int
     min_item_count: int
@@ -64,6 +68,7 @@ class RatingsSource:
 MOVIELENS = RatingsSource(
     name="movielens",
     formats=(MOVIELENS_CSV, MOVIELENS_TOKEN_CSV, MOVIELENS_DAT, MOVIELENS_UDATA, TEXT),
+    column_orders=("auto",),
     file_names=("ratings.csv", "ratings.dat", "u.data"),
     min_user_count=5,
     min_item_count=0,
@@ -71,12 +76,11 @@ MOVIELENS = RatingsSource(
 AMAZON = RatingsSource(
     name="amazon",
     formats=(AMAZON_CSV, AMAZON_ITEM_FIRST_CSV, AMAZON_JSON, TEXT),
+    column_orders=("auto", "user,item", "item,user"),
     file_names=(),
     min_user_count=5,
     min_item_count=5,
 )
-
-COLUMN_ORDERS = ("auto", "user,item", "item,user")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +93,8 @@ class RatingsJob:
     format: str = setting("auto", "Of the file.")
     columns: str = setting(
         "auto",
-        "Order of user and item in a csv file; auto tells them apart by their look: "
-        f"{' | '.join(COLUMN_ORDERS)}.",
+        f"Columns of a csv file: auto, or {NAMED} with the names of its header; other columns are "
+        "ignored.",
     )
     id_type: IdType = setting(
         "auto",
@@ -134,8 +138,9 @@ class RatingsJob:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        choices = {"format": self.source.format_names, "columns": COLUMN_ORDERS, "engine": ENGINES}
+        choices = {"format": self.source.format_names, "engine": ENGINES}
         require_choices(self, choices, separator=" | ")
+        _ = self.column_names  # refuses what is none
         try:
             parse_split(self.split)
         except ValueError as error:
@@ -153,6 +158,12 @@ class RatingsJob:
             raise PreprocError(
                 f"`max_bad_fraction` must lie in [0, 1], got {self.max_bad_fraction}"
             )
+
+    @property
+    def column_names(self) -> dict[Column, str] | None:
+        """The given names of columns in the header, or None."""
+        orders = self.source.column_orders
+        return None if self.columns in orders else parse_names(self.columns, orders)
 
     @property
     def quantile(self) -> Fraction | None:

@@ -16,6 +16,7 @@ import pyarrow.json
 from preproc.files.text_chunks import BoolArray, Chunk
 from preproc.ratings.format import (
     ASCII_TOKEN_ID,
+    IGNORED,
     JSON_KEYS,
     RATING_LIMIT,
     TIMESTAMP_LIMIT,
@@ -33,7 +34,7 @@ def _column_types(layout: RatingsFormat) -> dict[Column, pa.DataType]:
     ids = pa.string() if layout.is_json else _IDS
     times = pa.float64() if layout.real_times else pa.int64()
     types = {"user": ids, "item": ids, "rating": pa.float64(), "timestamp": times}
-    return {column: types[column] for column in layout.columns}
+    return {column: types[column] for column in layout.read_columns}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +83,9 @@ def parse_chunk(
         lines = np.concatenate([np.flatnonzero(good), others[is_valid]])
         table = table.take(pa.array(np.argsort(lines)))
     users, items = (_dictionary_of(table.column(c)) for c in ("user", "item"))
-    numbers = {c: table.column(c).to_numpy() for c in layout.columns[2:]}
+    numbers = {
+        c: table.column(c).to_numpy() for c in layout.read_columns if c not in ("user", "item")
+    }
     timestamps = numbers.get("timestamp")
     if layout.real_times and timestamps is not None:
         timestamps = _order_keys(timestamps)
@@ -125,8 +128,9 @@ def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
         return pa.table({c: pa.array([], t) for c, t in types.items()})
     # Arrow takes separators of one byte; with "::" every second field is empty, and not read.
     names: list[str] = []
-    for column in layout.columns:
-        names += [column, *(f"{column}{i}" for i in range(1, len(layout.separator)))]
+    for number, column in enumerate(layout.columns):
+        name = f"{column}{number}" if column == IGNORED else column
+        names += [name, *(f"{column}{i}" for i in range(1, len(layout.separator)))]
     names = names[: len(names) - len(layout.separator) + 1]
     return pyarrow.csv.read_csv(
         pa.BufferReader(text),
@@ -140,7 +144,7 @@ def _read_fields(text: bytes, layout: RatingsFormat) -> pa.Table:
         ),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=types,
-            include_columns=list(layout.columns),
+            include_columns=list(layout.read_columns),
             null_values=[],
             strings_can_be_null=False,
         ),

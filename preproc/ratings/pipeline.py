@@ -54,7 +54,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     reporter = ProgressReporter(job.progress)
     note = (
         f"{file.path}: {job.source.name} {layout.name} with the columns "
-        f"{', '.join(layout.columns)}; `min_rating` {job.min_rating:g} `min_user_count` "
+        f"{', '.join(layout.read_columns)}; `min_rating` {job.min_rating:g} `min_user_count` "
         f"{job.min_user_count} `min_item_count` {job.min_item_count} `kcore` {job.kcore}"
     )
     reporter.note(as_flags(note))
@@ -87,7 +87,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             _write_titles(dataset, titles, filtered, reporter)
         if rejected:
             write_quarantine(dataset / QUARANTINE_FILE, rejected)
-        semantics = _semantics(job, layout.name, layout.columns)
+        semantics = _semantics(job, layout.name, layout.read_columns)
         _save_manifest(dataset, engine, semantics, file, titles, num_rows, rejected, filtered)
         workspace.publish(dataset, reporter.note)
     return job.output

@@ -180,6 +180,61 @@ def test_blank_lines_at_the_end_are_nothing(tmp_path, monkeypatch, capsys, blank
         assert f"line {len(lines) + 1}, byte" in capsys.readouterr().err
 
 
+SHOP = ["customer,sku,stars,when", *CSV[1:]]
+NAMES = "user=customer,item=sku,rating=stars,timestamp=when"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_other_headers_are_told_and_named(tmp_path, capsys, command):
+    expected = prepared("movielens", write(tmp_path / "log.csv", CSV))
+    shop = write(tmp_path / "shop.csv", SHOP)
+    flags = [] if command == "movielens" else ["--columns=user,item"]
+    assert call(command, shop, tmp_path / "made", *flags) == 2
+    error = capsys.readouterr().err
+    assert "line 1 looks like a header of unknown names: customer, sku, stars, when" in error
+    assert f"such as --columns {NAMES}" in error
+    named = [f"--columns={NAMES}", "--min_item_count=0"]
+    assert prepared(command, shop, *named) == expected
+    assert prepared(command, write(shop, map(quoted, SHOP)), *named) == expected
+    # Other columns, in another order, and without those that may be missing.
+    wide = [["", "when", "title", "sku", "stars", "customer"]]
+    titles = ["a b", '"x, ""y"""', "\xe9", ""]
+    for number, (user, item, stars, when) in enumerate(line.split(",") for line in CSV[1:]):
+        wide.append([str(number), when, titles[number % 4], item, stars, user])
+    source = write(tmp_path / "wide.csv", map(",".join, wide))
+    assert prepared(command, source, *named) == expected
+    assert prepared(command, source, *named, "--min_rating=3") == expected
+    for names in ("user=customer,item=sku", "item=sku,user=customer,timestamp=when"):
+        assert prepared(command, source, f"--columns={names}", "--min_item_count=0") == expected
+    assert call(command, source, tmp_path / "made", named[0].replace("sku", "article")) == 2
+    assert "line 1 must have the name 'article' once; it is ',when,title" in capsys.readouterr().err
+    assert call(command, source, tmp_path / "made") == 2
+    error = capsys.readouterr().err
+    assert "unknown names: '', when, title, sku, stars, customer. Needed are" in error
+    assert "such as --columns user=NAME,item=NAME" in error
+    assert call(command, source, tmp_path / "made", *named, "--bad_rows=quarantine") == 0
+    columns = Manifest.load(tmp_path / "made").semantics["columns"]
+    assert columns == ["timestamp", "item", "rating", "user"]
+
+
+def test_a_header_of_the_other_family_is_told(tmp_path, capsys):
+    source = write(tmp_path / "ratings.csv", CSV)
+    assert call("amazon", source, tmp_path / "made", "--columns=user,item") == 2
+    error = capsys.readouterr().err
+    assert "line 1 looks like a header of unknown names: userId, movieId" in error
+    assert "such as --columns user=userId,item=movieId,rating=rating,timestamp=timestamp" in error
+
+
+@pytest.mark.parametrize(
+    "names", ["user=a", "user=a,item=a", "user=a,item=b,item=c", "user=a,item=", "a,b", "who=a"]
+)
+def test_names_of_columns_that_make_no_sense(tmp_path, capsys, names):
+    source = write(tmp_path / "shop.csv", SHOP)
+    assert call("movielens", source, tmp_path / "made", f"--columns={names}") == 2
+    error = capsys.readouterr().err
+    assert "--columns must be auto | user=NAME,item=NAME,rating=NAME,timestamp=NAME" in error
+
+
 UNUSABLE = {
     "empty": (b"", "is empty"),
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),
@@ -220,7 +275,7 @@ def test_unusable_files_end_with_status_2(tmp_path, capsys, case):
         ("--format=json", "--format must be one of auto | csv | dat | udata | text"),
         ("--format=dat", "none of the first 25 rows fits a format of movielens (dat)"),
         ("--progress=loud", "--progress must be one of"),
-        ("--columns=user,item", "Unknown command line flag 'columns'"),
+        ("--columns=user,item", "--columns must be auto | user=NAME,item=NAME,rating=NAME"),
         ("--master=nowhere", "--master must be local[*], local[N], spark://HOST:PORT"),
         ("--spark_mode=kernel", "Unknown command line flag 'spark_mode'"),  # there is one mode
         ("stray", "unexpected argument 'stray'"),
@@ -442,7 +497,8 @@ def test_help_names_every_flag(capsys, command):
     shown = capsys.readouterr().out
     for flag in ("input", "output", "format", "min_rating", "min_user_count", "kcore", "bad_rows"):
         assert f"--{flag}" in shown or f"--[no]{flag}" in shown
-    assert ("--columns" in shown) == (command == "amazon")
+    assert ("--id_type" in shown) == (command == "movielens")
+    assert "--columns" in shown
 
 
 def prepared(command: str, source: Path, *flags: str):

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Header lines of csv files, and their columns by name."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from preproc.files.errors import PreprocError
+from preproc.ratings.format import (
+    IGNORED,
+    ITEM,
+    TIMESTAMP_PATTERN,
+    USER,
+    Column,
+    RatingsFormat,
+    show,
+    split_csv,
+)
+
+COLUMNS: tuple[Column, ...] = get_args(Column)
+NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
+"""How `columns` names the columns of a header."""
+
+
+def parse_names(columns: str, orders: Iterable[str]) -> dict[Column, str]:
+    """Reads the names of columns from a setting such as `user=u,item=i`.
+
+    Args:
+        columns: value of the setting.
+        orders: other values that it may have, for the message.
+
+    Raises:
+        PreprocError: it does not name user and item, or names a column twice.
+    """
+    pairs = [entry.partition("=") for entry in columns.split(",")]
+    names: dict[Column, str] = {c: name for key, _, name in pairs for c in COLUMNS if c == key}
+    distinct = len(set(names.values())) == len(pairs) == len(names) and all(names.values())
+    if not distinct or USER not in names or ITEM not in names:
+        raise PreprocError(
+            f"`columns` must be {' | '.join([*orders, NAMED])}, with names of the header, where "
+            f"rating and timestamp may be left out; got {columns!r}"
+        )
+    return names
+
+
+def _names_of(line: bytes) -> list[str]:
+    return [field.decode(errors="backslashreplace") for field, _ in split_csv(line) or []]
+
+
+def header_names(line: bytes) -> list[str]:
+    """Returns the names of a header line, empty if it is none.
+
+    A header has several names, all different, and none is a number. One may be empty, as that of
+    the index in files of pandas.
+    """
+    names = _names_of(line)
+    if line.startswith((b"{", b"[", b"<")):  # JSON, or a page of the web
+        return []
+    is_text = all(n.isprintable() and not re.fullmatch(TIMESTAMP_PATTERN, n) for n in names)
+    return names if is_text and 1 < len(names) == len(set(names)) else []
+
+
+def with_names(layout: RatingsFormat, names: Mapping[Column, str], header: bytes) -> RatingsFormat:
+    """Returns a csv format with columns by the names of its header.
+
+    Raises:
+        PreprocError: the header lacks a name.
+    """
+    seen = _names_of(header)
+    missing = [name for name in names.values() if seen.count(name) != 1]
+    if missing:
+        raise PreprocError(
+            f"`columns`: line 1 must have the name {missing[0]!r} once; it is {show(header)}. Name "
+            f"the columns as the file does: {NAMED}"
+        )
+    column_of = {name: column for column, name in names.items()}
+    return dataclasses.replace(
+        layout,
+        columns=tuple(column_of.get(name, IGNORED) for name in seen),
+        headers=(header.replace(b'"', b""),),
+        needs_header=True,
+    )
+
+
+def suggestion(seen: list[str]) -> str:
+    """Returns a value of `columns` for a header with other names."""
+    if len(seen) != len(COLUMNS) or not all(seen):
+        return NAMED
+    return ",".join(f"{column}={name}" for column, name in zip(COLUMNS, seen, strict=True))
