@@ -27,9 +27,17 @@ def run(
 
     def prepare_and_report(values: flags.FlagValues) -> None:
         dataset = prepare(values)
-        left_out = sum(Manifest.load(dataset).rejected.values())
+        manifest = Manifest.load(dataset)
+        left_out = sum(manifest.rejected.values())
         if left_out and values.progress != "json":
             print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
+        repeated = manifest.statistics.get("repeated_rows", 0)
+        if repeated and values.progress != "json":
+            print(
+                f"{repeated} rows repeat an earlier row (same user, item, timestamp) and were "
+                "kept: the item that a user is tested on may be in the history",
+                file=sys.stderr,
+            )
         print_line(str(dataset))
 
     return run_command(

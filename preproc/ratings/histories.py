@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
+from preproc.files.text_chunks import BoolArray
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import RatingsSink
 from recsys.data.sequences import RawIds, Sequences, split_fingerprint
@@ -32,6 +33,8 @@ class Filtered:
     items: RawIds
     statistics: dict[str, Any]
 
+
+_SLICE_ROWS = 2**20
 
 Read = Callable[[RatingsSink], None]
 """Reads the ratings file of the run into a sink."""
@@ -71,6 +74,7 @@ def collect(
     timestamps: npt.NDArray[np.int64] | None,
     user_map: RawIds,
     item_map: RawIds,
+    is_tied: BoolArray | None,
     counts: FilterCounts,
     reporter: ProgressReporter,
 ) -> Filtered:
@@ -81,6 +85,8 @@ def collect(
         timestamps: [interactions] in the same order; None if the split needs none.
         user_map: raw user ids and the lengths of their histories, in id order.
         item_map: raw item ids and their counts, in id order.
+        is_tied: [interactions] whether user and time are those of the one before; None if the file
+            has no times.
         counts: rows dropped on the way, for the manifest.
         reporter: prints the counts.
     """
@@ -96,12 +102,52 @@ def collect(
         "kcore_passes": counts.kcore_passes,
         "split_fingerprint": split_fingerprint(sequences, user_map, item_map),
     }
+    if is_tied is not None:
+        statistics["repeated_rows"] = count_repeats(items, is_tied)
     reporter.note(
         f"{len(user_map):,} users, {len(item_map):,} items, {len(items):,} interactions; "
         f"dropped {counts.below_min_rating:,} by rating, {counts.dropped_by_kcore:,} by "
         f"{counts.kcore_passes} k-core passes"
     )
     return Filtered(sequences, user_map, item_map, statistics)
+
+
+def count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
+    """Counts rows that repeat an earlier one: same user, item, time.
+
+    Args:
+        items: [rows] dense ids, ordered by user, then time.
+        is_tied: [rows] whether user and time are those of the row before.
+    """
+    repeats, start = 0, 0
+    while start < len(items):
+        stop = min(start + _SLICE_ROWS, len(items))
+        if stop < len(items):  # a slice ends where user or time changes
+            changes = np.argmin(is_tied[stop:])
+            stop = len(items) if is_tied[stop + changes] else stop + int(changes)
+        tied = is_tied[start:stop]
+        in_group = tied.copy()
+        in_group[:-1] |= tied[1:]
+        keys = np.cumsum(~tied)[in_group] << 32 | items[start:stop][in_group]
+        keys.sort()
+        repeats += int(np.count_nonzero(keys[1:] == keys[:-1]))
+        start = stop
+    return repeats
+
+
+def ties(keys: npt.NDArray[np.integer[Any]], order: npt.NDArray[np.int64]) -> BoolArray:
+    """Returns a mask [rows] of ordered rows whose key is that before.
+
+    Args:
+        keys: [rows] see `time_keys`.
+        order: [rows] the rows, ordered by key.
+    """
+    is_tied = np.zeros(len(order), np.bool_)
+    for start in range(0, len(order), _SLICE_ROWS):  # ordered keys of all rows would be the peak
+        stop = start + _SLICE_ROWS
+        ordered = keys[order[max(start - 1, 0) : stop]]
+        is_tied[max(start, 1) : stop] = ordered[1:] == ordered[:-1]
+    return is_tied
 
 
 def time_keys(

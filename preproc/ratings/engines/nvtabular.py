@@ -37,6 +37,7 @@ from preproc.ratings.histories import (
     Read,
     collect,
     nothing_left,
+    ties,
     time_keys,
 )
 from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
@@ -59,9 +60,12 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
     users, items = (
         columns[column].astype(np.int32) - (FIRST_ID - FIRST_IDS[column]) for column in (USER, ITEM)
     )
-    order = np.argsort(time_keys(users, columns.get(TIMESTAMP)), kind="stable")
+    keys = time_keys(users, columns.get(TIMESTAMP))
+    order = np.argsort(keys, kind="stable")
+    is_tied = ties(keys, order) if TIMESTAMP in columns else None
+    del keys
     times = None if job.quantile is None else columns[TIMESTAMP][order]
-    filtered = collect(items[order], times, maps[USER], maps[ITEM], counts, reporter)
+    filtered = collect(items[order], times, maps[USER], maps[ITEM], is_tied, counts, reporter)
     engine = {"name": "nvtabular", "version": process.version, "device": process.device}
     return raw, filtered, engine
 

@@ -20,6 +20,7 @@ from preproc.ratings.histories import (
     Read,
     collect,
     nothing_left,
+    ties,
     time_keys,
 )
 from preproc.ratings.ids import IdColumn, dense_ids, kcore
@@ -54,10 +55,12 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     user_ids, user_map = dense_ids(USER, users, raw_users)
     del users
     keys = time_keys(user_ids, timestamps)
+    has_times = timestamps is not None
     if job.quantile is None:
         timestamps = None
     del user_ids
     order = np.argsort(keys, kind="stable")
+    is_tied = ties(keys, order) if has_times else None
     del keys
     item_ids, item_map = dense_ids(ITEM, items, raw_items)
     del items
@@ -65,7 +68,7 @@ def run(job: RatingsJob, read: Read, _folder: Path, reporter: ProgressReporter) 
     ordered_times = None if timestamps is None else timestamps[order]
     del order, item_ids
     counts = FilterCounts(ratings.below_min_rating, before - len(ordered_items), passes)
-    filtered = collect(ordered_items, ordered_times, user_map, item_map, counts, reporter)
+    filtered = collect(ordered_items, ordered_times, user_map, item_map, is_tied, counts, reporter)
     return ratings, filtered, {"name": "pyarrow", "version": pa.__version__}
 
 

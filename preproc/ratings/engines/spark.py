@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.progress import Progress, ProgressReporter
+from preproc.files.text_chunks import BoolArray
 from preproc.ratings.format import ITEM, RATING, ROW, TIMESTAMP, USER
 from preproc.ratings.histories import EngineResult, FilterCounts, Read, collect, nothing_left
 from preproc.ratings.ids import FIRST_IDS, order_ids, repeat_passes
@@ -59,8 +60,10 @@ def run(job: RatingsJob, read: Read, folder: Path, reporter: ProgressReporter) -
         users, items = rows.number(USER), rows.number(ITEM)
         counts = FilterCounts(raw.num_rows - rated, rated - rows.num_rows, passes)
         rows.replace("order", _ordered(rows, [TIMESTAMP] if TIMESTAMP in columns else []))
-        loaded, times = _load(rows, users, with_times=job.quantile is not None)
-        filtered = collect(loaded, times, users, items, counts, reporter)
+        loaded, times, is_tied = _load(
+            rows, users, has_times=TIMESTAMP in columns, with_times=job.quantile is not None
+        )
+        filtered = collect(loaded, times, users, items, is_tied, counts, reporter)
     return raw, filtered, {"name": "spark", "version": runner.version}
 
 
@@ -140,10 +143,17 @@ def _ordered(rows: _Rows, times: list[str]) -> Any:
 
 
 def _load(
-    rows: _Rows, users: RawIds, *, with_times: bool
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64] | None]:
-    """Reads item ids [rows] and times of rows ordered by user."""
-    columns = [f"{USER}_id", f"{ITEM}_id", *([TIMESTAMP] if with_times else [])]
+    rows: _Rows, users: RawIds, *, has_times: bool, with_times: bool
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64] | None, BoolArray | None]:
+    """Reads rows that are ordered by user and time.
+
+    Returns:
+        [rows] item ids; times, None without `with_times`; whether user and time are those of the
+        row before, None without `has_times`.
+    """
+    columns = [f"{USER}_id", f"{ITEM}_id", *([TIMESTAMP] if has_times else [])]
+    is_tied = np.zeros(rows.num_rows, np.bool_) if has_times else None
+    last_time: int | None = None
     items = np.empty(rows.num_rows, np.int32)
     times = np.empty(rows.num_rows, np.int64) if with_times else None
     counts = np.zeros(len(users), np.int64)
@@ -154,6 +164,12 @@ def _load(
                 ids = batch[f"{USER}_id"].to_numpy()
                 if ids[0] < last or (np.diff(ids) < 0).any():
                     raise AssertionError(f"{path}: users are not in the order of their ids")
+                if is_tied is not None:
+                    own = batch[TIMESTAMP].to_numpy()
+                    same = (ids[1:] == ids[:-1]) & (own[1:] == own[:-1])
+                    is_tied[row] = last_time == own[0] and last == ids[0]
+                    is_tied[row + 1 : row + len(ids)] = same
+                    last_time = int(own[-1])
                 last = int(ids[-1])
                 counts += np.bincount(ids, minlength=len(counts))
                 items[row : row + len(ids)] = batch[f"{ITEM}_id"].to_numpy()
@@ -162,4 +178,4 @@ def _load(
                 row += len(ids)
     if not np.array_equal(counts, users.counts):
         raise AssertionError(f"{rows.folder}: users have other rows than were counted")
-    return items, times
+    return items, times, is_tied

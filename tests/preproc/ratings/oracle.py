@@ -42,6 +42,11 @@ def expected(rows: list[Row], *, min_rating=0.0, min_users=3, min_items=0, kcore
     return histories, items, xxhash.xxh3_128("".join(lines).encode()).hexdigest()
 
 
+def repeats(rows: list[Row]) -> int:
+    """Counts rows of the same user, item and time as an earlier one."""
+    return len(rows) - len({(r[0], r[1], r[3]) for r in rows})
+
+
 def decode(dataset: Path) -> tuple[dict[str, list[str]], list[str]]:
     """Returns histories by raw user and raw items in id order, from the files."""
     sequences = read_sequences(dataset)

@@ -235,6 +235,26 @@ def test_names_of_columns_that_make_no_sense(tmp_path, capsys, names):
     assert "--columns must be auto | user=NAME,item=NAME,rating=NAME,timestamp=NAME" in error
 
 
+def test_repeated_rows_are_told(tmp_path, capsys):
+    again = [CSV[1], CSV[1], CSV[9], CSV[3].replace("4.0", "2.0")]
+    other = CSV[1].rsplit(",", 1)[0] + ",77"  # the same item later is no repeat
+    source = write(tmp_path / "log.csv", [*CSV, *again, other])
+    assert call("movielens", source, tmp_path / "made", "--progress=none") == 0
+    told = "4 rows repeat an earlier row (same user, item, timestamp) and were kept"
+    assert told in capsys.readouterr().err
+    manifest = Manifest.load(tmp_path / "made")
+    assert manifest.statistics["repeated_rows"] == 4
+    assert manifest.statistics["interactions"] == 29
+    assert call("movielens", source, tmp_path / "json", "--progress=json") == 0
+    assert "repeat an earlier" not in capsys.readouterr().err
+    assert call("movielens", write(source, [*CSV, other]), tmp_path / "once") == 0
+    assert "repeat an earlier" not in capsys.readouterr().err
+    assert Manifest.load(tmp_path / "once").statistics["repeated_rows"] == 0
+    text = write(tmp_path / "text", ["1 2"] * 5)
+    assert call("movielens", text, tmp_path / "untimed") == 0
+    assert "repeated_rows" not in Manifest.load(tmp_path / "untimed").statistics
+
+
 UNUSABLE = {
     "empty": (b"", "is empty"),
     "header alone": (HEADER.encode() + b"\n", "holds no valid row"),

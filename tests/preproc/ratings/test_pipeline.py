@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from preproc.synthetic import ratings as generate_ratings
 from preproc.synthetic.ratings import FORMATS, RatingsConfig
 from recsys.data.manifest import Manifest, file_checksum
 from recsys.data.verify import run as verify
-from tests.preproc.ratings.oracle import decode, expected, run, tree
+from tests.preproc.ratings.oracle import decode, expected, interactions, repeats, run, tree
 
 ROWS = st.lists(
     st.tuples(
@@ -207,3 +208,16 @@ def test_json_of_the_manifest_is_stable(tmp_path):
     first, second = (tree(run(source, tmp_path / n)) for n in ("a", "b"))
     assert first == second
     assert json.loads(first["manifest.json"])["engine"]["name"] == "pyarrow"
+
+
+@pytest.mark.parametrize("slice_rows", [1, 3, 2**20])
+def test_repeats_are_counted_by_their_definition(tmp_path, monkeypatch, slice_rows):
+    monkeypatch.setattr(ratings_histories, "_SLICE_ROWS", slice_rows)
+    rows = [(u, str(int(i) % 7), r, t % 4) for u, i, r, t in interactions(900, seed=3)]
+    users = Counter(r[0] for r in rows)
+    kept = [r for r in rows if users[r[0]] >= 3]
+    made = run(write_dat(tmp_path / "r.dat", rows), tmp_path / "made", min_user_count=3)
+    assert Manifest.load(made).statistics["repeated_rows"] == repeats(kept) > 100
+    same = [("1", str(i % 5), 4.0, 7) for i in range(40)]  # one time alone
+    made = run(write_dat(tmp_path / "one.dat", same), tmp_path / "one")
+    assert Manifest.load(made).statistics["repeated_rows"] == 35
