@@ -21,6 +21,7 @@ from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
+from recsys.train.checkpoint import CheckpointError, read_checkpoint
 
 LOCK_FILE = ".deploy.lock"
 CONFIGS = "configs"
@@ -46,6 +47,41 @@ class ModelRepository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def require_models(self, *, later: bool) -> None:
+        """Refuses a folder that is something else than a repository.
+
+        Triton would take each folder in it for a model.
+
+        Args:
+            later: models may come later.
+
+        Raises:
+            RepositoryError: says what the folder is and what to do.
+        """
+        if self.models():
+            return
+        if (self.root / CONFIG_FILE).is_file():
+            raise RepositoryError(
+                f"`repository`: {self.root} is the folder of one model; give the one that it lies "
+                f"in, {self.root.absolute().parent}"
+            )
+        try:
+            checkpoint = read_checkpoint(self.root)
+        except CheckpointError:
+            checkpoint = None
+        if checkpoint is not None:
+            kind = "checkpoint" if checkpoint.path == self.root else "training run"
+            raise RepositoryError(
+                f"`repository`: {self.root} is the folder of a {kind}, not of deployed models; "
+                f"deploy it first by recsys-recipes deploy `checkpoint` {self.root} `repository` "
+                "FOLDER, then serve that FOLDER"
+            )
+        if not later and not any(path.is_dir() for path in self.root.glob("[!.]*")):
+            raise RepositoryError(
+                f"`repository`: {self.root} holds no model; recsys-recipes deploy `checkpoint` "
+                f"CHECKPOINT `repository` {self.root} adds one, and `poll_secs` waits for it"
+            )
 
     def config_file(self, name: str) -> Path:
         """Returns the path of a model's config.pbtxt."""

@@ -212,6 +212,11 @@ COMMANDS = [
     ((*CLIENT, "stray"), 2, "unexpected argument 'stray'"),
     (SERVE, 2, "--repository is needed"),
     ((*SERVE, "--repository", "{tmp}/none"), 1, "--repository: {tmp}/none is not a folder"),
+    (
+        (*SERVE, "--repository={tmp}"),
+        1,
+        "--repository: {tmp} holds no model; recsys-recipes deploy",
+    ),
     ((*SERVE, "--repository={tmp}", "--threads=0"), 1, "--threads must be 1 or more, got 0"),
     ((*SERVE, "--repository={tmp}", "--models=x"), 1, "--models: {tmp} has no model 'x'"),
 ]
@@ -224,6 +229,23 @@ def test_the_client_and_the_server_refuse_by_flag(tmp_path, capsys, command, sta
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message.format(tmp=tmp_path) in error
+
+
+def test_only_a_repository_is_served(deploy, tmp_path, capsys):
+    run = tmp_path / "run"
+    dlrm_checkpoint(run / "step_000000007")
+    (run / "latest.json").write_text('{"latest": "step_000000007"}')
+    assert deploy("--checkpoint", str(run))[0] == 0
+    for folder, message in (
+        (run, f"training run, not of deployed models; deploy it first by recsys-recipes deploy "
+         f"--checkpoint {run} --repository FOLDER,"),
+        (run / "step_000000007", "is the folder of a checkpoint, not of deployed models"),
+        (tmp_path / "m" / "dlrm", f"of one model; give the one that it lies in, {tmp_path / 'm'}"),
+    ):  # fmt: skip
+        for waiting in ("0", "1"):
+            arguments = ["serve", f"--repository={folder}", f"--poll_secs={waiting}"]
+            assert script("serve").main(arguments) == 1
+            assert message in capsys.readouterr().err
 
 
 @pytest.fixture

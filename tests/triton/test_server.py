@@ -67,6 +67,27 @@ def test_a_model_that_does_not_load_ends_a_program_without_another(tmp_path):
     assert "FileNotFoundError: weights.bin is missing" in done.stderr
     assert "broken/1/model.py(7): initialize" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "weights.bin" not in done.stdout  # once is enough
+
+
+def test_folders_without_a_configuration_end_the_program_too(tmp_path):
+    (tmp_path / "m" / "notes" / "1").mkdir(parents=True)
+    arguments = (f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'log'}")
+    done = harness.python("triton/serve.py", *arguments, status=1)
+    assert "no model could be loaded:\n  notes: Poll failed for model directory" in done.stderr
+    assert "Ready" not in done.stdout
+
+
+def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
+    (tmp_path / "m").mkdir()
+    arguments = (f"--repository={tmp_path / 'm'}", "--poll_secs=1", f"--log_file={tmp_path / 'l'}")
+    with harness.started("triton/serve.py", *arguments) as program:
+        said = harness.wait_for_line(program, lambda line: "Ctrl-C" in line)
+        assert f"{tmp_path / 'm'} holds no model yet; it is looked for one every 1 s" in said
+        write_version(tmp_path / "m", "tiny", 1, 2.0)
+        assert "tiny version 1: READY" in harness.wait_for_line(
+            program, lambda line: "tiny" in line
+        )
 
 
 def test_models_are_loaded_and_unloaded_and_a_failure_leaves_the_others(repository, tmp_path):

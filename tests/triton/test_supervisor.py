@@ -176,6 +176,8 @@ def test_a_damaged_model_and_a_load_without_an_end_leave_the_others(tmp_path):
         code, health = served.health()
         assert (code, health["status"], health["models"]) == (200, "degraded", {"tiny": [1]})
         assert "weights are gone" in health["failures"]["broken version 2"]
+        assert "Poll failed for model" in health["failures"]["cut"]
+        assert "".join(served.said).count("cut: does not load") == 1
         assert served.health("/tiny")[0] == 200
         assert served.health("/broken")[0] == 503
         shutil.rmtree(tmp_path / "cut")

@@ -77,6 +77,10 @@ class ServerSettings:
                 raise ServerError(f"`models`: {self.repository} has no model {name!r}")
         if self.threads is not None and self.threads < 1:
             raise ServerError(f"`threads` must be 1 or more, got {self.threads}")
+        try:
+            ModelRepository(self.repository).require_models(later=self.poll_secs > 0)
+        except RepositoryError as error:
+            raise ServerError(str(error)) from error
 
 
 class NotReadyError(ServerError):

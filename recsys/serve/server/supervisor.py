@@ -127,7 +127,12 @@ class Supervisor:
                     raise
                 self._end(hung)
         if not self._stopped():
-            self._observe(server)
+            news = self._observe(server)
+            if not server.names and self._settings.poll_secs:
+                self._say(
+                    f"{self._settings.repository} holds no model yet; it is looked for one every "
+                    f"{self._settings.poll_secs} s"
+                )
             if self._failures and not self._health.report.models:
                 reasons = "\n  ".join(
                     f"{version_text(version)}: {why}" for version, why in self._failures.items()
@@ -135,6 +140,8 @@ class Supervisor:
                 raise ServerError(
                     f"no model could be loaded:\n  {reasons}\n  (log {self._log_file})"
                 )
+            for line in news:
+                self._say(line)
 
     def _stopped_while_loading(self) -> bool:
         self._report("restarting" if self._served else "starting")
@@ -158,7 +165,8 @@ class Supervisor:
                 raise ServerError(f"the server ended with {_exit_text(server.poll() or 0)}")
             if server.responds():
                 with contextlib.suppress(ServerError):
-                    self._observe(server)
+                    for line in self._observe(server):
+                        self._say(line)
                     answered = now
             elif now - answered > _SILENCE_S:
                 raise ServerError(f"the server did not answer for {_SILENCE_S:.0f} s")
@@ -210,8 +218,9 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(instance.pid, signal.SIGKILL)
 
-    def _observe(self, server: TritonServer) -> None:
-        """Reads the models' states, says what is new, and reports it."""
+    def _observe(self, server: TritonServer) -> list[str]:
+        """Reads and reports the models' states; returns lines of the news."""
+        news: list[str] = []
         states: dict[Version, str] = {}
         listed = [model for model in server.models() if model.get("state")]
         missing = set(server.names) - {model["name"] for model in listed}
@@ -226,10 +235,10 @@ class Supervisor:
             if model["state"] == "READY":
                 self._failures.pop(version, None)
                 if self._states.get(version) != "READY":
-                    self._say(f"  {version_text(version)}: READY")
+                    news.append(f"  {version_text(version)}: READY")
             elif model["state"] == "UNAVAILABLE" and reason and reason != _UNLOADED:
                 if self._failures.get(version) != reason:
-                    self._say(f"  {version_text(version)}: does not load: {reason.rstrip()}")
+                    news.append(f"  {version_text(version)}: does not load: {reason.rstrip()}")
                 self._failures[version] = reason
             elif reason == _UNLOADED:
                 self._failures.pop(version, None)
@@ -237,10 +246,11 @@ class Supervisor:
         self._failures = {  # a version that a newer one replaced is not missed
             (name, v): why
             for (name, v), why in self._failures.items()
-            if (name, v) in states and int(v or 0) > newest.get(name, 0)
+            if (name, v) in states and int(v or 0) > newest.get(name, -1)
         }
         self._states = states
         self._report("degraded" if self._failures else "ok")
+        return news
 
     def _report(self, status: Status) -> None:
         ready: dict[str, list[int]] = collections.defaultdict(list)
