@@ -90,6 +90,11 @@ class Bert4RecExport(CheckpointExport):
         """The training dataset."""
         return self._stored.origin
 
+    @property
+    def num_items(self) -> int:
+        """I, the items of the catalogue."""
+        return self._stored.num_items
+
     def _read_names(self, dataset: Path, titles: bool, ignore_fingerprint: bool) -> ItemNames:
         raw_ids = read_item_map(dataset).raw.to_pylist()
         names = ItemNames(raw_ids, read_titles(dataset, len(raw_ids)) if titles else None)

@@ -189,6 +189,10 @@ def _export_device(serving: ServingSettings) -> torch.device:
             "made on, and this machine has no CUDA device; deploy on one that has, or use `format` "
             "eager or onnx"
         )
+    logger.warning(
+        "no GPU here: it is checked on the CPU, and a server without a GPU does not load it "
+        "(`device` cpu deploys for one)"
+    )
     return torch.device("cpu")
 
 

@@ -234,6 +234,11 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
                 dims = ", ".join("any" if n == -1 else str(n) for n in ("rows", *tensor.shape))
                 may = " (may be left out)" if tensor.optional else ""
                 print_line(f"  {role} {tensor.name}: {tensor.dtype} [{dims}]{may}")
+        if endpoint.signature.recommends and endpoint.signature.inputs[0].dtype == "int64":
+            print_line(
+                "Items are item numbers of the dataset, from 1, not ids of the raw ratings; "
+                "`recsys-recipes deploy --raw_ids DATASET` makes a model that takes those"
+            )
         return 0
     if options.canary_version is not None:
         answer_with_canary(options, endpoint, options.canary_version)

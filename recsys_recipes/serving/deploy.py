@@ -209,11 +209,27 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
     return kept
 
 
+def _print_kept(kept: dict[str, Any], given: set[str], values: dict[str, Any], kind: str) -> None:
+    """Prints which settings of the deployment before go on unseen."""
+    backend: Backend = kept.get("backend", values["backend"])
+    # What is not given has its default here, but for the two that depend on others.
+    defaults = values | {"format": _DEFAULT_FORMAT[backend], "max_batch_size": _MOST_ROWS[kind]}
+    lasting = [
+        f"--{name} {joined(value) if isinstance(value, tuple) else value}"
+        for name, value in kept.items()
+        if name not in given and value != defaults[name]
+    ]
+    if lasting:
+        program.print_line(f"Kept from the deployment before: {', '.join(lasting)}")
+
+
 def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
     kind = "bert4rec" if is_bert4rec_checkpoint(values["checkpoint"]) else "dlrm"
     chosen = {key: values[key] for key in given & KEPT}
-    values = values | _read_kept(repository, values["name"] or kind, chosen) | chosen
+    kept = _read_kept(repository, values["name"] or kind, chosen)
+    _print_kept(kept, given, values, kind)
+    values = values | kept | chosen
     options = section_from_dict(DeployerOptions, values)
     assert options.checkpoint is not None
     export: CheckpointExport
@@ -265,6 +281,11 @@ def _deploy(values: dict[str, Any], given: set[str], repository: ModelRepository
             "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
         )
     program.print_line(f"Deployed {export.path} as {deployed.folder}")
+    if isinstance(export, Bert4RecExport) and options.raw_ids is None:
+        program.print_line(
+            f"It takes and gives the item numbers of the dataset, 1 to {export.num_items}; with "
+            "--raw_ids DATASET those of the raw ratings"
+        )
     policy = settings.serving.version_policy
     if int(deployed.folder.name) not in deployed.served:
         program.print_line(

@@ -92,6 +92,12 @@ def test_raw_ids_and_titles_are_answered_as_text(server, tmp_path, capsys):
     assert {name: titled[name] for name in named} == named
 
 
+def test_a_model_without_raw_ids_says_so(server, capsys):
+    for model, says in (("bert4rec", True), ("exported", True), ("named", False)):
+        assert client([f"--url={server.grpc_url}", f"--model={model}"]) == 0
+        assert ("--raw_ids DATASET` makes a model" in capsys.readouterr().out) is says
+
+
 def refuse_constant(name):
     raise AssertionError(f"{name} is no JSON")
 

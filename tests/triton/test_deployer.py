@@ -140,6 +140,28 @@ def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
     )
 
 
+def test_what_the_items_of_requests_are_is_said(deploy, tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    _, out, _ = deploy("--checkpoint", str(checkpoint))
+    assert out.splitlines()[-1] == (
+        "It takes and gives the item numbers of the dataset, 1 to 50; with --raw_ids DATASET those "
+        "of the raw ratings"
+    )
+
+
+def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, tmp_path, caplog):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    code, out, error = deploy("--checkpoint", str(checkpoint), "--device", "gpu")
+    assert code == 0, error
+    assert "no GPU here" in caplog.text + error
+    assert "Kept" not in out
+    _, out, _ = deploy("--checkpoint", str(checkpoint))
+    assert out.splitlines()[0] == "Kept from the deployment before: --device gpu"
+    _, out, _ = deploy("--checkpoint", str(checkpoint), "--device", "cpu")
+    assert out.splitlines()[0] == "--device: gpu -> cpu"
+    assert "Kept" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -146,9 +146,16 @@ def test_deploying_again_keeps_the_settings_and_prints_what_changes(
     status, output = deployer(f"--checkpoint={checkpoints[1]}")
     assert (status, file.read_text()) == (0, before)
     assert "->" not in output
+    lasting = "--max_batch_size 64, --preferred_batch_sizes 8,16, --instances 2, --threads 1"
+    (line,) = (line for line in output.splitlines() if line.startswith("Kept from the deployment"))
+    assert sorted(line.partition(": ")[2].replace("8,16", "8;16").split(", ")) == sorted(
+        [*lasting.replace("8,16", "8;16").split(", "), "--out_of_range zero"]
+    )
     assert '"out_of_range": "zero"' in (file.parent / "2" / "deployment.json").read_text()
     status, output = deployer(f"--checkpoint={checkpoints[1]}", "--instances=1", "--threads=1")
-    assert output.startswith("--instances: 2 -> 1\nChecked: ")
+    assert output.startswith("--instances: 2 -> 1\nKept from the deployment before: --")
+    assert "--instances 2" not in output
+    assert "--threads" not in output.partition("Checked: ")[0].replace("--threads:", "")
     message = parse_config(file.read_text(), "config.pbtxt")
     assert (message.max_batch_size, message.instance_group[0].count) == (64, 1)
     assert list(message.dynamic_batching.preferred_batch_size) == [8, 16]
