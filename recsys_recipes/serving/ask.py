@@ -23,13 +23,14 @@ a Criteo dataset, BERT4Rec the histories of a dataset of ratings.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +83,10 @@ _LOOK_S = 0.1
 class ClientOptions:
     """Settings of this program."""
 
-    url: str = setting(REQUIRED, "host:port, as `recsys-recipes serve` prints it")
+    url: str = setting(
+        REQUIRED,
+        "host:port, http://host:port or grpc://host:port, as `recsys-recipes serve` prints them",
+    )
     protocol: Protocol = setting("grpc", "Protocol of the requests")
     model: str = setting("dlrm", "Name of the model on the server")
     version: str = setting("", "Version of the model; by default the one that is served")
@@ -188,16 +192,16 @@ def define_flags() -> flags.FlagValues:
 
 def run(flag_values: flags.FlagValues) -> int:
     """Talks to the server; returns 1 for wrong replies."""
-    values, _ = values_from_flags(flag_values, SECTIONS)
+    values, given = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(ClientOptions, values)
     with Endpoint(
         options.url, options.model, options.version, options.protocol, options.timeout_s
     ) as endpoint:
-        modes = {
+        modes: dict[str, Callable[[ClientOptions, Endpoint], int]] = {
             "request": answer,
             "page": show_page,
             "test": test,
-            "load": load,
+            "load": functools.partial(load, sizes_are_given="batch_sizes" in given),
             "perf_input": write_rows,
         }
         return modes[options.mode](options, endpoint)
@@ -214,7 +218,10 @@ def requests_of(options: ClientOptions, endpoint: Endpoint) -> Iterator[Arrays]:
     with contextlib.ExitStack() as stack:
         file = sys.stdin
         if name != "-":
-            file = stack.enter_context(Path(name).open())
+            try:
+                file = stack.enter_context(Path(name).open())
+            except OSError as error:
+                raise UserError(f"`request` {name}: {error.strerror}") from error
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield request_from_json(endpoint.signature, line, f"{name}:{number}")
@@ -422,8 +429,9 @@ def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
     return 0
 
 
-def load(options: ClientOptions, endpoint: Endpoint) -> int:
+def load(options: ClientOptions, endpoint: Endpoint, *, sizes_are_given: bool) -> int:
     """Measures latency and throughput by batch size and number of clients."""
+    sizes = [] if options.request is not None else load_sizes(options, endpoint, sizes_are_given)
     opened = options.request_rate is not None or options.p99_ms is not None
     print_line(ARRIVALS_HEAD if opened else TABLE_HEAD)
     measure = _measure_arrivals if opened else _measure_clients
@@ -433,15 +441,39 @@ def load(options: ClientOptions, endpoint: Endpoint) -> int:
             raise UserError(f"--request {options.request}: holds no request")
         measure(options, endpoint, requests)
         return 0
-    for size in options.batch_sizes:
-        full = (
-            request for rows, request in dataset_requests(options, endpoint, size) if rows == size
-        )
-        requests = list(itertools.islice(full, _LOAD_REQUESTS))
-        if not requests:
-            raise UserError(f"--batch_sizes {size}: {options.dataset} has fewer rows")
-        measure(options, endpoint, requests)
+    for size in sizes:
+        measure(options, endpoint, full_requests(options, endpoint, size, _LOAD_REQUESTS))
     return 0
+
+
+def full_requests(
+    options: ClientOptions, endpoint: Endpoint, size: int, count: int
+) -> list[Arrays]:
+    """Returns the first requests of a dataset that have `size` rows."""
+    sized = dataset_requests(options, endpoint, size)
+    full = (request for rows, request in sized if rows == size)
+    return list(itertools.islice(full, count))
+
+
+def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> list[int]:
+    """Returns the batch sizes that model and dataset allow.
+
+    Raises:
+        UserError: one that the user gave is too large, or all are.
+    """
+    fitting, limit = [], endpoint.max_batch_size
+    for size in options.batch_sizes:
+        if limit is not None and size > limit:
+            reason = f"{endpoint.model} takes at most {limit} rows in a request"
+        elif not full_requests(options, endpoint, size, 1):
+            reason = f"{options.dataset} has fewer rows"
+        else:
+            fitting.append(size)
+            continue
+        if are_given or not fitting:
+            raise UserError(f"`batch_sizes` {size}: {reason}")
+        print_line(f"Without {size} rows a request: {reason}")
+    return fitting
 
 
 def _measure_clients(options: ClientOptions, endpoint: Endpoint, requests: list[Arrays]) -> None:

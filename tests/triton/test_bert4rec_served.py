@@ -173,6 +173,53 @@ def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys
     assert all(row[2] > 0 for row in found)
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("bert4rec", "bert4rec takes at most 256 rows"),
+        ("exported", "exported takes at most 16 row"),
+    ],
+)
+def test_a_load_leaves_out_sizes_that_nobody_asked_for(
+    server, dataset, model, reason, capsys  # noqa: F811
+):  # fmt: skip
+    arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=load"]
+    arguments += [f"--dataset={dataset}", "--seconds=0.2"]
+    assert client(arguments) == 0
+    said = capsys.readouterr().out
+    assert f"Without 4096 rows a request: {reason}" in said
+    rows = [line for line in said.splitlines() if line.split()[0].isdecimal()]
+    assert [line.split()[0] for line in rows] == ["1"]
+    assert f"{dataset} has fewer rows" in said or model == "exported"
+    for sizes, refused in (
+        ("1,4096", f"--batch_sizes 4096: {reason}"),
+        ("1,250", f"--batch_sizes 250: {dataset} has fewer rows"),
+    ):
+        if model == "bert4rec":
+            assert client([*arguments, f"--batch_sizes={sizes}"]) == 2
+            answer = capsys.readouterr()
+            assert refused in answer.err
+            assert answer.out == ""
+
+
+def test_short_histories_are_filled_up(server, tmp_path, capsys):
+    request = tmp_path / "request.json"
+    for model, histories in (
+        ("bert4rec", [[1, 2], [3]]),
+        ("named", [[raw_id(1), raw_id(2)], [raw_id(3)]]),
+    ):
+        alone = [{"history": [history]} for history in histories]
+        together = [{"history": histories}]
+        answers = []
+        for requests in (alone, together):
+            request.write_text("".join(json.dumps(values) + "\n" for values in requests))
+            url = f"--url={server.grpc_url}"
+            assert client([url, f"--model={model}", f"--request={request}"]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            answers.append([row for line in lines for row in json.loads(line)["items"]])
+        assert answers[0] == answers[1]
+
+
 def arrival_rows(server, dataset, capsys, *flags):  # noqa: F811
     arguments = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=load", *flags]
     assert client([*arguments, f"--dataset={dataset}", "--batch_sizes=1", "--concurrency=4"]) == 0

@@ -297,7 +297,12 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(
     for bad, message in (
         ('{"numerical": [[1, 2, 3]]}', "input 'categorical' is missing"),
         ("[1]", "expected an object"),
-        ("{", "not JSON"),
+        ("{", "not JSON: Expecting property name"),
+        ("1\t2", 'a request is an object {"numerical": [...], "categorical": [...]}'),
+        (
+            '{"numerical": [[1, 2, 3], [1]]}',
+            "expected [3] in each row, got 3 values in row 0 and 1 ",
+        ),
         ('{"numerical": [[1, 2, 3]], "categorical": [[0, 0, 0, 0.5]]}', "expected whole numbers"),
         ('{"numerical": [["a", 2, 3]], "categorical": [[0, 0, 0, 0]]}', "input 'numerical'"),
         ('{"numerical": [[1, 2, 3]], "categorical": [[9, 0, 0, 0]]}', "9 is not in [0, 5)"),
@@ -305,6 +310,8 @@ def test_the_client_program_answers_requests_and_refuses_bad_ones(
         file.write_text(bad)
         assert client([url, f"--request={file}"]) == 2
         assert message in capsys.readouterr().err
+    assert client([url, f"--request={tmp_path / 'absent'}"]) == 2
+    assert f"--request {tmp_path / 'absent'}: No such file" in capsys.readouterr().err
 
 
 def test_the_client_program_measures_a_load(server, dataset, capsys):

@@ -169,6 +169,10 @@ def test_the_client_sends_lines_of_a_file(server, small, tmp_path, capsys):
     requests.write_text(json.dumps({"line": [[small[2][0].decode()]]}) + "\n")
     assert client([f"--url={server.grpc_url}", "--model=dlrm", f"--request={requests}"]) == 0
     assert '"probability"' in capsys.readouterr().out
+    requests.write_bytes(small[2][0] + b"\n")
+    assert client([f"--url={server.grpc_url}", "--model=dlrm", f"--request={requests}"]) == 2
+    begins = small[2][0][:12].decode().replace("\t", "\\t")
+    assert f'a request is an object {{"line": [["{begins}..."]]}}' in capsys.readouterr().err
 
 
 def test_raw_rows_need_their_dataset(small, tmp_path, capsys):

@@ -18,6 +18,7 @@ from recsys.serve.server.install import ServerError
 from recsys.serve.server.log import failure_reason
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
+from tests.triton.conftest import client
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -152,6 +153,28 @@ def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
         ServerSettings(repository=tmp_path, models=("dlrm",), poll_secs=1)
     with pytest.raises(ServerError, match="`threads` must be 1 or more, got 0"):
         ServerSettings(repository=tmp_path, threads=0)
+
+
+def test_addresses_as_the_server_prints_them(repository, tmp_path, capsys):
+    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
+        server.wait_ready()
+        http, grpc = server.http_url, server.grpc_url
+        for url in (f"http://{http}", f"http://{http}/", f"grpc://{grpc}", grpc, f"ipv4:{grpc}"):
+            assert client([f"--url={url}", "--model=tiny"]) == 0, capsys.readouterr().err
+        assert "takes x: float32 [rows, 2]" in capsys.readouterr().out
+        for arguments, remedy in (
+            ([f"--url={http}"], f"port of HTTP: give --protocol http, or --url http://{http}"),
+            (
+                [f"--url=http://{grpc}"],
+                f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}",
+            ),
+        ):
+            assert client([*arguments, "--model=tiny", "--timeout_s=20"]) == 2
+            assert remedy in capsys.readouterr().err
+    for url in (f"http://{http}", grpc):
+        assert client([f"--url={url}", "--model=tiny", "--timeout_s=20"]) == 2
+        said = capsys.readouterr().err
+        assert "is `recsys-recipes serve` running? it prints its addresses" in said
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port"])

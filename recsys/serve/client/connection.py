@@ -17,9 +17,11 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
-from recsys.serve.signature import Signature, TensorSignature, dtype_of_wire
+from recsys.serve.signature import HISTORY, LINE, Signature, TensorSignature, dtype_of_wire
 
 Protocol = Literal["http", "grpc"]
+_SHOWN = 12
+"""Characters of a line that show what it is."""
 
 
 class EndpointError(UserError):
@@ -38,12 +40,51 @@ class OverloadedError(EndpointError):
     """A server refuses a request because too many wait."""
 
 
+_SCHEMES: Mapping[str, Protocol] = {"http://": "http", "grpc://": "grpc"}
+_OF_GRPC = ("dns:///", "ipv4:", "ipv6:", "unix:")
+"""Addresses in gRPC's own spelling, which it resolves."""
+
+
+def address(url: str, protocol: Protocol = "grpc") -> tuple[str, Protocol]:
+    """Returns host:port of a URL, and its protocol.
+
+    Args:
+        url: host:port, http://host:port or grpc://host:port.
+        protocol: of a URL that names none.
+
+    Raises:
+        EndpointError: it has no port, or names something else.
+    """
+    if url.startswith(_OF_GRPC):
+        return url, "grpc"
+    host_port = url
+    for scheme, named in _SCHEMES.items():
+        if url.startswith(scheme):
+            host_port, protocol = url.removeprefix(scheme).rstrip("/"), named
+    server, _, path = host_port.partition("/")
+    if path and (protocol == "grpc" or "//" in host_port):  # HTTP may lie behind a path of a proxy
+        raise EndpointError(
+            f"`url` {url}: expected host:port, http://host:port or grpc://host:port"
+        )
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) < 1 << 16:
+        raise EndpointError(
+            f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8001; "
+            "`recsys-recipes serve` prints its addresses"
+        )
+    return host_port, protocol
+
+
 _REFUSED_FOR_LOAD = {
     "maximum queue size": "its queue is full (`max_queue_size` of the deployment)",
     "Request timeout expired": "the request waited for too long (`timeout_us` of the deployment, "
     "or `timeout_s` of the client)",
 }
 """Words of the server -> their meaning."""
+_OF_OTHER_PROTOCOL = ("Socket closed", "Trying to connect an http1.x server", "Expected HTTP/")
+"""Words of a client whose server speaks the other protocol."""
+_NOBODY_THERE = ("onnect", "DNS", "Name or service", "name resolution", "timed out")
+"""Words of a client that reached nobody; of connect and Connection."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,10 +117,10 @@ class Endpoint:
     As a context manager it closes itself.
 
     Args:
-        url: host:port of the server.
+        url: host:port of the server; http:// or grpc:// before it names the protocol.
         model: name of the model.
         version: version of the model; empty leaves the choice to the server.
-        protocol: `http` or `grpc`.
+        protocol: `http` or `grpc`, where the URL names none.
         timeout_s: longest time of one request, in seconds.
 
     Attributes:
@@ -88,8 +129,8 @@ class Endpoint:
         served_versions: versions that the server answers with; of a named version, it alone.
 
     Raises:
-        EndpointError: the server cannot be reached or has no such model, or tritonclient is not
-            installed.
+        EndpointError: the URL is malformed, the server cannot be reached or has no such model, or
+            tritonclient is not installed.
     """
 
     def __init__(
@@ -100,6 +141,7 @@ class Endpoint:
         protocol: Protocol = "grpc",
         timeout_s: float = 60.0,
     ) -> None:
+        url, protocol = address(url, protocol)
         self.url, self.model, self.version = url, model, version
         self.protocol, self.timeout_s = protocol, timeout_s
         self._library = _library(protocol)
@@ -170,9 +212,24 @@ class Endpoint:
             text = f"{self.model} at {self.url}: {reason.message()}"
             if "unknown model" in text:
                 text += "; `model` is a name that the server printed when it was ready"
-            raise EndpointError(text, status) from error
+            raise EndpointError(text + self._remedy(status, text), status) from error
         except self._broken as error:  # of the HTTP client alone
-            raise EndpointError(f"{self.model} at {self.url}: no answer: {error}") from error
+            text = f"{self.model} at {self.url}: no answer: {error}"
+            raise EndpointError(text + self._remedy("UNAVAILABLE", text)) from error
+
+    def _remedy(self, status: str, text: str) -> str:
+        """Returns what to do about an answer that is none of the model's."""
+        if status != "UNAVAILABLE":
+            return ""
+        other = "http" if self.protocol == "grpc" else "grpc"
+        if any(words in text for words in _OF_OTHER_PROTOCOL):
+            return (
+                f"\n  this looks like the port of {other.upper().replace('GRPC', 'gRPC')}: give "
+                f"`protocol` {other}, or `url` {other}://{self.url}"
+            )
+        if any(words in text for words in _NOBODY_THERE):
+            return "\n  is `recsys-recipes serve` running? it prints its addresses"
+        return ""
 
     def check(self, arrays: Arrays) -> None:
         """Refuses arrays that the server would refuse.
@@ -308,15 +365,17 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise BadRequestError(f"{where}: not JSON: {error}") from error
+        raise BadRequestError(
+            f"{where}: not JSON: {error}; a request is an object {_form(signature, text)}"
+        ) from error
     if not isinstance(values, dict):
-        names = ", ".join(f'"{tensor.name}": [...]' for tensor in signature.inputs)
-        raise BadRequestError(f"{where}: expected an object {{{names}}}, got {text[:60]}")
+        raise BadRequestError(f"{where}: expected an object {_form(signature)}, got {text[:60]}")
     arrays: dict[str, Any] = {}
     known = {tensor.name: tensor for tensor in signature.inputs}
     for name, rows in values.items():
         if name not in known:
             raise BadRequestError(f"{where}: unknown input {name!r}; known: {', '.join(known)}")
+        rows = _evened(known[name], rows, f"{where}: input {name!r}")
         try:
             given = np.asarray(rows)
             array = np.asarray(rows, dtype=known[name].numpy_dtype)
@@ -326,6 +385,37 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
             raise BadRequestError(f"{where}: input {name!r}: expected whole numbers")
         arrays[name] = array
     return arrays
+
+
+def _form(signature: Signature, text: str = "") -> str:
+    """Returns the form of a request, of a line of a log that the model takes as it is."""
+    names = [tensor.name for tensor in signature.inputs]
+    if LINE in names and "\t" in text:
+        return f'{{"{LINE}": [[{json.dumps(text[:_SHOWN])[:-1]}..."]]}}'
+    return "{" + ", ".join(f'"{name}": [...]' for name in names) + "}"
+
+
+def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
+    """Fills rows of any length up with nothing; refuses other rows that differ.
+
+    Raises:
+        BadRequestError: names the first row of another length.
+    """
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        return rows
+    lengths = [len(row) for row in rows]
+    if len(set(lengths)) <= 1:
+        return rows
+    if tensor.shape == (-1,):  # a history, in which 0, or no text, stands for nothing
+        nothing = "" if tensor.dtype == "string" else 0
+        return [row + [nothing] * (max(lengths) - len(row)) for row in rows]
+    row = next(number for number, length in enumerate(lengths) if length != lengths[0])
+    expected = ", ".join(map(str, tensor.shape))
+    pad = "; fill short ones up with 0" if tensor.name == HISTORY else ""
+    raise BadRequestError(
+        f"{where}: expected [{expected}] in each row, got {lengths[0]} values in row 0 and "
+        f"{lengths[row]} in row {row}{pad}"
+    )
 
 
 def _tensor(metadata: Mapping[str, Any], optional: bool) -> TensorSignature:
