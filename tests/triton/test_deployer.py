@@ -12,6 +12,7 @@ from absl import flags
 
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
+from recsys.data.manifest import Manifest
 from recsys.serve.deployment import Deployment
 from recsys.serve.nvidia_options import translate
 from tests import harness
@@ -140,6 +141,18 @@ def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
     )
 
 
+def test_a_dataset_of_clicks_has_no_raw_item_ids(deploy, tmp_path):
+    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+    manifest = Manifest(
+        **{"kind": "criteo", "engine": {}, "semantics": {}, "source_files": [], "rows": {}},
+        **{"positives": {}, "rejected": {}, "cardinalities": [3], "files": {}, "fingerprint": "0"},
+    )
+    manifest.save(tmp_path)
+    code, _, error = deploy("--checkpoint", str(checkpoint), "--raw_ids", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path}: is a dataset of another kind, criteo, not of ratings" in error
+
+
 def test_what_the_items_of_requests_are_is_said(deploy, tmp_path):
     checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
     _, out, _ = deploy("--checkpoint", str(checkpoint))
@@ -232,7 +245,12 @@ COMMANDS = [
     ((*CLIENT, "--canary=0.1"), 2, "--canary, --canary_version and --request go together"),
     ((*CLIENT, "--protocol=ftp"), 2, "--protocol"),
     ((*CLIENT, "stray"), 2, "unexpected argument 'stray'"),
+    (("client", "--url=127.0.0.1"), 2, "--url 127.0.0.1: expected host:port with a port from 1 to"),
+    (("client", "--url=http://a:80000"), 2, "with a port from 1 to 65535, as 127.0.0.1:8001"),
+    (("client", "--url=https://a:1"), 2, "expected host:port, http://host:port or grpc://host"),
     (SERVE, 2, "--repository is needed"),
+    ((*SERVE, "--repository={tmp}", "--grpc_port=80000"), 1, "--grpc_port must lie in 1 to 65535"),
+    ((*SERVE, "--repository={tmp}", "--http_port=-1"), 1, "or be 0 for a free one, got -1"),
     ((*SERVE, "--repository", "{tmp}/none"), 1, "--repository: {tmp}/none is not a folder"),
     (
         (*SERVE, "--repository={tmp}"),

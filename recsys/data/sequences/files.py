@@ -4,6 +4,7 @@
 docs/dataset_format.md describes the files.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recsys.data.errors import DatasetError
+from recsys.data.manifest import Manifest
 from recsys.data.sequences.histories import RawIds, Sequences, Times
 from recsys.data.whole_file import whole_file
 
 FOLDER = "sequences"
+KIND = "sequences"
+"""Kind of these datasets in their manifests."""
 ITEM_MAP_FILE = "item_map.parquet"
 USER_MAP_FILE = "user_map.parquet"
 
@@ -126,6 +130,7 @@ def read_sequences(root: Path) -> Sequences:
     Raises:
         DatasetError: a file is missing, damaged, or breaks the rules of the format.
     """
+    _require_ratings(root, ITEM_MAP_FILE)
     num_items = _count_rows(root / ITEM_MAP_FILE)
     paths = sorted((root / FOLDER).glob("part-*.parquet"))
     if [p.name for p in paths] != [part_name(i) for i in range(len(paths))] or not paths:
@@ -196,6 +201,7 @@ def read_item_map(root: Path) -> RawIds:
     Raises:
         DatasetError: the file is missing, damaged, or breaks the rules of the format.
     """
+    _require_ratings(root, ITEM_MAP_FILE)
     return _read_map(root / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, first_id=1)
 
 
@@ -205,7 +211,26 @@ def read_user_map(root: Path) -> RawIds:
     Raises:
         DatasetError: the file is missing, damaged, or breaks the rules of the format.
     """
+    _require_ratings(root, USER_MAP_FILE)
     return _read_map(root / USER_MAP_FILE, USER_MAP_SCHEMA, first_id=0)
+
+
+def _require_ratings(root: Path, name: str) -> None:
+    """Refuses a dataset of another kind, where a file of ratings is missing.
+
+    Raises:
+        DatasetError: names both kinds.
+    """
+    if (root / name).exists():
+        return
+    kind = KIND
+    with contextlib.suppress(DatasetError):  # without a manifest, the file is what is missing
+        kind = Manifest.load(root).kind
+    if kind != KIND:
+        raise DatasetError(
+            f"{root}: is a dataset of another kind, {kind}, not of ratings ({KIND}); give one that "
+            "`recsys-recipes prepare movielens` or `prepare amazon` wrote"
+        )
 
 
 def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:

@@ -70,6 +70,12 @@ class ServerSettings:
                 f"`repository`: {self.repository} is not a folder; `recsys-recipes deploy` makes "
                 "one"
             )
+        for name in ("http_port", "grpc_port", "metrics_port"):
+            if not 0 <= getattr(self, name) < 1 << 16:
+                raise ServerError(
+                    f"`{name}` must lie in 1 to 65535, or be 0 for a free one, got "
+                    f"{getattr(self, name)}"
+                )
         if self.models and self.poll_secs:
             raise ServerError("`models` and `poll_secs` exclude each other: polling loads all")
         for name in self.models:
