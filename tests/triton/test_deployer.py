@@ -162,7 +162,10 @@ def test_what_the_items_of_requests_are_is_said(deploy, tmp_path):
     )
 
 
-def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, tmp_path, caplog):
+def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(
+    deploy, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
     code, out, error = deploy("--checkpoint", str(checkpoint), "--device", "gpu")
     assert code == 0, error

@@ -216,7 +216,7 @@ def read_user_map(root: Path) -> RawIds:
 
 
 def _require_ratings(root: Path, name: str) -> None:
-    """Refuses a dataset of another kind, where a file of ratings is missing.
+    """Refuses a dataset of another kind, which lacks the file.
 
     Raises:
         DatasetError: names both kinds.

@@ -218,7 +218,7 @@ class Endpoint:
             raise EndpointError(text + self._remedy("UNAVAILABLE", text)) from error
 
     def _remedy(self, status: str, text: str) -> str:
-        """Returns what to do about an answer that is none of the model's."""
+        """Returns what to do where the model did not answer."""
         if status != "UNAVAILABLE":
             return ""
         other = "http" if self.protocol == "grpc" else "grpc"
@@ -388,7 +388,7 @@ def request_from_json(signature: Signature, text: str, where: str) -> Arrays:
 
 
 def _form(signature: Signature, text: str = "") -> str:
-    """Returns the form of a request, of a line of a log that the model takes as it is."""
+    """Returns the form of a request, for a raw line too."""
     names = [tensor.name for tensor in signature.inputs]
     if LINE in names and "\t" in text:
         return f'{{"{LINE}": [[{json.dumps(text[:_SHOWN])[:-1]}..."]]}}'
@@ -396,7 +396,7 @@ def _form(signature: Signature, text: str = "") -> str:
 
 
 def _evened(tensor: TensorSignature, rows: Any, where: str) -> Any:
-    """Fills rows of any length up with nothing; refuses other rows that differ.
+    """Fills up short rows of any length; refuses other uneven ones.
 
     Raises:
         BadRequestError: names the first row of another length.
