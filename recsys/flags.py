@@ -205,16 +205,13 @@ def _is_alias(flag: "flags.Flag[Any]") -> bool:
     return str(flag.help).startswith("Alias for ")
 
 
-def _spelled(flag: "flags.Flag[Any]", value: object) -> str:
-    text = flag.default_as_str if flag.using_default_value else str(value)
-    return str(text).replace("'", "")
-
-
 def _lines(flag: "flags.Flag[Any]", most: int) -> list[str]:
     """Returns a flag's name, default and help in few lines."""
     # A command of several words gives some flags a value before the user does.
-    value = flag.default if flag.using_default_value else flag.value
-    default = "" if value in (None, "", False) else f"={_spelled(flag, value)}"
+    value, spelled = flag.value, str(flag.value)
+    if flag.using_default_value:
+        value, spelled = flag.default, str(flag.default_as_str)
+    default = "" if value in (None, "", False) else f"={spelled}".replace("'", "")
     name = f"  --{flag.name}"
     if len(name + default) < _INDENT:
         name += default

@@ -145,9 +145,15 @@ def _as_typed(message: str) -> str:
     """Spells settings as flags, programs as the command that was typed."""
     message = as_flags(message)
     for caller in _callers:
-        for module, words in caller.spellings.items():
-            message = re.sub(rf"{re.escape(module)}(?![\w.])", words, message)
+        message = _renamed(message, caller.spellings)
     return message
+
+
+def _renamed(text: str, spellings: Mapping[str, str]) -> str:
+    """Replaces programs, but not longer names that begin so."""
+    for module, words in spellings.items():
+        text = re.sub(rf"{re.escape(module)}(?!\.?\w)", words, text)
+    return text
 
 
 def _print_help(description: str | None, flag_values: flags.FlagValues, *more: str) -> None:
@@ -159,7 +165,7 @@ def _print_help(description: str | None, flag_values: flags.FlagValues, *more: s
         opening, rest, chosen = [caller.opening], paragraphs[1:], caller.most_used
         if rest and rest[0].lstrip().startswith((caller.module, caller.name)):
             del rest[0]  # the opening has a usual call
-        rest = [re.sub(rf"{re.escape(caller.module)}\b", caller.name, text) for text in rest]
+        rest = [_renamed(text, {caller.module: caller.name}) for text in rest]
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections, *more]
     try:

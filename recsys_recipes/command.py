@@ -6,8 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from recsys.errors import INPUT_REFUSED
-from recsys.program import Caller, called_by
+from recsys.program import Caller, called_by, fail
 from recsys_recipes import __version__
 from recsys_recipes.commands import COMMANDS, Command, Program
 
@@ -66,11 +65,7 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
     """
     spelled = " ".join((NAME, *words))
     if missing := _missing(program, arguments):
-        print(
-            f"error: {spelled} needs --{missing[0]}, a trained model ({spelled} --help)",
-            file=sys.stderr,
-        )
-        sys.exit(INPUT_REFUSED)
+        sys.exit(fail(f"{spelled} needs --{missing[0]}, a trained model ({spelled} --help)"))
     usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
     opening = f"{program.summary}.\n\n{usage}"
     module = f"python -m {program.module}"
@@ -128,5 +123,4 @@ def main() -> int:
 
 def _refuse(problem: str, known: Iterable[str]) -> int:
     """Prints what is wrong with the words; returns the exit status."""
-    print(f"error: {problem}: {', '.join(known)} ({NAME} --help)", file=sys.stderr)
-    return INPUT_REFUSED
+    return fail(f"{problem}: {', '.join(known)} ({NAME} --help)")

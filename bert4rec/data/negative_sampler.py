@@ -130,7 +130,7 @@ def draw_negatives(
     generator = np.random.default_rng(seed)
     negatives = np.zeros((sequences.num_users, count), np.int32)
     filled = np.zeros(sequences.num_users, np.int64)
-    known = np.unique(_pairs(sequences))
+    known = np.unique(sequences.user_item_pairs())
     while True:
         users = np.flatnonzero(filled < count)
         if not len(users):
@@ -146,13 +146,8 @@ def draw_negatives(
         known = np.union1d(known, pairs[row, column])
 
 
-def _pairs(sequences: Sequences) -> npt.NDArray[np.int64]:
-    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-    return users * (sequences.num_items + 1) + sequences.items
-
-
 def _distinct_items(sequences: Sequences) -> npt.NDArray[np.int64]:
-    pairs = np.unique(_pairs(sequences))
+    pairs = np.unique(sequences.user_item_pairs())
     return np.bincount(pairs // (sequences.num_items + 1), minlength=sequences.num_users)
 
 

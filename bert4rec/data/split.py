@@ -79,18 +79,17 @@ def known_lengths(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
 
 def true_items(sequences: Sequences, split: Split) -> npt.NDArray[np.int32]:
     """Returns [T] int32, the targets of `validation` or `test`."""
-    targets = targets_of(sequences, split)
-    index = sequences.offsets[targets.users] + targets.known
-    items: npt.NDArray[np.int32] = sequences.items[index]
+    items: npt.NDArray[np.int32] = sequences.items[_index_of_targets(sequences, split)]
     return items
 
 
 def repeated_targets(sequences: Sequences, split: Split) -> npt.NDArray[np.bool_]:
     """Returns [T], whether a target stands in its user's history before."""
-    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-    pairs = users * (sequences.num_items + 1) + sequences.items
-    is_first = np.zeros(len(pairs), np.bool_)
-    is_first[np.unique(pairs, return_index=True)[1]] = True
+    _, first = np.unique(sequences.user_item_pairs(), return_index=True)
+    return np.isin(_index_of_targets(sequences, split), first, invert=True)
+
+
+def _index_of_targets(sequences: Sequences, split: Split) -> npt.NDArray[np.int64]:
     targets = targets_of(sequences, split)
-    repeated: npt.NDArray[np.bool_] = ~is_first[sequences.offsets[targets.users] + targets.known]
-    return repeated
+    index: npt.NDArray[np.int64] = sequences.offsets[targets.users] + targets.known
+    return index

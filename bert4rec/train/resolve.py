@@ -9,7 +9,7 @@ from typing import Any
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
 from bert4rec.data.sources import dataset_root
 from bert4rec.model.weights import adapter_of
-from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, Manifest
 from recsys.data.sequences import LEAVE_ONE_OUT
 from recsys.errors import UserError
 from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint, read_pointers
@@ -100,7 +100,7 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     if root is None or not (root / MANIFEST_FILE).is_file():
         return config
     manifest = Manifest.load(root)
-    if manifest.kind != "sequences":
+    if manifest.kind != SEQUENCES_KIND:
         raise UserError(
             f"`dataset_path` {root}: holds a dataset of kind {manifest.kind}, expected sequences, "
             "as preproc.movielens and preproc.amazon make them"

@@ -8,14 +8,12 @@ from dlrm.config import DataConfig
 from dlrm.data.sources import dataset_root
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.manifest import MANIFEST_FILE, Manifest, fingerprint
+from recsys.data.manifest import CRITEO_KIND, MANIFEST_FILE, Manifest, fingerprint
 from recsys.train.origin import Origin
 
 logger = logging.getLogger(__name__)
 
 _DICTIONARIES = "dictionaries/"
-_ENCODED = "criteo"
-"""Kind of the datasets of preproc.criteo, see docs/dataset_format.md."""
 _GENERATED = "synthetic"
 """Fingerprint of all generated data, whose ids mean nothing."""
 _MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
@@ -34,7 +32,7 @@ def shares_id_zero(config: DataConfig) -> bool:
     The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
     """
     manifest = None if config.is_synthetic else _manifest_of(config)
-    return manifest is not None and manifest.kind == _ENCODED
+    return manifest is not None and manifest.kind == CRITEO_KIND
 
 
 def _manifest_of(config: DataConfig) -> Manifest | None:

@@ -126,9 +126,7 @@ def load_feature_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
     sizes = config.num_embeddings_per_feature
     if not sizes:
         return _stored_spec(config, root, num_numerical)
-    if config.feature_spec is None and not any(
-        (root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE)
-    ):
+    if not _has_spec(config, root):
         if config.dataset_type == "parquet":
             return ParquetReader(root, "train", cardinalities=sizes).spec
         return FeatureSpec.criteo(sizes, num_numerical, "float32")
@@ -142,12 +140,16 @@ def column_lines(config: DataConfig, spec: FeatureSpec) -> list[str]:
         config: dataset of the run.
         spec: its features, as `load_feature_spec` gives them.
     """
-    if config.dataset_type != "parquet" or config.feature_spec is not None:
+    if config.dataset_type != "parquet":
         return []
     root = dataset_root(config)
-    if any((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE)):
-        return []
-    return ParquetReader(root, "train", spec).column_lines
+    return [] if _has_spec(config, root) else ParquetReader(root, "train", spec).column_lines
+
+
+def _has_spec(config: DataConfig, root: Path) -> bool:
+    """Tells whether a file names the features."""
+    files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))
+    return config.feature_spec is not None or any(files)
 
 
 def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:

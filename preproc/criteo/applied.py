@@ -12,7 +12,7 @@ from preproc.criteo.rules import CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import Manifest, file_checksum, fingerprint
+from recsys.data.manifest import CRITEO_KIND, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
 """Settings of the transform that belong to the rows, not to the meaning of ids and numbers."""
@@ -116,7 +116,7 @@ def _manifest_of(dataset: Path) -> Manifest:
         manifest = Manifest.load(dataset)
     except DatasetError as error:
         raise PreprocError(str(error)) from error
-    if manifest.kind != "criteo":
+    if manifest.kind != CRITEO_KIND:
         raise PreprocError(
             f"{dataset}: is a dataset of kind {manifest.kind}, without such dictionaries; "
             "name one that preproc.criteo made"

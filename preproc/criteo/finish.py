@@ -13,7 +13,7 @@ from preproc.criteo.layouts.torchrec import dataset_spec, separate_dataset, writ
 from preproc.criteo.rules import REJECT_REASONS, Split
 from preproc.criteo.shuffle import ColumnFile, shuffle_columns
 from preproc.files.workspace import boot_id, link_files, settings_key
-from recsys.data.manifest import Manifest, fingerprint
+from recsys.data.manifest import CRITEO_KIND, Manifest, fingerprint
 
 TRAIN: Split = "train"
 
@@ -38,7 +38,7 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
         for source, counts in zip(engine_job.inputs, result.files, strict=True)
     ]
     Manifest(
-        kind="criteo",
+        kind=CRITEO_KIND,
         engine=result.engine,
         semantics=recorded_semantics(job),
         source_files=sources,

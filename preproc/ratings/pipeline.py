@@ -20,7 +20,7 @@ from preproc.ratings.input import detect_format, find_file
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.read import CHUNK_BYTES, RatingsSink, read_ratings
 from preproc.ratings.titles import Titles, titles_of
-from recsys.data.manifest import Manifest, file_checksum, fingerprint
+from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences import split_rows, write_sequences
 from recsys.data.titles import write_titles
 from recsys.errors import as_flags
@@ -138,7 +138,7 @@ def _save_manifest(
 ) -> None:
     files = Manifest.describe_files(dataset)
     Manifest(
-        kind="sequences",
+        kind=SEQUENCES_KIND,
         engine=engine,
         semantics=semantics,
         source_files=[

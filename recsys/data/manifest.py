@@ -18,7 +18,8 @@ from recsys.data.errors import DatasetError
 MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
-SEQUENCES_KIND = "sequences"
+CRITEO_KIND, SEQUENCES_KIND = "criteo", "sequences"
+"""Kinds of the datasets of preproc.criteo, and of preproc.movielens and preproc.amazon."""
 
 TITLES_FILE = "item_titles.parquet"
 """Titles of items: listed with the other files, but no part of the fingerprint."""

@@ -16,13 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recsys.data.errors import DatasetError
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import SEQUENCES_KIND, Manifest
 from recsys.data.sequences.histories import RawIds, Sequences, Times
 from recsys.data.whole_file import whole_file
 
 FOLDER = "sequences"
-KIND = "sequences"
-"""Kind of these datasets in their manifests."""
 ITEM_MAP_FILE = "item_map.parquet"
 USER_MAP_FILE = "user_map.parquet"
 
@@ -223,13 +221,13 @@ def _require_ratings(root: Path, name: str) -> None:
     """
     if (root / name).exists():
         return
-    kind = KIND
+    kind = SEQUENCES_KIND
     with contextlib.suppress(DatasetError):  # without a manifest, the file is what is missing
         kind = Manifest.load(root).kind
-    if kind != KIND:
+    if kind != SEQUENCES_KIND:
         raise DatasetError(
-            f"{root}: is a dataset of another kind, {kind}, not of ratings ({KIND}); give one that "
-            "`recsys-recipes prepare movielens` or `prepare amazon` wrote"
+            f"{root}: is a dataset of another kind, {kind}, not of ratings ({SEQUENCES_KIND}); "
+            "give one that `recsys-recipes prepare movielens` or `prepare amazon` wrote"
         )
 
 

@@ -108,6 +108,15 @@ class Sequences:
         """[U] the last item but one of each user."""
         return self.items[self.offsets[1:] - 2]
 
+    def user_item_pairs(self) -> npt.NDArray[np.int64]:
+        """Returns a number for each of `items` and its user.
+
+        Returns:
+            [N] int64, user * (num_items + 1) + item.
+        """
+        users = np.repeat(np.arange(self.num_users), self.lengths)
+        return users * (self.num_items + 1) + self.items
+
     def check(self, where: Path | str) -> None:
         """Refuses sequences that break the rules of the format.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
-from recsys.data.manifest import SEQUENCES_KIND, Manifest
+from recsys.data.manifest import CRITEO_KIND, SEQUENCES_KIND, Manifest
 from recsys.data.parquet import ParquetReader, has_parquet
 from recsys.data.sequences import FOLDER
 from recsys.data.split_layout import SPLIT_FOLDERS
@@ -16,7 +16,7 @@ from recsys.data.verify.report import Findings
 from recsys.data.verify.sequences import check_sequences
 from recsys.data.verify.splits import check_splits
 
-_CLICK_KINDS = ("criteo", "synthetic")
+_CLICK_KINDS = (CRITEO_KIND, "synthetic")
 
 
 def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple[Findings, str]:

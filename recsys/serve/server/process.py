@@ -38,6 +38,8 @@ _SHM_OF = re.compile(r"recipes_(\d+)_")
 _EXIT_TIMEOUT_S = 20
 """The server waits this long for open connections; killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
+_PORTS = ("http_port", "grpc_port", "metrics_port")
+"""Settings of the ports, in the order of the server's arguments."""
 _ANSWER_S = 5.0
 """Longest wait for an answer about the server's state."""
 
@@ -70,7 +72,7 @@ class ServerSettings:
                 f"`repository`: {self.repository} is not a folder; `recsys-recipes deploy` makes "
                 "one"
             )
-        for name in ("http_port", "grpc_port", "metrics_port"):
+        for name in _PORTS:
             if not 0 <= getattr(self, name) < 1 << 16:
                 raise ServerError(
                     f"`{name}` must lie in 1 to 65535, or be 0 for a free one, got "
@@ -114,7 +116,7 @@ class TritonServer:
         self._key = secrets.token_hex(16)
         self._shm_prefix = _SHM_NAME.format(pid=os.getpid(), token=secrets.token_hex(3))
         ports = _free_ports(settings.host, 3)
-        for name in ("http_port", "grpc_port", "metrics_port"):
+        for name in _PORTS:
             if getattr(settings, name) and not (name == "http_port" and settings.no_http):
                 _check_port(settings.host, name, getattr(settings, name))
         chosen = (settings.http_port, settings.grpc_port, settings.metrics_port)
@@ -220,7 +222,7 @@ class TritonServer:
 
     def _reason_of_end(self) -> str:
         reason = failure_reason(self.log_file)
-        for name in ("http_port", "grpc_port", "metrics_port"):
+        for name in _PORTS:
             port = getattr(self.settings, name)
             # Another program took it after this one's constructor looked.
             if re.search(rf"Socket '\S+:{port}' already in use", reason):
@@ -353,7 +355,7 @@ def _check_port(host: str, name: str, port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections count not
         try:
             probe.bind((host, port))
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ServerError(_port_taken(host, name, port, error)) from error
 
 
