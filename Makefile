@@ -16,6 +16,10 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # every file of tests in one of two processes: their tests use one thread each
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+# `make test` runs the tests that are not of the release tier; `make test-release` makes it `release`.
+TIER ?= not release
+ELSEWHERE := fake_cuda or merlin or nvtabular or site or spark or splitters or torchrec or triton_server or wheel
+
 # a test that fails beside the other lanes is tried once more, and the summary names it
 SUITE := --durations=20 --reruns 1 --reruns-delay 2 -rfER
 
@@ -35,7 +39,7 @@ TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
 .PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
-.PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton
+.PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton test-release
 .PHONY: docs test-docs tutorials wheel clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve perf-analyzer bench-serving
 .DEFAULT_GOAL := help
 
@@ -59,23 +63,31 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-# Three lanes of groups: environments are installed and servers started while others compute. Each
-# line of output begins with its group's name.
-LANES := main models engines
-GROUPS_main := test-main
-GROUPS_models := lint test-docs test-fake-cuda test-torchrec test-triton
-GROUPS_engines := test-spark test-splitters test-nvtabular test-merlin
-as_group = $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /'
+# First the group that needs no second environment, two tests at a time; then two lanes of one test at a
+# time each: environments are installed and servers started while the other lane computes. Each line
+# of output begins with its group's name.
+LANES := lane-one lane-two
+GROUPS_one := test-fake-cuda test-torchrec test-spark
+GROUPS_two := lint test-triton test-nvtabular
+as_group = { SECONDS=0; $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /' && \
+	echo "$(1): passed after $$SECONDS s"; }
+in_turn = failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-test: setup  ## linters and the whole suite, as CI runs it
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(LANES:%=lane-%)
+test: setup  ## linters and the tests of every run, as CI runs it
+	+@failed=; $(call as_group,test-main) || failed=1; \
+		$(MAKE) --no-print-directory --keep-going --jobs=2 $(LANES) || failed=1; [ -z "$$failed" ]
 
 lane-%:
-	+@failed=; $(foreach group,$(GROUPS_$*),$(call as_group,$(group)) || failed+=" $(group)";) \
-		[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+	+@$(call in_turn,$(GROUPS_$*))
+
+RELEASE_GROUPS := test-main test-triton test-spark test-docs test-splitters test-merlin wheel
+test-release: export TIER = release
+test-release: setup  ## the tests before a release, some hours; `make test` runs the others
+	+@$(call in_turn,$(RELEASE_GROUPS))
 
 test-main: setup  ## tests that need no environment but .venv
-	$(BIN)/pytest -q $(SUITE) $(PARALLEL)
+	$(BIN)/pytest -q $(SUITE) $(PARALLEL) -m "$(TIER) and not ($(ELSEWHERE))"
 
 test-docs: docs  ## the site of the documents: links, pages, search, narrow screens
 	$(BIN)/pytest -q $(SUITE) -m site tests/repo/test_site.py
@@ -84,10 +96,10 @@ test-fake-cuda: setup  ## the code paths of a GPU, followed with fake tensors
 	$(BIN)/python -m tests.fake_cuda -q $(SUITE)
 
 test-torchrec: peers  ## tests beside TorchRec
-	$(PEERS)/python -m pytest -q $(SUITE) -m torchrec tests/bert4rec tests/benchmark tests/preproc
+	$(PEERS)/python -m pytest -q $(SUITE) -m "torchrec and $(TIER)" tests/bert4rec tests/benchmark tests/preproc
 
 test-spark: spark  ## tests of the Spark engine
-	$(SPARK)/python -m pytest -q $(SUITE) -m spark tests/preproc \
+	$(SPARK)/python -m pytest -q $(SUITE) -m "spark and $(TIER)" tests/preproc \
 		tests/repo/test_tutorials.py
 
 test-splitters: splitters  ## temporal splits beside those of RecTools and RePlay
@@ -96,7 +108,7 @@ test-splitters: splitters  ## temporal splits beside those of RecTools and RePla
 test-nvtabular: setup  ## tests of the NVTabular engine (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(NVTABULAR_STAMP); \
 		else echo "NVTabular is not tested here: it needs Python 3.11"; fi
-	$(BIN)/pytest -q $(SUITE) -m nvtabular tests/preproc
+	$(BIN)/pytest -q $(SUITE) -m "nvtabular and $(TIER)" tests/preproc
 
 test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(MERLIN_STAMP); fi
@@ -107,13 +119,13 @@ test-merlin: setup  ## tests of --loader merlin (Python 3.11)
 test-triton: setup  ## tests of triton/ with a server
 	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then \
 		$(MAKE) --no-print-directory $(PERF_ANALYZER)/perf_analyzer; fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m triton_server tests/triton \
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m "triton_server and $(TIER)" tests/triton \
 			tests/repo/test_tutorials.py; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
 	$(BIN)/pytest -q $(PARALLEL) \
-		-m "not (fake_cuda or gpu or merlin or multiprocess or nvtabular or site or slow or spark or splitters or torchrec or triton_server or wheel)"
+		-m "not (gpu or multiprocess or release or slow or $(ELSEWHERE))"
 
 lint: setup  ## linters, types and import rules
 	$(BIN)/ruff check .

@@ -13,28 +13,13 @@ import pytest
 
 import _triton_shadow  # noqa: F401  (before a test module imports torch, see there)
 import recsys.bounded_spin  # noqa: F401  (see there)
+from tests import tools
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C and hands that down; tests send it to programs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-ALLOWED_SKIPS = (
-    "no CUDA device",
-    "no CUDA compiler",
-    "no real data",
-    "no C++ compiler",
-    "no Java",
-    "no Python 3.11 for NVTabular",
-    "no control group",
-    "no Chromium",
-    "no promtool",
-    "no node",
-    "no curl",
-    "no perf_analyzer",
-)
-"""Reasons for which a test may skip; any other skip fails the run, so none can hide."""
 
 _SHOWN_CHARACTERS = 3000
 
@@ -69,8 +54,7 @@ def no_waiting_for_the_disk():
 def real_data() -> Path:
     """The folder of real logs: RECSYS_DATA, else shared/data beside the repository."""
     folder = Path(os.environ.get("RECSYS_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip("no real data: set RECSYS_DATA to the folder that holds criteo_kaggle/")
+    tools.require("real data", folder.is_dir())
     return folder
 
 
@@ -81,12 +65,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs a tool which is not here."""
+    for mark in item.iter_markers("needs"):
+        for tool in mark.args:
+            tools.require(tool)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remembers skips whose reason is not allowed."""
+    """Remembers skips for anything but the lack of a tool: they fail the run, so none can hide."""
     if report.skipped and not hasattr(report, "wasxfail"):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
-            _unexpected_skips.append(f"{report.nodeid}: {reason}")
+        words = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if words.removeprefix("Skipped: ") not in map(tools.reason, tools.TOOLS):
+            _unexpected_skips.append(f"{report.nodeid}: {words}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -11,7 +11,6 @@ import multiprocessing
 import multiprocessing.context
 import os
 import runpy
-import shutil
 import socket
 import subprocess
 import sys
@@ -26,12 +25,6 @@ import pytest
 from absl import flags
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-
-AARCH64_COMPILER, AARCH64_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-needs_aarch64 = pytest.mark.skipif(
-    not (shutil.which(AARCH64_COMPILER) and shutil.which(AARCH64_EMULATOR)),
-    reason="g++-aarch64-linux-gnu and qemu-user are not installed",
-)
 
 PATIENCE_S = 800
 """Seconds for a program on a busy machine, less than the time limit of a test."""

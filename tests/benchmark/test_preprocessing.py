@@ -11,9 +11,6 @@ from benchmark.record import read_records
 from preproc.criteo.__main__ import define_flags, job_from_flags
 from preproc.synthetic.clicks import GeneratorConfig, generate
 
-pytest.importorskip("polars")
-pytest.importorskip("duckdb")
-
 
 def run(tmp_path, *extra):
     return preprocessing.main(

@@ -18,7 +18,7 @@ def test_a_planted_change_is_in_the_copy_alone_and_runs(tmp_path, planted):
     py_compile.compile(str(copy / name), doraise=True)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_lower_auc_is_worse_and_equal_code_is_not(tmp_path):
     plain = self_check.copy_code(tmp_path / "plain")
     changed = self_check.copy_code(tmp_path / "changed", self_check.LESS_ACCURATE)

@@ -76,8 +76,14 @@ SHRUNKEN = (
 """A run of few tokens and items, with the layers of a preset."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS.names())
+def presets():
+    """Returns the presets: those that few of the others resemble for every run."""
+    for name in PRESETS.names():
+        marks = () if name in ("best", "fast", "paper") else pytest.mark.release
+        yield pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", list(presets()))
 def test_a_preset_trains_20_steps_and_resumes(name, tmp_path):
     program = Program(main, tmp_path, SHRUNKEN)
     run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--extend_schedule")

@@ -12,13 +12,12 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
 from bert4rec.serve.export import Bert4RecExport
 from bert4rec.train.recommend import Recommender
-from cuda_ext import library, reference
+from cuda_ext import reference
 from recsys.serve.deploy import DeploySettings, deploy
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 CPU = torch.device("cpu")
 HISTORIES = [np.array(h, np.int64) for h in ([3], [7, 9, 7], range(1, 12), [2, 50, 1])]

@@ -14,6 +14,7 @@ from preproc import movielens
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 from tests import harness
+from tests.tools import require
 
 pytestmark = pytest.mark.splitters
 
@@ -39,8 +40,7 @@ def prepared(request, real_data, tmp_path_factory):
     """The folder of the dataset, the raw rows and the rows of each split of the others."""
     name, separator, header = FILES[request.param]
     source = real_data / name
-    if not source.exists():
-        pytest.skip(f"no real data: {name}")
+    require("real data", source.exists())
     if not PYTHON.exists():
         pytest.fail("run `make splitters` first")
     folder = tmp_path_factory.mktemp("splits")

@@ -15,6 +15,7 @@ from cuda_ext import library
 from cuda_ext.emu import build
 from cuda_ext.ops.update import call_update_rows
 from cuda_ext.row_rules import RowOptimizer, RowStep
+from tests.tools import require
 
 
 class Backend:
@@ -92,8 +93,7 @@ class Backend:
 
 
 def _compiled(device: str) -> Backend:
-    if library.LOAD_ERROR is not None:
-        pytest.skip("no C++ compiler built the kernels")
+    require("compiled cuda_ext kernels")
     return Backend(device, library.NAMESPACE, device)
 
 
@@ -101,23 +101,19 @@ def _compiled(device: str) -> Backend:
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each implementation of the ops; `emulated` runs the CUDA kernels on the CPU."""
     if request.param == "emulated":
-        try:
-            build.load()
-        except FileNotFoundError:
-            pytest.skip("no C++ compiler")
+        require("C++ compiler")
+        build.load()
         return Backend("emulated", build.NAMESPACE, "cpu")
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    if request.param == "cuda":
+        require("CUDA device")
     return _compiled(request.param)
 
 
 @pytest.fixture
 def emulated() -> Any:
     """The ops, run by the CUDA kernels in the emulator."""
-    try:
-        build.load()
-    except FileNotFoundError:
-        pytest.skip("no C++ compiler")
+    require("C++ compiler")
+    build.load()
     return getattr(torch.ops, build.NAMESPACE)
 
 
@@ -148,6 +144,5 @@ def device_ops(request):
     """The ops that a GPU alone has, and the device of their tensors."""
     if request.param == "emulated":
         return request.getfixturevalue("emulated"), torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    require("CUDA device")
     return torch.ops.cuda_ext, torch.device("cuda")

@@ -7,9 +7,9 @@ import zipfile
 
 import pytest
 
-from cuda_ext import library
 from cuda_ext.emu import build
 from tests import harness
+from tests.tools import needs
 
 BUILD = ("setup.py", "build_ext", "--inplace")
 
@@ -75,9 +75,9 @@ def test_forcing_cuda_without_a_toolkit_says_what_to_do(sources):
     assert "there is no nvcc" in done.stderr + done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(3600)  # everything is compiled, while others compile too
-@pytest.mark.skipif("cpu" not in library.COMPILED_FOR, reason="no C++ compiler built the kernels")
+@needs("compiled cuda_ext kernels")
 def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     """One build for all that needs a whole one: with CUDA kernels where nvcc is here.
 

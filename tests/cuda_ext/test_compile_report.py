@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report on registers reads what ptxas prints."""
 
-import shutil
-
 import pytest
 
 from cuda_ext import compile_report
+from tests.tools import needs
 
 PTXAS = """\
 ptxas info    : 8 bytes gmem
@@ -43,9 +42,9 @@ def test_table_has_a_column_for_each_architecture():
     assert compile_report.table(usages).splitlines()[-1] == "| `gather<4>` | 48 | 40 | 60 |"
 
 
+@pytest.mark.release
+@needs("CUDA compiler")
 def test_lookup_kernels_compile_without_spills():
-    if shutil.which("nvcc") is None or shutil.which("c++filt") is None:
-        pytest.skip("no CUDA compiler")
     text = compile_report.compile_source(
         compile_report.CSRC / "lookup" / "cuda" / "launch.cu", ["90"]
     )
@@ -54,9 +53,8 @@ def test_lookup_kernels_compile_without_spills():
     assert compile_report.violations(usages) == []
 
 
+@needs("CUDA compiler")
 def test_error_of_the_compiler_is_shown(tmp_path):
-    if shutil.which("nvcc") is None:
-        pytest.skip("no CUDA compiler")
     source = tmp_path / "broken.cu"
     source.write_text("int main() { return missing; }\n")
     with pytest.raises(RuntimeError, match="missing"):

@@ -4,12 +4,11 @@
 import pytest
 import torch
 
-from cuda_ext import library, ops, reference
+from cuda_ext import ops, reference
 from tests.cuda_ext.test_mlp import layers
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 TABLES = (5, 1, 300)
 

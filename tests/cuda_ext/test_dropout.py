@@ -6,11 +6,10 @@ import math
 import pytest
 import torch
 
-from cuda_ext import library, ops, reference
+from cuda_ext import ops, reference
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 
 def drawn(count):

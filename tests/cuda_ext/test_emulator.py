@@ -4,10 +4,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from cuda_ext.emu import build
 from tests import harness
+from tests.tools import require
 
 from . import device_words
 
@@ -32,10 +32,8 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def compiler() -> str:
-    try:
-        return build.compiler()
-    except FileNotFoundError:
-        pytest.skip("no C++ compiler")
+    require("C++ compiler")
+    return build.compiler()
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +76,5 @@ def test_words_of_the_emulator_are_those_computed_and_recorded(compiler):
 
 @pytest.mark.gpu
 def test_words_of_the_device():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    require("CUDA device")
     device_words.check_same(device_words.parse(device_words.on_device()), device_words.computed())

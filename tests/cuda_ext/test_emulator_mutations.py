@@ -9,6 +9,7 @@ import pytest
 
 from cuda_ext.emu import build
 from tests import harness
+from tests.tools import needs
 
 from .mutations import MUTATIONS, Mutation
 
@@ -16,13 +17,7 @@ DRIVERS = Path(__file__).with_name("drivers")
 FLAGS = ("-O0", "-fsanitize=address", "-g1")  # most of the time goes into compiling
 FOLDER = build.FOLDER / "address_sanitizer"
 
-
-@pytest.fixture(autouse=True)
-def _needs_compiler():
-    try:
-        build.compiler()
-    except FileNotFoundError:
-        pytest.skip("no C++ compiler")
+pytestmark = needs("C++ compiler")
 
 
 def run_driver(driver: str, package: Path, mutated: str = "") -> subprocess.CompletedProcess[str]:
@@ -42,7 +37,16 @@ def test_kernels_stay_inside_their_memory(driver):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def mutations():
+    """Returns the faults: the first of each file for every run, the others before a release."""
+    files = set()
+    for mutation in MUTATIONS:
+        marks = [pytest.mark.release] if mutation.file in files else []
+        yield pytest.param(mutation, marks=marks, id=mutation.name)
+        files.add(mutation.file)
+
+
+@pytest.mark.parametrize("mutation", list(mutations()))
 def test_planted_fault_is_noticed(tmp_path: Path, mutation: Mutation):
     for folder in ("csrc", "emu"):
         shutil.copytree(build.PACKAGE / folder, tmp_path / folder)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instructions of the compiled kernels, and what the report reads of them."""
 
-import shutil
-
 import pytest
 
 from cuda_ext import instruction_report
 from cuda_ext.instruction_report import Instruction
+from tests.tools import needs
 
 TEXT = """\
 \t.section\t.text. void recsys::kernels::gather_rows<float, float, 4>(recsys::Lookup),"ax",@progbits
@@ -94,14 +93,9 @@ def test_what_breaks_a_rule_is_named(kernel, instructions, message):
     assert instruction_report.violations({kernel: instructions}) == [message]
 
 
-@pytest.mark.slow
+@needs("CUDA compiler", "nvdisasm")
+@pytest.mark.release
 def test_all_kernels_keep_the_rules(capsys):
-    try:
-        instruction_report.nvdisasm()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    if shutil.which("nvcc") is None or shutil.which("c++filt") is None:
-        pytest.skip("no CUDA compiler")
     assert instruction_report.main("90") == 0, capsys.readouterr().err
     kernels = capsys.readouterr().out
     for rule in instruction_report.RULES:

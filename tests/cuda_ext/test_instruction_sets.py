@@ -25,9 +25,10 @@ NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 
 
 def other_instruction_sets():
-    """Returns what lies below the best one; torch names it the same way."""
+    """Returns what lies below the best one; torch names it the same way. One is for every run."""
     best = NAME_OF_CAPABILITY.get(torch.backends.cpu.get_cpu_capability(), "portable")
-    return BEST_LAST[: BEST_LAST.index(best)]
+    lower = BEST_LAST[: BEST_LAST.index(best)]
+    return [pytest.param(s, marks=[pytest.mark.release] * (s != lower[-1])) for s in lower]
 
 
 def run_with(kernels, *arguments, **options):

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cuda_ext import library, reference
+from cuda_ext import reference
 from cuda_ext.ops.linear import _DevicePerceptron
+from tests.tools import needs
 
 SIZES = [(0, 5), (1, 1), (5, 3), (127, 8), (130, 17), (256, 64), (300, 300), (1000, 40)]
 
@@ -63,9 +64,7 @@ def test_relu_backward_transposes_on_a_cpu_alone(backend):
         backend.run("relu_backward", gradient, output, True)
 
 
-needs_kernels = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+needs_kernels = needs("compiled cuda_ext kernels")
 
 
 @needs_kernels

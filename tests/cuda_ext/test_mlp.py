@@ -6,11 +6,10 @@ import itertools
 import pytest
 import torch
 
-from cuda_ext import library, ops, reference
+from cuda_ext import ops, reference
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 SIZES = [(1, 1), (13, 512, 16), (32, 8, 8, 1), (479, 129, 31, 1), (5, 33, 64, 7), (64, 100)]
 BATCHES = [0, 1, 3, 4, 7, 32, 65]

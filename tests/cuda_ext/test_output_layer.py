@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from cuda_ext import ops, reference
 from cuda_ext.emu import build
 from cuda_ext.self_test_cases import output_layer_cases
+from tests.tools import needs
 
 SIZES = [(0, 5), (1, 1), (5, 3), (127, 8), (130, 17), (256, 256), (300, 1000), (1025, 40)]
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -150,7 +151,7 @@ def test_sums_do_not_depend_on_the_order_of_threads(emulated):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@needs("CUDA device")
 @pytest.mark.parametrize("num_samples", [None, 1000])
 def test_the_loss_of_a_gpu_equals_torch(num_samples):
     logits, labels = randn(300), (randn(300, seed=1) > 0).float()

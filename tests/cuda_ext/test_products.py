@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cuda_ext import library, ops, reference
+from cuda_ext import ops, reference
 from cuda_ext.ops import products
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 SIZES = [(1100, 31, 33), (1025, 64, 17), (2048, 13, 64), (64, 512, 256), (320, 257, 129)]
 """Samples, inputs and outputs; each product has enough operations for oneDNN."""

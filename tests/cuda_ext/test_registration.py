@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import library as torch_library
 
-from cuda_ext import library, ops, reference
+from cuda_ext import ops, reference
 from cuda_ext.row_rules import ROW_RULES
 from tests import harness
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 OFFSETS = torch.tensor([0, 5, 12, 30])
 IDS = torch.tensor([[0, 6, 17], [4, 0, 3], [0, 6, 0], [2, 5, 17]])
@@ -232,7 +231,7 @@ def test_export_with_a_dynamic_batch():
     assert any("cuda_ext.gather_dot_interaction" in target for target in targets)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_aotinductor_package_runs_in_a_fresh_process(tmp_path):
     model = TwoTower().eval()
     x, ids = randn(9, 5, seed=3), IDS[torch.arange(9) % 4]

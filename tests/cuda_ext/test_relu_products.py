@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cuda_ext import library, ops
+from cuda_ext import ops
 from cuda_ext.ops.linear import _DevicePerceptron
 from cuda_ext.self_test_cases import relu_product_cases
+from tests.tools import needs
 
 LINEAR = sys.modules[_DevicePerceptron.__module__]
 
@@ -111,9 +112,7 @@ def run_plain(x, layers, final_relu):
     return x
 
 
-needs_kernels = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+needs_kernels = needs("compiled cuda_ext kernels")
 
 
 @needs_kernels
@@ -156,7 +155,7 @@ def test_a_perceptron_leaves_out_what_is_frozen(on_the_emulator):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@needs("CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_perceptron_on_this_gpu_is_near_its_layers(dtype):
     layers = [

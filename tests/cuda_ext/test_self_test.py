@@ -12,10 +12,9 @@ from cuda_ext import library, ops, self_test
 from cuda_ext.ops import registration
 from cuda_ext.self_test_cases import FAMILIES
 from tests import harness
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: there are no kernels to test"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 CPU = torch.device("cpu")
 
@@ -132,6 +131,6 @@ def test_nothing_is_tested_for_a_cpu(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@needs("CUDA device")
 def test_the_kernels_of_this_gpu_are_right():
     assert {o.family: o.reason() for o in self_test.run("cuda") if not o.is_right} == {}

@@ -16,10 +16,11 @@ from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
 from tests.dlrm.conftest import NUM_NUMERICAL
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    needs("CUDA device"),
 ]
 
 SIZES = (7, 3, 50_000)

@@ -83,7 +83,7 @@ def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings
         ("onnx", {}),
         ("onnx", {"batch_norm": True}),
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
-        pytest.param("aoti", {}, marks=pytest.mark.slow),
+        pytest.param("aoti", {}, marks=pytest.mark.release),
     ],
 )
 def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, settings):

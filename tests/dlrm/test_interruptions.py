@@ -46,7 +46,7 @@ def wait_for_step(process, step):
     harness.wait_for_line(process, is_there)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_random_steps_and_resumed_gives_the_same_parameters(dataset, tmp_path):
     harness.forked(*command(dataset, tmp_path / "whole"))
     generator = random.Random(4)

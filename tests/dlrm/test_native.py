@@ -19,8 +19,9 @@ from recsys.serve.deployment import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(not native_backend.is_built(), reason="no C++ compiler")
+pytestmark = needs("compiled Triton backend")
 
 CPU = torch.device("cpu")
 NATIVE = ServingSettings(backend="native")

@@ -14,6 +14,7 @@ from tests import harness
 from tests.harness import REPOSITORY
 from tests.preproc.criteo.rows import good_text, run
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 from tests.triton.conftest import deploy
 
 CSRC = REPOSITORY / "dlrm" / "serve" / "csrc"
@@ -26,8 +27,8 @@ INSTRUCTION_SETS = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
+    pytest.mark.release,
+    needs("C++ compiler"),
 ]
 
 
@@ -91,7 +92,7 @@ def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
     assert "portable" in names
 
 
-@harness.needs_aarch64
+@needs("aarch64 compiler and emulator")
 def test_aarch64_answers_and_refuses_the_same(version, tmp_path):
     def numbers(program, *emulator):
         damaged = program.parent / "damaged"
@@ -101,6 +102,6 @@ def test_aarch64_answers_and_refuses_the_same(version, tmp_path):
         return [float(number) for number in re.findall(r"-?[\d.]+", printed)]
 
     here = numbers(build(tmp_path / "here"))
-    there = build(tmp_path / "there", "-static", compiler=harness.AARCH64_COMPILER)
+    there = build(tmp_path / "there", "-static", compiler=AARCH64_COMPILER)
     assert here[0] > 100
-    assert numbers(there, harness.AARCH64_EMULATOR) == pytest.approx(here, rel=1e-5)
+    assert numbers(there, AARCH64_EMULATOR) == pytest.approx(here, rel=1e-5)

@@ -6,12 +6,12 @@ import re
 import shutil
 
 import pytest
-import torch
 from absl import flags
 
 from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint
+from tests.tools import needs
 
 FLAGS = [
     (["--embedding_dim=4"], r"--bottom_mlp_sizes must end with --embedding_dim \(4\), got 16,8"),
@@ -89,10 +89,9 @@ def test_flags(program, dataset, tmp_path, capsys, arguments, message):
     assert not output.exists()
 
 
+@needs("machine without CUDA device")
 @pytest.mark.parametrize("flag", ["--base_device", "--auc_device"])
 def test_cuda_that_is_not_there(program, dataset, capsys, flag):
-    if torch.cuda.is_available():
-        pytest.skip("needs a machine that has no CUDA device")
     program(f"--dataset={dataset}", model=(*SMALL_MODEL, f"{flag}=cuda"))
     assert program.exit_code == 2
     assert re.search(f"error: {flag} cuda: .* no CUDA device", capsys.readouterr().err)

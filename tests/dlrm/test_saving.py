@@ -17,6 +17,7 @@ from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.test_interruptions import command, wait_for_step
 from tests.dlrm.test_program import latest
+from tests.tools import require
 
 LARGE = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=2000000,3000000",
          "--synthetic_dataset_num_entries=1280", "--num_numerical_features=3")  # fmt: skip
@@ -28,8 +29,8 @@ def mounted(folder, *options):
     """Mounts a file system in memory; skips where that is not allowed."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
+    done = subprocess.run(mount, capture_output=True, check=False)
+    require("right to mount", done.returncode == 0)
     try:
         yield folder
     finally:
@@ -41,7 +42,14 @@ def arguments(folder, log, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.release),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.release),
+    ],
+)
 def test_a_signal_in_the_last_save_loses_nothing(tmp_path, number):
     folder, log = tmp_path / "run", tmp_path / "log.json"
     run = arguments(folder, log, "--max_steps=2", "--test_after=9")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting threads of a program give their core away, unless its user decides otherwise."""
 
-import os
-
 import pytest
 
 from tests import harness
+from tests.tools import needs
 
 PAUSES = 100
 PAUSE_S = 0.005
@@ -39,7 +38,7 @@ def test_waiting_threads_do_not_spin_through_a_pause(package):
     assert cpu_s_of_pauses(package) < 0.1 * PAUSES * PAUSE_S
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="libgomp never spins long on one core")
+@needs("second core")  # alone on one, libgomp never spins long
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": LONG_SPIN}, {"OMP_WAIT_POLICY": "active"}])
 def test_the_users_choice_holds(variable):
     assert cpu_s_of_pauses("dlrm", **variable) > 0.3 * PAUSES * PAUSE_S

@@ -11,6 +11,7 @@ from absl import flags
 from recsys.program import run_guarded
 from recsys.resources import available_cores, cores_for, memory_limits
 from tests.harness import python
+from tests.tools import require
 
 GIB = 2**30
 MACHINE = {
@@ -129,13 +130,11 @@ def control_group(controller: str, **limits: object):
         "memory": ("memory.limit_in_bytes", "memory.max"),
     }
     name = names[controller][root == v2_root]
-    try:
+    with contextlib.suppress(OSError):  # not root, or the tree is read-only
         folder.mkdir()
-    except OSError:
-        pytest.skip("no control group: only root on a writable /sys/fs/cgroup can make one")
+    require("control group", folder.is_dir())
     try:
-        if not (folder / name).exists():
-            pytest.skip(f"no control group: {controller} is not delegated to new groups")
+        require("control group", (folder / name).exists())  # else this controller is not delegated
         (folder / name).write_text(str(limits["limit"]))
         yield folder
     finally:

@@ -31,7 +31,7 @@ def test_the_plan_is_that_of_the_command():
     assert harness.forked(*command.split()[1:]).stdout == output
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_training_is_that_of_the_commands(real_data, tmp_path):
     commands, output = example("dlrm.md")
     places = {"/data/kaggle": real_data / "criteo_kaggle", "/data/dlrm": tmp_path}

@@ -211,7 +211,7 @@ def test_a_wrong_request_for_images_is_refused(tmp_path, arguments, options, mes
     assert message in image_check(tmp_path, *arguments, status=1, **options).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_smoke_test_passes_from_any_folder(tmp_path):
     done = run_step("smoke.sh", tmp_path, BASE_DEVICE="cpu", PYTHONSAFEPATH="1")
     assert done.stdout.endswith("smoke.sh: this installation works\n")

@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import shlex
-import shutil
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from recsys.serve.server.supervisor import SupervisorSettings
 from recsys.settings import declared
 from tests import harness
 from tests.harness import REPOSITORY
+from tests.tools import needs
 from tests.triton import promql
 from tests.triton.promql import OPERATIONS
 
@@ -295,7 +295,7 @@ def test_panels_have_a_place_and_a_unit_of_their_own():
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
+@needs("promtool")
 def test_the_rules_raise_what_they_should():
     harness.run("promtool", "check", "rules", OPERATIONS / "alerts.yaml")
     harness.run("promtool", "test", "rules", "alerts_test.yaml", folder=REPOSITORY / "tests/triton")

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from tests import harness
+from tests.tools import needs
 
 CHANGELOG = """# Changelog
 
@@ -124,9 +125,8 @@ def test_sha256sum_accepts_what_was_signed_off_and_notices_a_changed_file(reposi
     assert subprocess.run(verify, cwd=repository.dist, capture_output=True).returncode == 1
 
 
+@needs("GnuPG")
 def test_the_checksums_are_signed_with_a_key(repository, tmp_path_factory):
-    if not shutil.which("gpg"):
-        pytest.skip("GnuPG is not installed")
     folder = tmp_path_factory.mktemp("gpg")
     folder.chmod(0o700)
     home = {"GNUPGHOME": str(folder)}

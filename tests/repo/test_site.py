@@ -13,6 +13,7 @@ from benchmark.record import RESULTS
 from tests import harness
 from tests.browser import CHROMIUM
 from tests.repo.document_commands import DOCUMENTS
+from tests.tools import needs
 
 pytestmark = pytest.mark.site
 
@@ -97,10 +98,9 @@ def test_the_build_refuses_a_broken_link(tmp_path):
     assert "anchor '#nowhere'" in done.stderr
 
 
+@needs("Chromium")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_its_window(width, tmp_path):
-    if not CHROMIUM:
-        pytest.skip("no Chromium (apt-get install chromium)")
     pages = [f"file://{page}" for page in sorted(SITE.rglob("index.html"))]
     frame = tmp_path / "frame.html"
     frame.write_text(WIDEST.replace("WIDTH", str(width)).replace("PAGES", json.dumps(pages)))

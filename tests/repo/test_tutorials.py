@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests import harness
 from tests.repo.document_commands import OF_SHELL, commands_of
+from tests.tools import require
 
 TUTORIALS = harness.REPOSITORY / "docs" / "tutorials"
 STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -85,11 +85,12 @@ def tutorials():
     return [pytest.param(n, marks=getattr(pytest.mark, ENVIRONMENTS.get(n, "slow"))) for n in names]
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("stops_servers")
 @pytest.mark.parametrize("name", tutorials())
 def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
-    if name == "spark" and not shutil.which("java"):
-        pytest.skip("no Java")
+    if name == "spark":
+        require("Java")
     document = TUTORIALS / f"{name}.md"
     (tmp_path / "data").mkdir()
     text = document.read_text()

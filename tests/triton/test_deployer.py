@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deployer's command line: what it prints, what it leaves behind, what it refuses."""
 
-import os
 import shutil
 import sys
 
@@ -18,6 +17,7 @@ from recsys.serve.nvidia_options import translate
 from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
+from tests.tools import require
 from tests.triton.conftest import script
 
 DEPLOYER = harness.REPOSITORY / "triton" / "deployer.py"
@@ -297,8 +297,7 @@ def full_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", "size=4m", "none", folder)
-    if os.geteuid() != 0 or harness.run(*mount, status=None).returncode != 0:
-        pytest.skip("only root may mount a file system that is small enough to fill")
+    require("right to mount", harness.run(*mount, status=None).returncode == 0)
     yield folder
     harness.run("umount", folder)
 

@@ -8,19 +8,19 @@ import sys
 import numpy as np
 import pytest
 
-from preproc.criteo.kernel import binding
 from recsys.data.titles import write_titles
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, dataset, raw_id, trained  # noqa: F401  (fixtures)
 from tests.preproc.criteo.rows import good_text, without_labels
+from tests.tools import needs, require
 from tests.triton.conftest import deploy
 from tests.triton.test_raw_rows_served import train
 
 pytestmark = [
     pytest.mark.triton_server,
-    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+    needs("compiled Criteo kernel"),
 ]
 
 EXAMPLES = harness.REPOSITORY / "triton" / "examples"
@@ -47,8 +47,8 @@ def server(trained, dataset, tmp_path_factory):  # noqa: F811
 def ask(server, language, *arguments, status=0):
     """Runs an example; returns its reply by output, or what it says on an error."""
     program = {"sh": "curl", "py": sys.executable, "mjs": "node"}[language]
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program}")
+    if language != "py":
+        require(program)
     command = [EXAMPLES / "ask.sh"] if language == "sh" else [program, EXAMPLES / f"ask.{language}"]
     address = server.grpc_url if language == "py" else server.http_url
     done = harness.run(*command, address, *arguments, status=None)

@@ -23,7 +23,7 @@ from tests.triton.test_reload import Flow, offline
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
-pytestmark = [pytest.mark.triton_server, pytest.mark.slow]
+pytestmark = [pytest.mark.triton_server, pytest.mark.release]
 
 DEPLOYMENTS, ROLLBACKS, INSTANCE_KILLS, SERVER_KILLS = map(
     int, os.environ.get("LIFE", "3,1,1,1").split(",")

@@ -9,15 +9,15 @@ import torch
 
 from dlrm.model.weights import describe_model
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
-from recsys.serve.server import native_backend
 from recsys.serve.server.instances import find_instances
 from recsys.serve.server.process import ServerSettings, TritonServer
+from tests.tools import needs
 from tests.triton.conftest import deploy
 from tests.triton.test_dlrm_served import BAD, MAX_BATCH_SIZE, changed, draw, with_value
 
 pytestmark = [
     pytest.mark.triton_server,
-    pytest.mark.skipif(not native_backend.is_built(), reason="no C++ compiler"),
+    needs("compiled Triton backend"),
 ]
 
 UNBATCHED = ("--max_batch_size=0", "--nodynamic_batching")
@@ -138,7 +138,8 @@ def test_instances_work_at_a_time_and_without_processes_of_their_own(server, off
 
 
 def test_a_client_may_ask_for_one_output(server, offline):
-    grpc = pytest.importorskip("tritonclient.grpc")
+    import tritonclient.grpc as grpc
+
     request = draw(3)
     inputs = []
     for name, array in request.items():

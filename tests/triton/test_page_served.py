@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from preproc.criteo.kernel import binding
 from recsys.data.sequences import ITEM_MAP_FILE, ITEM_MAP_SCHEMA, read_table, write_parquet
 from recsys.data.titles import write_titles
 from recsys.serve.client.connection import Endpoint
@@ -30,14 +29,16 @@ from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
     raw_id,
     trained,
 )
-from tests.browser import CHROMIUM, Browser
+from tests.browser import Browser
 from tests.preproc.criteo.rows import good_text, without_labels
+from tests.tools import needs, require
 from tests.triton.conftest import client, deploy
 from tests.triton.test_raw_rows_served import train
 
 pytestmark = [
     pytest.mark.triton_server,
-    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+    pytest.mark.release,
+    needs("compiled Criteo kernel"),
 ]
 
 LOG = good_text(600, seed=5, vocabulary=60)
@@ -111,8 +112,7 @@ def clicks_url(served):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if not CHROMIUM:
-        pytest.skip("no Chromium (apt-get install chromium)")
+    require("Chromium")
     with Browser(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 

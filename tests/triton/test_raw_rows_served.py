@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, reject_reason
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
@@ -17,11 +16,12 @@ from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
 from tests.dlrm.conftest import make_program
 from tests.preproc.criteo.rows import good_text, run, without_labels
+from tests.tools import needs
 from tests.triton.conftest import client, deploy, script
 
 pytestmark = [
     pytest.mark.triton_server,
-    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+    needs("compiled Criteo kernel"),
 ]
 
 MODEL = (

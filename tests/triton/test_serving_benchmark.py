@@ -13,6 +13,7 @@ from recsys.serve.client.connection import Endpoint
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.server import native_backend
 from recsys.serve.signature import CATEGORICAL
+from tests.tools import needs
 
 pytestmark = pytest.mark.triton_server
 
@@ -51,9 +52,8 @@ def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
         )
 
 
+@needs("perf_analyzer")
 def test_clients_of_perf_analyzer_count_what_the_server_counts(tmp_path):
-    if perf_analyzer.find_perf_analyzer() is None:
-        pytest.skip("no perf_analyzer")
     deployed = DeployedDlrm.make(tmp_path, (100, 200))
     plain = ServingSettings(threads=1, dynamic_batching=False)
     with deployed.serve(plain) as server, Endpoint(server.grpc_url, NAME) as endpoint:

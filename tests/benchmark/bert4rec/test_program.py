@@ -66,7 +66,7 @@ def test_the_table_and_the_records_hold_means_published_metrics_and_curves(tmp_p
     assert [row[:2] for row in made[-1].config["curve"]] == [[5.0, 12], [8.0, 24]]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_each_seed_is_trained_tested_and_recorded(tmp_path, monkeypatch):
     ratings = tmp_path / "ml-1m" / "ml-1m.txt.gz"
     ratings.parent.mkdir()

@@ -18,7 +18,7 @@ def test_every_size_is_a_preset():
         assert preset.endswith(size)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_sizes_and_options_become_records_and_pictures(tmp_path, capsys):
     results, pictures = tmp_path / "results.jsonl", tmp_path / "pictures"
     status = bert4rec_scaling.main(

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-import pytest
 import torch
 
 from benchmark.bert4rec import top_items
 from benchmark.record import read_records
-from cuda_ext import library
+from tests.tools import needs
 
 
-@pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: cuda_ext runs its reference"
-)
+@needs("compiled cuda_ext kernels")
 def test_lists_are_compared_and_recorded(tmp_path, capsys):
     file = tmp_path / "results.jsonl"
     flags = ["--items=70000", "--dim=8", "--queries=70", "--repeats=2"]

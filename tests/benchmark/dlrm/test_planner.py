@@ -7,7 +7,7 @@ from benchmark.dlrm import planner
 from benchmark.record import read_records
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.multiprocess
 def test_every_placement_is_predicted_measured_and_recorded(tmp_path, capfd):
     few = ["--repeats=2", "--steps=3", "--batch_size=256", f"--results={tmp_path}"]

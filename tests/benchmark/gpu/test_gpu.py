@@ -4,16 +4,13 @@
 import json
 
 import pytest
-import torch
 
 from benchmark.gpu import __main__ as program
 from benchmark.gpu.parts import PARTS
-from cuda_ext import library
 from tests.harness import forked
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    "cpu" not in library.COMPILED_FOR, reason="no C++ compiler: there are no kernels to measure"
-)
+pytestmark = needs("compiled cuda_ext kernels")
 
 COMPILING = ("plain PyTorch", "BERT4Rec")
 
@@ -27,7 +24,7 @@ def run(folder, parts, *flags):
     "parts",
     [
         [part for part in PARTS if part not in COMPILING],
-        pytest.param(COMPILING, marks=pytest.mark.slow),
+        pytest.param(COMPILING, marks=pytest.mark.release),
     ],
     ids=["eager", "compiling"],
 )
@@ -96,7 +93,7 @@ def test_results_of_other_code_are_measured_again(parts, tmp_path, monkeypatch):
     assert parts == ["a", "b", "c", "a", "b", "c"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@needs("machine without CUDA device")
 def test_a_machine_without_a_gpu_is_told_so():
     done = forked("-m", "benchmark.gpu", status=2)
     assert "no CUDA device is here; --device cpu --small tries the program" in done.stderr

@@ -58,7 +58,7 @@ def test_every_case_is_measured_and_recorded(tmp_path, capsys):
     assert "ours, forward + backward" in page
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_compiled_reference_is_a_candidate():
     (forward, both) = interaction_cases(8, 4, 2, compiled=True)
     for case in (forward, both):

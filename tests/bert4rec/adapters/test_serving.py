@@ -55,7 +55,7 @@ def served_by(checkpoint, folder, dataset=None, **serving):
         ({"adapter": "lora"}, "eager"),
         ({"adapter": "lora"}, "torchscript"),
         ({"adapter": "ilora"}, "eager"),
-        pytest.param({"adapter": "ilora"}, "onnx", marks=pytest.mark.slow),
+        pytest.param({"adapter": "ilora"}, "onnx", marks=pytest.mark.release),
         ({"adapter": "ilora", "objective": "causal"}, "eager"),
         ({"adapter": "ilora", "objective": "causal"}, "torchscript"),
     ],

@@ -20,7 +20,6 @@ from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
 from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.job import PRESETS, semantics_of
-from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REJECT_REASONS
 from preproc.files import input_file
 from preproc.files.errors import PreprocError, TooManyRejectedRowsError
@@ -37,12 +36,13 @@ from tests.preproc.criteo.rows import (
     write_real_rows,
 )
 from tests.preproc.nvtabular import environment
+from tests.tools import needs
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
 EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
 BOTH = ("split", "parquet")
 
-NEEDS_KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+NEEDS_KERNEL = needs("compiled Criteo kernel")
 SPARK = (pytest.mark.spark, pytest.mark.timeout(900), NEEDS_KERNEL)  # on a loaded machine
 ENGINES = {
     "reference": (),

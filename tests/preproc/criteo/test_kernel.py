@@ -24,8 +24,9 @@ from preproc.files.errors import CancelledError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress
 from tests.preproc.criteo.rows import SEMANTICS, TEXTS, good_text, without_labels
+from tests.tools import needs
 
-KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+KERNEL = needs("compiled Criteo kernel")
 pytestmark = KERNEL
 
 

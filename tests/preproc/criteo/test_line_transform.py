@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.criteo.applied import semantics_of_dataset
-from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, reject_reason
 from preproc.criteo.serving.feature_file import key_of_category, write_feature_file
 from preproc.criteo.serving.line_transform import Features, LineTransform
@@ -30,8 +29,9 @@ from tests.preproc.criteo.rows import (
     run,
     without_labels,
 )
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+pytestmark = needs("compiled Criteo kernel")
 
 
 def make(text: bytes, folder: Path, semantics: CriteoSemantics, **settings: object) -> Path:

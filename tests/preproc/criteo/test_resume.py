@@ -14,7 +14,6 @@ from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.job import semantics_of
-from preproc.criteo.kernel import binding
 from preproc.criteo.layouts import parquet as criteo_parquet
 from preproc.files import output as dataset_output
 from preproc.files import workspace
@@ -22,8 +21,9 @@ from preproc.files.errors import PreprocError, TooManyRejectedRowsError
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import good_text, run, stopped, write_days
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+pytestmark = needs("compiled Criteo kernel")
 
 BOTH = ("split", "parquet")
 SMALL_UNITS = NativeSettings(unit_bytes=40_000)
@@ -35,6 +35,7 @@ from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.rules import CriteoSemantics
 from preproc.criteo.engines.native.units import NativeSettings
 from tests.preproc.criteo.rows import run
+from tests.tools import needs
 shuffle_columns.LEAST_UNIT_ROWS, shuffle_columns._READ_ROWS = 512, 1
 SMALL = NativeSettings(unit_bytes=40_000)
 SHUFFLED = CriteoSemantics(shuffle_seed=3)
@@ -176,7 +177,7 @@ def test_work_of_other_settings_is_not_taken(tmp_path, monkeypatch, where, inter
     assert made.files == run(days, tmp_path / "expected", **last).files
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_any_moment(tmp_path):
     """kill -9 at random moments, each continued: always the bytes of an undisturbed run."""
     days = write_days(tmp_path / "days", rows=1500)

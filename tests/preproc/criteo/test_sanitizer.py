@@ -10,6 +10,7 @@ from preproc.criteo.rules import CriteoSemantics
 from preproc.criteo.serving.feature_file import write_feature_file
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 
 FOLDER = Path(__file__).parent
 VARIANTS = ((), ("-DCRITEO_WITHOUT_AVX512",), ("-DCRITEO_PORTABLE",))
@@ -38,8 +39,8 @@ def build(folder, *options, compiler=COMPILER):
     return program
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.release
+@needs("C++ compiler")
 def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
     folder, arguments = driven
     outputs = []
@@ -52,11 +53,12 @@ def test_no_error_on_edge_cases_and_random_damage(driven, tmp_path):
     assert len(outputs[0].splitlines()) == 48
 
 
-@harness.needs_aarch64
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.release
+@needs("aarch64 compiler and emulator")
+@needs("C++ compiler")
 def test_aarch64_makes_the_same_bytes(driven, tmp_path):
     folder, arguments = driven
     here = harness.run(build(tmp_path), *arguments, folder=folder)
-    there = build(tmp_path, "-static", compiler=harness.AARCH64_COMPILER)
-    done = harness.run(harness.AARCH64_EMULATOR, there, *arguments, folder=folder)
+    there = build(tmp_path, "-static", compiler=AARCH64_COMPILER)
+    done = harness.run(AARCH64_EMULATOR, there, *arguments, folder=folder)
     assert (done.stdout, done.stderr) == (here.stdout, "")

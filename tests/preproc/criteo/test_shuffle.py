@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from preproc.criteo import shuffle as shuffle_columns
 from preproc.criteo.job import semantics_of
-from preproc.criteo.kernel import binding
 from preproc.criteo.rules import CriteoSemantics, shuffle_keys
 from preproc.files import workspace
 from preproc.files.errors import PreprocError
@@ -26,8 +25,9 @@ from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import needs
 
-needs_kernel = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+needs_kernel = needs("compiled Criteo kernel")
 
 BOTH = ("split", "parquet")
 SEED = 1234567
@@ -273,7 +273,7 @@ shuffle(source, target, rows, 99, memory_limit=limit)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_any_moment(tmp_path):
     """kill -9 at random moments of both passes, continued until done: always the same bytes."""
     rows = 400_000
@@ -299,7 +299,7 @@ def test_killed_at_any_moment(tmp_path):
             shutil.rmtree(tmp_path / "made")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_memory_limit_is_kept(tmp_path):
     """2,000,000 rows of 76 bytes, twice the limit with what sorting takes thrice."""
     rows, limit = 2_000_000, 128 * 2**20

@@ -17,6 +17,7 @@ from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import needs
 
 BOTH = ("split", "parquet")
 SEMANTICS = CriteoSemantics(frequency_limit=3, shuffle_seed=11)
@@ -90,7 +91,7 @@ def test_one_format_alone(days, both_layouts, tmp_path, formats):
     assert run(days, tmp_path / "made", ENGINES[0], **fields).files == expected
 
 
-@pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+@needs("compiled Criteo kernel")
 def test_finished_units_are_not_written_again(days, tmp_path, monkeypatch):
     monkeypatch.setattr(torchrec_layout, "UNIT_ROWS", 100)
     expected = run(days, tmp_path / "expected", layout="torchrec")

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.tools import require
 
 
 @contextlib.contextmanager
@@ -15,8 +15,7 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
     folder.mkdir()
     command = ["mount", *options, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    require("right to mount", done.returncode == 0)
     try:
         yield folder
     finally:

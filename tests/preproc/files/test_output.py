@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.kernel import binding
 from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
@@ -16,8 +15,9 @@ from recsys.data.manifest import Manifest, file_checksum
 from tests import harness
 from tests.preproc.criteo.rows import run, stopped, write_days
 from tests.preproc.files.mounts import mounted, tmpfs
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+pytestmark = needs("compiled Criteo kernel")
 
 RATINGS = "".join(
     f"{user}::{item}::5::{item}\n" for user in range(1, 9) for item in range(user, user + 6)

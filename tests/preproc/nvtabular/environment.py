@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real NVTabular for tests: starting it takes seconds, so that one process serves many runs."""
 
-import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from preproc.nvtabular.process import DEFAULT_PYTHON, NvtabularProcess
+from tests.tools import require
 
 
 def need_nvtabular() -> None:
     """Skips where the environment cannot be made, fails where it only was not."""
     if DEFAULT_PYTHON.exists():
         return
-    if sys.version_info[:2] != (3, 11) and shutil.which("python3.11") is None:
-        pytest.skip("no Python 3.11 for NVTabular")
+    require("Python 3.11")
     pytest.fail("run `make nvtabular` first")
 
 

@@ -9,6 +9,7 @@ from preproc.ratings.job import AMAZON, MOVIELENS
 from recsys.data.manifest import Manifest
 from recsys.data.verify import run as verify
 from tests.preproc.ratings.oracle import decode, expected, run
+from tests.tools import require
 
 FIVE_CORE = {"min_user_count": 5, "min_item_count": 5}
 LOGS = {
@@ -30,8 +31,7 @@ LOGS = {
 def test_counts_are_the_published_ones(real_data, tmp_path, name):
     path, family, settings, counts = LOGS[name]
     source = real_data / path
-    if not source.exists():
-        pytest.skip(f"no real data: {path}")
+    require("real data", source.exists())
     made = run(source, tmp_path / "made", family=family, **settings)
     statistics = Manifest.load(made).statistics
     assert tuple(statistics[k] for k in ("users", "items", "interactions")) == counts
@@ -40,8 +40,7 @@ def test_counts_are_the_published_ones(real_data, tmp_path, name):
 
 def test_ml_100k_is_what_plain_python_makes_of_it(real_data, tmp_path):
     source = real_data / "ml-100k/u.data.gz"
-    if not source.exists():
-        pytest.skip("no real data: ml-100k/u.data.gz")
+    require("real data", source.exists())
     with gzip.open(source, "rt") as file:
         rows = [(u, i, float(r), int(t)) for u, i, r, t in (line.split("\t") for line in file)]
     # 40 users suffice: the oracle is slow.

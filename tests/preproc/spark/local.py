@@ -6,20 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from preproc.files.errors import PreprocError
 from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 from preproc.spark.settings import SparkSettings
 from tests.harness import SHORT_LIVED_JAVA
+from tests.tools import require
 
 
 @contextlib.contextmanager
 def local_spark() -> Iterator[SparkRunner]:
     """Starts Spark on two cores, skips where there is no Java."""
-    try:
-        spark_session.find_java()
-    except PreprocError:
-        pytest.skip("no Java")
+    require("Java")
     conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
     settings = SparkSettings(
         master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())

@@ -13,18 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.kernel import binding
-from preproc.files.errors import PreprocError
-from preproc.spark import session as spark_session
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import needs, require
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.multiprocess,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+    needs("compiled Criteo kernel"),
 ]
 
 PATIENCE_S = 600
@@ -87,10 +85,7 @@ class Cluster:
 
 @pytest.fixture(scope="module", autouse=True)
 def java():
-    try:
-        spark_session.find_java()
-    except PreprocError:
-        pytest.skip("no Java")
+    require("Java")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", harness.SHORT_LIVED_JAVA)
         yield

@@ -12,9 +12,9 @@ from benchmark.record import RESULTS
 from dlrm.scripts import main as dlrm
 from tests import harness
 from tests.browser import CHROMIUM
+from tests.tools import needs
 
-if not CHROMIUM:
-    pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
+pytestmark = [needs("Chromium"), pytest.mark.release]
 
 MEASURE = """
 <iframe src="PAGE" width="WIDTH" height="900"></iframe><pre></pre><script>
@@ -70,7 +70,6 @@ def measured(folder, page, width, scheme):
     return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("page", ["results.html", "run.html"])
 def test_nothing_is_cut_off(pages, page, width):
@@ -82,7 +81,6 @@ def test_nothing_is_cut_off(pages, page, width):
     assert brightness[0] > 600 > 300 > brightness[1]
 
 
-@pytest.mark.slow
 def test_the_pages_are_dark_where_the_reader_wants_it(pages):
     found = measured(pages, "run.html", 390, scheme=0)
     brightness = [sum(map(int, re.findall(r"\d+", found[name])[:3])) for name in ("paper", "ink")]

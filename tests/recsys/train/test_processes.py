@@ -13,6 +13,7 @@ import torch
 from recsys.interruption import StopRequest
 from recsys.train.processes import SharedStop, join_processes
 from tests import harness
+from tests.tools import needs
 
 PROGRAM = """
 from pathlib import Path
@@ -60,7 +61,7 @@ def cores_of_ranks(folder, num_threads, masks):
 
 
 MINE = sorted(os.sched_getaffinity(0))[:2]
-TWO_CORES = pytest.mark.skipif(len(MINE) < 2, reason="needs two cores")
+TWO_CORES = needs("second core")
 
 
 @TWO_CORES

@@ -14,7 +14,6 @@ from preproc.criteo.dictionaries import dataset_dictionaries
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.reference import read_rows
 from preproc.criteo.job import PRESETS, semantics_of
-from preproc.criteo.kernel import binding
 from preproc.criteo.rules import SPLITS, CriteoSemantics
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
@@ -31,8 +30,9 @@ from tests.preproc.criteo.rows import (
     without_labels,
     write_days,
 )
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+pytestmark = needs("compiled Criteo kernel")
 
 BOTH = ("split", "parquet")
 

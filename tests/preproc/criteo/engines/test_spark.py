@@ -12,15 +12,15 @@ from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.engines.spark.row_numbers import UnitRows
 from preproc.criteo.job import semantics_of
-from preproc.criteo.kernel import binding
 from preproc.files.errors import PreprocError
 from preproc.spark.settings import SparkSettings
 from tests.preproc.criteo.rows import assert_same, run, stopped, write_days
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(900),  # a loaded machine; none takes more than a minute on a quiet one
-    pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler"),
+    needs("compiled Criteo kernel"),
     pytest.mark.usefixtures("spark_session"),
 ]
 
