@@ -13,13 +13,18 @@ cuda_ext, and the native backend for Triton. Environment:
                           pure: one without compiled code. Unset: for this machine.
     CC, CXX, LDSHARED     a cross-compiler's, with _PYTHON_HOST_PLATFORM (linux-aarch64) and
     RECIPES_TORCH_LIB     the folder torch/lib of that platform's torch
+    XDG_CACHE_HOME        objects are kept in its recsys-recipes/objects (default ~/.cache), by what
+                          they were compiled from: a second build or checkout takes them from there
 """
 
+import functools
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sysconfig
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,6 +38,10 @@ BACKEND_CSRC = Path("dlrm/serve/csrc")
 CRITEO_KERNEL = Path("preproc/criteo/kernel")
 TORCH_OPS, BACKEND = "cuda_ext._kernels", "recsys.serve.server.libtriton_recsys"
 CXX_FLAGS = ["-std=c++17", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-g0"]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+OBJECTS = CACHE / "recsys-recipes" / "objects"
+KEPT_S = 30 * 24 * 3600
+"""Seconds for which an object that nothing uses is kept."""
 WHEEL = os.environ.get("RECIPES_WHEEL", "")
 if WHEEL not in ("", "manylinux_2_28", "pure"):
     raise SystemExit(f"RECIPES_WHEEL={WHEEL}: expected manylinux_2_28 or pure")
@@ -89,6 +98,44 @@ def architecture_flags():
     return [*flags, f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"]
 
 
+@functools.cache
+def version_of(compiler):
+    """Returns what a compiler prints of its version; nothing where there is no such compiler."""
+    path = shutil.which(compiler)
+    return (
+        subprocess.run([path, "--version"], capture_output=True, check=False).stdout
+        if path
+        else b""
+    )
+
+
+def kept_object(output, parts, compile_to_output):
+    """Makes an object file, or copies the one that was made of the same parts.
+
+    Args:
+        output: path of the object.
+        parts: bytes of all that the object depends on.
+        compile_to_output: makes it.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    kept = OBJECTS / f"{digest.hexdigest()}.o"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if kept.exists():
+        shutil.copyfile(kept, output)
+        kept.touch()
+        return
+    compile_to_output()
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    unfinished = kept.with_suffix(f".{os.getpid()}")
+    shutil.copyfile(output, unfinished)
+    unfinished.replace(kept)
+    for old in OBJECTS.iterdir():
+        if time.time() - old.stat().st_mtime > KEPT_S:
+            old.unlink(missing_ok=True)
+
+
 class BuildSharedLibrary(build_ext):
     """Builds plain shared libraries, so that one file serves every Python version."""
 
@@ -108,11 +155,8 @@ class BuildSharedLibrary(build_ext):
         return ext.export_symbols
 
     def build_extension(self, ext):
-        """Compiles source by source where their flags differ."""
-        build = {TORCH_OPS: self.build_torch_ops, BACKEND: self.build_backend}.get(ext.name)
-        if build is None:
-            super().build_extension(ext)
-            return
+        """Builds a library where one of its sources is newer."""
+        build = self.build_torch_ops if ext.name == TORCH_OPS else self.build_plain
         target = Path(self.get_ext_fullpath(ext.name))
         newest = max(Path(source).stat().st_mtime for source in [*ext.sources, *ext.depends])
         if self.force or not target.exists() or target.stat().st_mtime <= newest:
@@ -131,33 +175,49 @@ class BuildSharedLibrary(build_ext):
         flags = [*CXX_FLAGS, STABLE_ABI, f"-isystem{root}/include"]
         if with_cuda:
             flags.append("-DRECSYS_CUDA")
-        objects = self.compile_cpp(ext, flags)
+        objects = self.compile_cpp(ext, flags, {str(root): torch.__version__})
         torch_lib = os.environ.get("RECIPES_TORCH_LIB") or root / "lib"
         libraries = ["-Wl,--no-as-needed", f"-L{torch_lib}", "-ltorch", "-ltorch_cpu"]
         if with_cuda:
             sources = [source for source in ext.sources if source.endswith(".cu")]
-            objects += [self.compile_cuda(toolkit, source) for source in sources]
+            objects += [self.compile_cuda(toolkit, ext, source) for source in sources]
             folder = "lib64" if (toolkit / "lib64").exists() else "lib"
             libraries += [f"-L{toolkit / folder}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
         self.link(objects, target, libraries)
 
-    def build_backend(self, ext, target):
-        """Builds the native backend, which the server gives Triton's functions."""
+    def build_plain(self, ext, target):
+        """Builds a library that needs no torch."""
         objects = self.compile_cpp(ext, [*CXX_FLAGS, "-pthread", "-I."])
-        self.link(objects, target, ["-pthread", "-Wl,-z,defs"])
+        self.link(objects, target, ["-pthread", *ext.extra_link_args])
 
-    def compile_cpp(self, ext, flags):
-        """Compiles the C++ sources in parallel; returns the objects."""
+    def compile_cpp(self, ext, flags, versions=None):
+        """Compiles the C++ sources in parallel; returns the objects.
+
+        Args:
+            ext: the extension.
+            flags: of the compiler.
+            versions: what stands for a path in them, so that other checkouts share objects.
+        """
+        command = [*self.compiler.compiler_so, *self.compiler.compiler_so_cxx]
+        headers = [Path(header).read_bytes() for header in ext.depends]
 
         def compile_source(source):
-            extra = self.flags_of(Path(source).name)
-            return self.compiler.compile(
-                [source], output_dir=self.build_temp, extra_postargs=[*flags, *extra]
+            every = [*flags, *self.flags_of(Path(source).name)]
+            words = "\0".join([*command, source, *every])
+            for path, meaning in (versions or {}).items():
+                words = words.replace(path, meaning)
+            (output,) = self.compiler.object_filenames([source], output_dir=self.build_temp)
+            kept_object(
+                Path(output),
+                [words.encode(), version_of(command[0]), Path(source).read_bytes(), *headers],
+                lambda: self.compiler.compile(
+                    [source], output_dir=self.build_temp, extra_postargs=every
+                ),
             )
+            return output
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            compiled = threads.map(compile_source, [s for s in ext.sources if s.endswith(".cpp")])
-            return [path for paths in compiled for path in paths]
+            return list(threads.map(compile_source, [s for s in ext.sources if s.endswith(".cpp")]))
 
     def link(self, objects, target, libraries):
         """Links aside and renames: an interrupted build leaves the old library."""
@@ -182,17 +242,17 @@ class BuildSharedLibrary(build_ext):
             raise ExecError("FORCE_CUDA=1, but there is no nvcc: set CUDA_HOME, or FORCE_CUDA=0")
         return toolkit
 
-    def compile_cuda(self, toolkit, source):
+    def compile_cuda(self, toolkit, ext, source):
         """Compiles a CUDA source; returns the object's path."""
         output = Path(self.build_temp, source).with_suffix(".cu.o")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        self.spawn(
-            [
-                str(toolkit / "bin" / "nvcc"),
-                *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden"),
-                *architecture_flags(),
-                *("-c", source, "-o", str(output)),
-            ]
+        nvcc = str(toolkit / "bin" / "nvcc")
+        flags = ("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden", *architecture_flags())
+        words = "\0".join([source, *flags, os.environ.get("NVCC_APPEND_FLAGS", "")])
+        files = [Path(path).read_bytes() for path in (source, *ext.depends)]
+        kept_object(
+            output,
+            [words.encode(), version_of(nvcc), *files],
+            lambda: self.spawn([nvcc, *flags, "-c", source, "-o", str(output)]),
         )
         return str(output)
 
@@ -221,7 +281,6 @@ setup(
             "preproc.criteo.kernel.criteo_kernel",
             sources=[str(CRITEO_KERNEL / "criteo_kernel.cpp")],
             depends=sources(CRITEO_KERNEL, "*.h"),
-            extra_compile_args=CXX_FLAGS,
             language="c++",
             optional=True,  # no compiler: the NumPy `reference` engine takes over and says so
         ),
@@ -241,6 +300,7 @@ setup(
                 *sources(CRITEO_KERNEL, "*.h"),
             ],
             language="c++",
+            extra_link_args=["-Wl,-z,defs"],
             optional=True,  # no compiler: `--backend native` is refused, the others serve
         ),
     ],

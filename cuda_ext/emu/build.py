@@ -6,12 +6,14 @@ CPU tensors. Only sources that changed are compiled again.
 """
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,15 +91,18 @@ def compile_sources(
     )
     all_flags = [*_FLAGS, *_WARNINGS, f"-I{package / 'emu'}", f"-I{package / 'csrc'}", *flags]
     folder.mkdir(parents=True, exist_ok=True)
-    objects = []
-    for source in sources:
+
+    def compile_source(source: Path) -> Path:
         target = folder / f"{source.stem}-{_digest([source, *headers], all_flags)}.o"
-        objects.append(target)
         if not target.exists():
             unfinished = target.with_suffix(f".{os.getpid()}")
             _run([compiler(), *all_flags, "-x", "c++", "-c", str(source), "-o", str(unfinished)])
             unfinished.replace(target)
-    return objects
+        return target
+
+    with (folder / "lock").open("w") as lock, ThreadPoolExecutor(os.cpu_count()) as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process compiles the same: wait for its objects
+        return list(threads.map(compile_source, sources))
 
 
 def link(objects: Sequence[Path], target: Path, flags: Sequence[str] = ()) -> Path:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the extension is built: with and without compilers, as a wheel, and what runs without it."""
 
+import re
 import shutil
 import textwrap
 import zipfile
@@ -82,22 +83,34 @@ def test_an_isolated_build_gives_one_wheel_for_every_python(sources, tmp_path):
     """One build for all that needs a whole one: with CUDA kernels where nvcc is here.
 
     They load into a torch without CUDA too. Compilers need not optimize, which takes most of the
-    time: the kernels of `make build` are those that all other tests run.
+    time: the kernels of `make build` are those that all other tests run. A build elsewhere finds
+    the objects of the first.
     """
     devices = ["cpu"] if shutil.which("nvcc") is None else ["cpu", "cuda"]
-    compiler = tmp_path / "c++"
-    compiler.write_text(f'#!/bin/bash\nexec {build.compiler()} "${{@/#-O3/-O0}}"\n')
+    compiler, calls = tmp_path / "c++", tmp_path / "calls"
+    compiler.write_text(
+        f'#!/bin/bash\necho "$@" >> {calls}\nexec {build.compiler()} "${{@/#-O3/-O0}}"\n'
+    )
     compiler.chmod(0o755)
+    settings = {
+        "CC": str(compiler),
+        "CXX": str(compiler),
+        "FORCE_CUDA": str(int("cuda" in devices)),
+        "TORCH_CUDA_ARCH_LIST": "9.0",
+        "NVCC_APPEND_FLAGS": "-Xptxas=-O0",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     python(
         sources,
         *("-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "-w", tmp_path, "."),
-        CC=str(compiler),
-        CXX=str(compiler),
-        FORCE_CUDA=str(int("cuda" in devices)),
-        TORCH_CUDA_ARCH_LIST="9.0",
-        NVCC_APPEND_FLAGS="-Xptxas=-O0",
+        **settings,
     )
+    compiled = calls.read_text().count(" -c ")
+    assert compiled == len(set(re.findall(" -c .*", calls.read_text()))) > 10
+    shutil.rmtree(sources / "build")
+    python(sources, *BUILD, **settings)
+    assert calls.read_text().count(" -c ") == compiled
     (wheel,) = tmp_path.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:

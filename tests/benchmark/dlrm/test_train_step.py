@@ -37,10 +37,11 @@ def process_group():
     [
         (["--batch_sizes", "2048"], "train_step", "small, zipf, B=2,048"),
         (["--inference", "--batch_sizes", "1", "64"], "inference_step", "small, zipf, B=64"),
-        (
+        pytest.param(
             ["--bfloat16", "--batch_sizes", "2048"],
             "train_step_bfloat16",
             "small, zipf, B=2,048",
+            marks=pytest.mark.release,
         ),
     ],
 )

@@ -24,10 +24,11 @@ def run(folder, parts, *flags):
     "parts",
     [
         [part for part in PARTS if part not in COMPILING],
-        pytest.param(COMPILING, marks=pytest.mark.release),
+        COMPILING,
     ],
     ids=["eager", "compiling"],
 )
+@pytest.mark.release
 def test_every_part_measures(parts, tmp_path):
     run(tmp_path, parts)
     result = json.loads((tmp_path / "gpu.json").read_text())
