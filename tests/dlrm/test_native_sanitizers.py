@@ -18,7 +18,7 @@ from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 from tests.triton.conftest import deploy
 
 CSRC = REPOSITORY / "dlrm" / "serve" / "csrc"
-DRIVER = Path(__file__).with_name("native_driver.cpp")
+DRIVERS = Path(__file__).with_name("native_drivers")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 FLAGS = ("-std=c++17", "-O0", "-g1", "-I.", "-pthread", "-Wno-psabi")
 INSTRUCTION_SETS = {
@@ -50,7 +50,7 @@ def version(tmp_path_factory):
 
 
 def build(folder, *options, compiler=COMPILER):
-    """Compiles the backend without Triton's part, and the driver; returns the program."""
+    """Compiles the backend and its drivers; returns the folder of the programs."""
 
     def compile_source(source):
         extra = INSTRUCTION_SETS.get(source.name, ()) if compiler == COMPILER else ()
@@ -58,13 +58,13 @@ def build(folder, *options, compiler=COMPILER):
         harness.run(compiler, *FLAGS, *options, *extra, "-c", source, "-o", target)
         return target
 
-    sources = [path for path in CSRC.rglob("*.cpp") if path.name != "backend.cpp"]
     folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_source, [*sources, DRIVER]))
-    program = folder / "native_driver"
-    harness.run(compiler, *options, "-pthread", *objects, "-o", program)
-    return program
+        backend = list(pool.map(compile_source, CSRC.glob("*.cpp")))
+        for driver in pool.map(compile_source, DRIVERS.glob("*.cpp")):
+            program = folder / f"native_{driver.stem}"
+            harness.run(compiler, *options, "-pthread", *backend, driver, "-o", program)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,15 @@ def build(folder, *options, compiler=COMPILER):
     ids=["memory", "threads"],
 )
 def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
-    program = build(tmp_path, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    programs = build(tmp_path, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     names = set()
     for kernels in ("portable", "avx2", "avx512"):
         damaged = tmp_path / kernels
         damaged.mkdir()
         done = harness.run(
-            *(program, version, damaged, rounds), status=None, RECSYS_CPU_KERNELS=kernels
+            *(programs / "native_damage", version, damaged, rounds),
+            status=None,
+            RECSYS_CPU_KERNELS=kernels,
         )
         if "a CPU that has it" in done.stderr:
             assert kernels != "portable"
@@ -90,14 +92,20 @@ def test_sanitizers_have_nothing_to_say(version, tmp_path, sanitizer, rounds):
         assert counts[1] == kernels
         assert all(int(counts[group]) > rounds // 4 for group in (2, 3, 4))
     assert "portable" in names
+    failures = harness.run(programs / "native_failures", version)
+    assert failures.stderr == ""
+    loads, alone, together = (int(number) for number in re.findall(r"\d+", failures.stdout))
+    assert loads > 50
+    assert alone > 50
+    assert together > 1
 
 
 @needs("aarch64 compiler and emulator")
 def test_aarch64_answers_and_refuses_the_same(version, tmp_path):
-    def numbers(program, *emulator):
-        damaged = program.parent / "damaged"
+    def numbers(programs, *emulator):
+        damaged = programs / "damaged"
         damaged.mkdir()
-        words = (*emulator, program, version, damaged, 100)
+        words = (*emulator, programs / "native_damage", version, damaged, 100)
         printed = harness.run(*words, RECSYS_CPU_KERNELS="portable").stdout
         return [float(number) for number in re.findall(r"-?[\d.]+", printed)]
 

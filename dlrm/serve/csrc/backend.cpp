@@ -224,16 +224,16 @@ void execute(TRITONBACKEND_ModelInstance* triton_instance, Instance& instance,
   }
   const uint64_t compute_start_ns = now_ns();
   Answers answers;
-  std::string failure;
+  std::exception_ptr failure;
   try {
     answers = instance.answer(features);
-  } catch (const std::exception& error) {
-    failure = error.what();
+  } catch (...) {
+    failure = std::current_exception();
   }
   const uint64_t compute_end_ns = now_ns();
   for (Pending& pending : all) {
     attempt(pending, [&] {
-      if (!failure.empty()) throw std::runtime_error(failure);
+      if (failure != nullptr) std::rethrow_exception(failure);
       check_answers(answers, pending.begin, pending.rows);
       if (pending.response != nullptr) write_outputs(pending, answers);
     });

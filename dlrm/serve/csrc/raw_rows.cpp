@@ -115,26 +115,19 @@ void RawRows::read(const Request& request, Features& features) {
   const auto line_at = [&](size_t row) {
     return std::string_view(text).substr(starts[row], starts[row + 1] - starts[row] - 1);
   };
-  std::string reason;
-  uint64_t refused_row = 0;
   try {
     criteo::RejectedLine rejected{};
     if (!transform_->lines.run(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
                                static_cast<uint64_t>(rows),
                                features.numerical.data() + numbers_before,
                                features.ids.data() + ids_before, &rejected)) {
-      refused_row = rejected.line;
-      reason = explanation(line_at(rejected.line), rejected.reason, rejected.field);
+      throw refused(rejected.line,
+                    explanation(line_at(rejected.line), rejected.reason, rejected.field));
     }
   } catch (const criteo::LineTooLong& error) {
-    refused_row = static_cast<uint64_t>(
-        std::count(text.begin(), text.begin() + static_cast<int64_t>(error.offset), '\n'));
-    reason = "is longer than any row";
-  }
-  if (!reason.empty()) {
-    features.numerical.resize(numbers_before);
-    features.ids.resize(ids_before);
-    throw refused(refused_row, reason);
+    const auto row =
+        std::count(text.begin(), text.begin() + static_cast<int64_t>(error.offset), '\n');
+    throw refused(static_cast<uint64_t>(row), "is longer than any row");
   }
   features.rows += rows;
 }

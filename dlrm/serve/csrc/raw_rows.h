@@ -32,7 +32,7 @@ class RawRows {
   // Returns whether a request has anything but transformed features.
   static bool has_raw(const Request& request);
 
-  // Checks a request of lines or fields, and appends its features.
+  // Checks a request of lines or fields, and appends its features; where it throws, a part of them.
   void read(const Request& request, Features& features);
 
  private:

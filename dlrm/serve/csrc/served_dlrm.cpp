@@ -30,10 +30,23 @@ Instance::Instance(std::shared_ptr<const ServedVersion> version, int num_threads
 }
 
 void Instance::add(const Request& request, Features& features) {
+  const int64_t rows = features.rows;
+  const size_t numbers = features.numerical.size();
+  const size_t ids = features.ids.size();
+  try {
+    append(request, features);
+  } catch (...) {  // also where memory ran out between two columns: the next request begins here
+    features.rows = rows;
+    features.numerical.resize(numbers);
+    features.ids.resize(ids);
+    throw;
+  }
+}
+
+void Instance::append(const Request& request, Features& features) {
   const Deployment& deployment = version_->deployment();
   const auto num_features = static_cast<int64_t>(deployment.table_sizes.size());
   const int64_t rows_before = features.rows;
-  const auto numbers_before = features.numerical.size();
   const auto ids_before = features.ids.size();
   if (raw_rows_ != nullptr && RawRows::has_raw(request)) {
     raw_rows_->read(request, features);
@@ -43,21 +56,16 @@ void Instance::add(const Request& request, Features& features) {
                   request);
     const InputTensor& numerical = *find_input(request, "numerical");
     const InputTensor& categorical = *find_input(request, "categorical");
+    const auto numbers_before = features.numerical.size();
     features.numerical.resize(numbers_before + numerical.bytes / sizeof(float));
     features.ids.resize(ids_before + categorical.bytes / sizeof(int64_t));
     std::memcpy(features.numerical.data() + numbers_before, numerical.data, numerical.bytes);
     std::memcpy(features.ids.data() + ids_before, categorical.data, categorical.bytes);
     features.rows += numerical.rows();
   }
-  if (!deployment.refuses_bad_ids) return;
-  try {
+  if (deployment.refuses_bad_ids) {
     check_ids(features.ids.data() + ids_before, features.rows - rows_before,
               deployment.table_sizes);
-  } catch (const BadRequest&) {
-    features.numerical.resize(numbers_before);
-    features.ids.resize(ids_before);
-    features.rows = rows_before;
-    throw;
   }
 }
 

@@ -41,7 +41,8 @@ class Instance {
  public:
   Instance(std::shared_ptr<const ServedVersion> version, int num_threads);
 
-  // Checks a request and appends its features; BadRequest, and nothing appended, where it is bad.
+  // Checks a request and appends its features; BadRequest where it is bad. Where it throws,
+  // nothing is appended.
   void add(const Request& request, Features& features);
 
   // Returns the features of a warm-up.
@@ -51,6 +52,8 @@ class Instance {
   Answers answer(const Features& features);
 
  private:
+  void append(const Request& request, Features& features);
+
   std::shared_ptr<const ServedVersion> version_;
   std::unique_ptr<RawRows> raw_rows_;
   ThreadPool threads_;

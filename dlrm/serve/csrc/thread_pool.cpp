@@ -4,12 +4,19 @@
 namespace recsys::serve {
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int thread = 1; thread < num_threads; ++thread) {
-    threads_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < num_threads; ++thread) {
+      threads_.emplace_back([this, thread] { work(thread); });
+    }
+  } catch (...) {  // the system gives no more: those that run must end before they are forgotten
+    stop();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stops_ = true;

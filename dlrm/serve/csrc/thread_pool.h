@@ -26,6 +26,7 @@ class ThreadPool {
   void run(int64_t count, const std::function<void(int64_t task, int thread)>& body);
 
  private:
+  void stop();
   void work(int thread);
   // Takes tasks until none is left. Holds the lock when it is called and when it returns.
   void take_tasks(std::unique_lock<std::mutex>& lock, int thread);

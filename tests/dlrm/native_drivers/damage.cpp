@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends requests and damaged versions to the native backend, for sanitizers to watch.
 //
-// native_driver VERSION FOLDER ROUNDS   prints the instruction set, then the answers that were
+// native_damage VERSION FOLDER ROUNDS   prints the instruction set, then the answers that were
 //                                       given, refused, the versions that did not open, and the
 //                                       sum of the logits of the good requests
 //
@@ -17,6 +17,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "requests.h"
 
 struct RecsysTensor {
   const char* name;
@@ -40,18 +42,7 @@ int recsys_respond(Instance* instance, const RecsysTensor* tensors, int64_t coun
 
 namespace {
 
-constexpr int64_t kMostRows = 200;
-constexpr int kNumerical = 13;
-constexpr int kCategorical = 26;
 const char* const kDtypes[] = {"float32", "int64", "bool", "object", "another type"};
-
-// A tensor in a block of its own, so that reading past its end is seen.
-struct Tensor {
-  std::string name;
-  std::string dtype;
-  std::vector<int64_t> shape;
-  std::vector<uint8_t> data;
-};
 
 struct Counts {
   int answered = 0;
@@ -64,71 +55,6 @@ void require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "%s: %s\n", what, recsys_last_error());
   std::exit(1);
-}
-
-template <typename Value>
-Tensor tensor_of(const char* name, const char* dtype, int64_t rows, const std::vector<Value>& all) {
-  const auto* const begin = reinterpret_cast<const uint8_t*>(all.data());
-  const int64_t columns = rows == 0 ? 0 : static_cast<int64_t>(all.size()) / rows;
-  return {name, dtype, {rows, columns}, {begin, begin + all.size() * sizeof(Value)}};
-}
-
-Tensor strings(const char* name, int64_t rows, const std::vector<std::string>& all) {
-  Tensor tensor = tensor_of<uint8_t>(name, "object", rows, {});
-  tensor.shape[1] = rows == 0 ? 0 : static_cast<int64_t>(all.size()) / rows;
-  for (const std::string& text : all) {
-    const auto length = static_cast<uint32_t>(text.size());
-    const auto* const bytes = reinterpret_cast<const uint8_t*>(&length);
-    tensor.data.insert(tensor.data.end(), bytes, bytes + sizeof(length));
-    tensor.data.insert(tensor.data.end(), text.begin(), text.end());
-  }
-  return tensor;
-}
-
-std::vector<Tensor> features(int64_t rows, std::mt19937& random) {
-  std::vector<float> numbers(static_cast<size_t>(rows * kNumerical));
-  std::vector<int64_t> ids(static_cast<size_t>(rows * kCategorical));
-  for (float& number : numbers) number = static_cast<float>(random() % 1000) / 100 - 5;
-  for (int64_t& id : ids) id = random() % 3;
-  return {tensor_of("numerical", "float32", rows, numbers),
-          tensor_of("categorical", "int64", rows, ids)};
-}
-
-std::string category(std::mt19937& random) {
-  char text[9] = "";
-  if (random() % 5 != 0) std::snprintf(text, sizeof(text), "%x", static_cast<unsigned>(random()));
-  return text;
-}
-
-std::vector<Tensor> lines(int64_t rows, std::mt19937& random) {
-  std::vector<std::string> all;
-  for (int64_t row = 0; row < rows; ++row) {
-    std::string line;
-    for (int field = 0; field < kNumerical; ++field) line += std::to_string(random() % 99) + '\t';
-    for (int field = 0; field < kCategorical; ++field) {
-      line += category(random) + (field + 1 < kCategorical ? "\t" : "");
-    }
-    all.push_back(line);
-  }
-  return {strings("line", rows, all)};
-}
-
-std::vector<Tensor> fields(int64_t rows, std::mt19937& random) {
-  std::vector<int64_t> integers(static_cast<size_t>(rows * kNumerical));
-  std::vector<uint8_t> missing(integers.size());
-  std::vector<std::string> categories;
-  for (int64_t& integer : integers) integer = random() % 99;
-  for (uint8_t& is_missing : missing) is_missing = random() % 4 == 0;
-  for (int64_t i = 0; i < rows * kCategorical; ++i) categories.push_back(category(random));
-  return {tensor_of("integers", "int64", rows, integers),
-          tensor_of("missing", "bool", rows, missing), strings("categories", rows, categories)};
-}
-
-std::vector<Tensor> request(int64_t rows, std::mt19937& random) {
-  const auto kind = random() % 3;
-  return kind == 0   ? features(rows, random)
-         : kind == 1 ? lines(rows, random)
-                     : fields(rows, random);
 }
 
 // Changes, cuts and lengthens some bytes.
@@ -238,7 +164,7 @@ void open_damaged(const std::filesystem::path& version, const std::filesystem::p
 }  // namespace
 
 int main(int argc, char** argv) {
-  require(argc == 4, "usage: native_driver VERSION FOLDER ROUNDS");
+  require(argc == 4, "usage: native_damage VERSION FOLDER ROUNDS");
   const int rounds = std::atoi(argv[3]);
   std::mt19937 random(23);
   Counts counts;
