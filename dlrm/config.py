@@ -431,8 +431,8 @@ class RunConfig:
     )
     predictions: str | None = setting(
         None,
-        "File that --mode predict writes for --eval_split: row, label, probability and logit; .csv "
-        "or .parquet",
+        "File that --mode predict writes for --eval_split: row, label, probability, logit, and the "
+        "file and line of the raw log; .csv or .parquet",
         resumable=True,
     )
     average_with: tuple[str, ...] = setting(

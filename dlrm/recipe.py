@@ -21,6 +21,7 @@ from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
 from dlrm.data.origin import dataset_origin, has_labels, shares_id_zero
+from dlrm.data.raw_lines import raw_lines
 from dlrm.data.sources import column_lines, load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
@@ -283,6 +284,7 @@ class DlrmRecipe(Generic[LookupsT]):
         models = [self.devices.model, *map(self._another_model, run.average_with)]
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
         source = self.devices.batches(wanted)
+        lines = raw_lines(data)
         started = time.perf_counter()
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
             num_rows = write_predictions(
@@ -292,6 +294,7 @@ class DlrmRecipe(Generic[LookupsT]):
                 machine.precision,
                 bar.update,
                 has_labels=has_labels(data),
+                raw_lines=lines,
             )
         rate = num_rows / (time.perf_counter() - started)
         of_models = f" averaged over {len(models)} checkpoints" if run.average_with else ""
@@ -299,6 +302,15 @@ class DlrmRecipe(Generic[LookupsT]):
             f"Wrote {num_rows:,} predictions for the {data.eval_split} split{of_models} to {path}, "
             f"{rate_in_words(rate, 'rows')}"
         )
+        if lines is None:
+            machine.print_line(
+                "file and line are empty: the dataset does not tell which raw lines its rows were"
+            )
+        elif lines.num_rejected:
+            machine.print_line(
+                f"Rejected lines of the log, which have no prediction: {lines.num_rejected:,}; "
+                "file and line name the raw line of each row, row does not"
+            )
         return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
 
     def _another_model(self, checkpoint: str) -> DlrmNetwork[LookupsT]:

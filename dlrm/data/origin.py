@@ -22,7 +22,7 @@ _MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
 
 def has_labels(config: DataConfig) -> bool:
     """Returns False for a dataset of rows that had no label."""
-    manifest = None if config.is_synthetic else _manifest_of(config)
+    manifest = None if config.is_synthetic else manifest_of(config)
     return manifest is None or not manifest.is_unlabelled
 
 
@@ -31,11 +31,12 @@ def shares_id_zero(config: DataConfig) -> bool:
 
     The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
     """
-    manifest = None if config.is_synthetic else _manifest_of(config)
+    manifest = None if config.is_synthetic else manifest_of(config)
     return manifest is not None and manifest.kind == CRITEO_KIND
 
 
-def _manifest_of(config: DataConfig) -> Manifest | None:
+def manifest_of(config: DataConfig) -> Manifest | None:
+    """Returns the manifest of a dataset on disk, if it has one."""
     root = dataset_root(config)
     if not (root / MANIFEST_FILE).is_file():
         return None
@@ -60,7 +61,7 @@ def dataset_origin(config: DataConfig, spec: FeatureSpec, table_sizes: Sequence[
     sizes = {f"rows of {name}": n for name, n in zip(names, table_sizes, strict=True)}
     if config.is_synthetic:
         return Origin(sizes, _GENERATED)
-    manifest = _manifest_of(config)
+    manifest = manifest_of(config)
     if manifest is None:
         return Origin(sizes)
     if manifest.kind == _GENERATED:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a model's predictions for every row of a split."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyarrow import csv, parquet
 from torch import Tensor
 
 from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.raw_lines import RawLines
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from recsys.data.whole_file import whole_file
@@ -25,11 +27,15 @@ SCHEMA = pa.schema(
         ("label", pa.uint8()),
         ("probability", pa.float32()),
         ("logit", pa.float32()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
     ]
 )
-"""Columns of the file: number of the row in its split from 0 on, click, prediction.
+"""Columns of the file: number of the row in its split from 0 on, click, prediction, raw line.
 
-The label is null where the rows have none.
+Rejected lines have a number, from 1 in their file, and no row: file and line join predictions with
+a log, the number of the row does not. The label is null where the rows have none, file and line
+where the dataset does not tell them.
 """
 
 _WRITERS: dict[str, Callable[..., Any]] = {
@@ -61,6 +67,7 @@ def write_predictions(
     on_batch: Callable[[], object],
     *,
     has_labels: bool = True,
+    raw_lines: RawLines | None = None,
 ) -> int:
     """Predicts all rows in their order, a batch at a time.
 
@@ -73,6 +80,7 @@ def write_predictions(
         precision: autocast of the forward pass.
         on_batch: called after each batch.
         has_labels: False writes nulls.
+        raw_lines: file and line of each row; None writes nulls.
 
     Returns:
         How many rows there are.
@@ -98,6 +106,7 @@ def write_predictions(
                 pa.array(clicks) if has_labels else pa.nulls(len(logits), pa.uint8()),
                 pa.array(torch.sigmoid(logits).numpy()),
                 pa.array(logits.numpy()),
+                *_lines(raw_lines, first, len(logits)),
             ]
             writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
             first += len(logits)
@@ -105,6 +114,15 @@ def write_predictions(
         for model in models:
             model.embeddings.raise_bad_ids()
     return first
+
+
+def _lines(raw_lines: RawLines | None, first: int, rows: int) -> Sequence[pa.Array]:
+    """Returns [rows] files and [rows] lines, or nulls."""
+    if raw_lines is None:
+        return [pa.nulls(rows, SCHEMA.field(name).type) for name in ("file", "line")]
+    files, lines = raw_lines.locate(first, first + rows)
+    names = pa.array(os.fsencode(name).decode(errors="replace") for name in raw_lines.files)
+    return [names.take(pa.array(files)), pa.array(lines)]
 
 
 def _mean_logits(

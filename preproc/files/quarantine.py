@@ -9,8 +9,8 @@ from pathlib import Path
 
 from preproc.files.errors import TooManyRejectedRowsError
 from preproc.files.workspace import atomic_file
+from recsys.data.manifest import QUARANTINE_FILE as QUARANTINE_FILE
 
-QUARANTINE_FILE = "quarantine.csv"
 EXAMPLES = 5
 
 _SHOWN_CHARACTERS = 120

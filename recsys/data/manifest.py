@@ -5,6 +5,7 @@ It is written last, so a folder without it is unfinished (or was made by other s
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,9 @@ FORMAT = "recsys-recipes dataset"
 FORMAT_VERSION = 1
 CRITEO_KIND, SEQUENCES_KIND = "criteo", "sequences"
 """Kinds of the datasets of preproc.criteo, and of preproc.movielens and preproc.amazon."""
+
+QUARANTINE_FILE = "quarantine.csv"
+"""Raw rows that were left out, in input order."""
 
 TITLES_FILE = "item_titles.parquet"
 """Titles of items: listed with the other files, but no part of the fingerprint."""
@@ -81,8 +85,23 @@ class Manifest:
     @property
     def is_unlabelled(self) -> bool:
         """Whether the rows had no label, so that all labels are 0."""
+        return self._of_rows.get("unlabelled") is True
+
+    @property
+    def _of_rows(self) -> Mapping[str, object]:
+        """Settings that belong to the rows, not to rules of another dataset."""
         of_rows = self.semantics.get("applied", self.semantics)
-        return isinstance(of_rows, dict) and of_rows.get("unlabelled") is True
+        return of_rows if isinstance(of_rows, dict) else {}
+
+    def split_ranges(self) -> dict[str, tuple[int, int]]:
+        """Returns first row and end of each split, over all rows."""
+        by_days = not any(
+            self._of_rows.get(name) for name in ("split_fractions", "split_rows", "split_days")
+        )
+        test_first = by_days and self.semantics.get("last_day") == "test_validation"
+        order = ("train", "test", "validation") if test_first else ("train", "validation", "test")
+        ends = itertools.accumulate(self.rows.get(split, 0) for split in order)
+        return dict(zip(order, itertools.pairwise([0, *ends]), strict=True))
 
     @staticmethod
     def describe_files(root: Path) -> dict[str, dict[str, Any]]:

@@ -179,9 +179,7 @@ def _split_ranges(root: Path, lengths: list[int]) -> Mapping[str, tuple[int, int
                 f"{root}: its arrays hold {total:,} rows, manifest.json says "
                 f"{sum(manifest.rows.values()):,}; prepare the dataset again"
             )
-        order = split_order(manifest.semantics)
-        ends = list(itertools.accumulate(manifest.rows[split] for split in order))
-        return dict(zip(order, itertools.pairwise([0, *ends]), strict=True))
+        return manifest.split_ranges()
     if len(lengths) < 2:
         raise DatasetError(
             f"{root}: day_0 alone: the last day is validation and test, so none is left for "
@@ -190,13 +188,3 @@ def _split_ranges(root: Path, lengths: list[int]) -> Mapping[str, tuple[int, int
     train = total - lengths[-1]
     middle = train + -(-lengths[-1] // 2)
     return {"train": (0, train), "validation": (train, middle), "test": (middle, total)}
-
-
-def split_order(semantics: Mapping[str, object]) -> tuple[str, str, str]:
-    """Orders the splits as their rows, by the settings in a manifest."""
-    of_rows = semantics.get("applied", semantics)
-    by_days = isinstance(of_rows, Mapping) and not any(
-        of_rows.get(name) for name in ("split_fractions", "split_rows", "split_days")
-    )
-    test_first = by_days and semantics.get("last_day") == "test_validation"
-    return ("train", "test", "validation") if test_first else ("train", "validation", "test")

@@ -38,8 +38,9 @@ def test_predictions_are_those_that_the_test_scores(
     assert records[-1]["data"]["predicted_rows"] == ROWS["test"]
     assert f"Wrote {ROWS['test']:,} predictions for the test split" in capsys.readouterr().out
     table = parquet.read_table(path)
-    assert table.column_names == ["row", "label", "probability", "logit"]
-    row, label, probability, logit = (torch.from_numpy(c.to_numpy()) for c in table.columns)
+    assert table.column_names == ["row", "label", "probability", "logit", "file", "line"]
+    row, label, probability, logit = (torch.from_numpy(c.to_numpy()) for c in table.columns[:4])
+    assert table["line"].null_count == ROWS["test"]  # no log became this dataset
     assert torch.equal(row, torch.arange(ROWS["test"]))
     torch.testing.assert_close(probability, torch.sigmoid(logit))
     tested = program(
@@ -78,13 +79,47 @@ def test_later_rows_without_labels_are_predicted_as_in_the_whole_dataset(program
     assert "its rows have no labels; use it with --mode predict" in capsys.readouterr().err
 
 
+def test_rows_name_their_lines_of_a_log_with_rejected_ones(program, tmp_path, capsys, caplog):
+    """Predictions are joined with the raw log by file and line."""
+    days, dataset, trained = tmp_path / "days", tmp_path / "dataset", tmp_path / "trained"
+    days.mkdir()
+    log = []  # file, line, label of the valid rows
+    for day, wrong in enumerate([{1, 2, 123}, {77}, {60, 61, 120}]):
+        lines = good_text(120, seed=day, vocabulary=40).splitlines()
+        for number in sorted(wrong):
+            lines.insert(number - 1, b"no row" if number % 2 else b"0\tx1" + lines[0][3:])
+        (days / f"day_{day}").write_bytes(b"\n".join(lines))
+        numbered = enumerate(lines, 1)
+        log += [(f"day_{day}", n, int(line[:1])) for n, line in numbered if n not in wrong]
+    files = (f"--input={days}", f"--output={dataset}", "--max_bad_fraction=0.1")
+    splits = ("--split_rows=100,-1,40", "--shuffle_seed=1")
+    assert command.main(["preproc.criteo", *files, *splits]) == 0, capsys.readouterr().err
+    program(f"--dataset={dataset}", "--max_steps=1", f"--save_checkpoint_path={trained}")
+
+    def joined(split):
+        path = tmp_path / f"{split}.parquet"
+        predict(program, dataset, path, trained, f"--eval_split={split}")
+        assert program.exit_code == 0, capsys.readouterr().err
+        columns = parquet.read_table(path, columns=["file", "line", "label"]).columns
+        return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+    assert joined("validation") == log[100:320]
+    assert "which have no prediction: 7; file and line name" in capsys.readouterr().out
+    assert joined("test") == log[320:]
+    (dataset / "quarantine.csv").unlink()
+    assert {row[:2] for row in joined("test")} == {(None, None)}
+    assert "file and line are empty" in capsys.readouterr().out
+    assert "quarantine.csv: cannot be read" in caplog.text
+
+
 def test_csv_and_another_split(program, dataset, tmp_path, capsys, checkpoints):
     files = [tmp_path / "a.csv", tmp_path / "a.parquet"]
     for path in files:
         predict(program, dataset, path, checkpoints[0], "--eval_split=validation")
         assert program.exit_code == 0, capsys.readouterr().err
     text, binary = csv.read_csv(files[0]), parquet.read_table(files[1])
-    for column in binary.column_names:
+    assert text.column_names == binary.column_names
+    for column in ("row", "label", "probability", "logit"):
         assert np.array_equal(
             text[column].to_numpy().astype(binary[column].to_numpy().dtype),
             binary[column].to_numpy(),

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw file and line of each row of a prepared click log."""
+
+import csv
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dlrm.config import DataConfig
+from dlrm.data.origin import manifest_of
+from dlrm.data.sources import dataset_root
+from recsys.data.errors import DatasetError
+from recsys.data.manifest import CRITEO_KIND, MANIFEST_FILE, QUARANTINE_FILE, Manifest
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_CELL = 1 << 23
+"""Characters: a raw row has up to 1 MiB, and escaping makes four of a byte."""
+
+
+def raw_lines(config: DataConfig) -> "RawLines | None":
+    """Finds the raw lines of `eval_split`, if the dataset tells them."""
+    manifest = None if config.is_synthetic else manifest_of(config)
+    if manifest is None:
+        return None
+    try:
+        return RawLines.open(dataset_root(config), manifest, config.eval_split)
+    except DatasetError as error:
+        logger.warning("%s", error)
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawLines:
+    """Finds the raw line of each row of a split.
+
+    Rejected lines have a number and no row. Validation and test keep the order of the input.
+
+    Attributes:
+        files: names of the raw files, in input order.
+    """
+
+    files: tuple[str, ...]
+    _first_row: int
+    _ends: npt.NDArray[np.int64]  # [files] lines up to the end of each file
+    _rows_before: npt.NDArray[np.int64]  # [num_rejected] rows before each rejected line
+
+    @classmethod
+    def open(cls, root: Path, manifest: Manifest, split: str) -> "RawLines | None":
+        """Opens the lines of `validation` or `test`.
+
+        Returns:
+            None for datasets that no raw log became.
+
+        Raises:
+            DatasetError: the quarantine file is missing or does not fit the manifest.
+        """
+        if manifest.kind != CRITEO_KIND:
+            return None
+        sources = manifest.source_files
+        try:
+            files = tuple(str(source["name"]) for source in sources)
+            rows, rejected = (
+                np.array([source[count] for source in sources], np.int64)
+                for count in ("rows", "rejected")
+            )
+            if rejected.min(initial=0) < 0 or rows.sum() != sum(manifest.rows.values()):
+                raise ValueError("their rows are not those of the splits")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DatasetError(
+                f"{root / MANIFEST_FILE}: source_files do not tell the raw line of a row: {error}; "
+                "prepare the dataset again"
+            ) from error
+        ends = np.cumsum(rows + rejected)
+        lines = _rejected_lines(root / QUARANTINE_FILE, int(rejected.sum()))
+        starts = np.concatenate([[0], ends[:-1]])
+        rows_before = np.repeat(starts, rejected) + lines - 1 - np.arange(len(lines))
+        first_row, _ = manifest.split_ranges()[split]
+        return cls(files, first_row, ends, rows_before)
+
+    @property
+    def num_rejected(self) -> int:
+        """Lines that have no row."""
+        return len(self._rows_before)
+
+    def locate(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns the raw lines of rows [start, stop) of the split.
+
+        Returns:
+            ([n] numbers of their files, [n] numbers of their lines in these, from 1).
+        """
+        rows = np.arange(self._first_row + start, self._first_row + stop)
+        lines = rows + np.searchsorted(self._rows_before, rows, side="right")
+        files = np.searchsorted(self._ends, lines, side="right")
+        return files, lines - np.concatenate([[0], self._ends])[files] + 1
+
+
+def _rejected_lines(path: Path, count: int) -> npt.NDArray[np.int64]:
+    """Returns [count] numbers of the rejected lines, from 1 in each file."""
+    if not count:
+        return np.empty(0, np.int64)
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            lines = [int(row["line_number"]) for row in csv.DictReader(file)]
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DatasetError(
+            f"{path}: cannot be read as the list of rejected rows: {error}; get the file again"
+        ) from error
+    if len(lines) != count:
+        raise DatasetError(
+            f"{path}: lists {len(lines):,} rejected rows, manifest.json counts {count:,}; get the "
+            "file again"
+        )
+    return np.array(lines, np.int64)
