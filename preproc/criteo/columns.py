@@ -7,9 +7,8 @@ A global row number counts the valid rows of the whole input, from 0.
 import contextlib
 import dataclasses
 import os
-import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,10 +17,11 @@ import numpy.typing as npt
 
 from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult, FileRows
+from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
-from preproc.files.workspace import boot_id, read_record, settings_key, write_record
+from preproc.files.workspace import read_record, write_record
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import write_at
@@ -39,21 +39,24 @@ class EncodeStage:
 
     Args:
         folder: an existing folder for this stage alone.
-        formats: formats of the dataset.
+        job: gives layout and formats of the dataset.
 
     Attributes:
         key: name of the folder, a hash of all that its contents depend on.
         dataset: the staged dataset.
-        columns: holds a folder of split-binary columns per split.
+        columns: holds a folder of split-binary columns per split; the dataset itself where they
+            are a format of it.
         float32: holds a file of numerical features per split, [rows, 13] float32; None where no
             format needs them.
     """
 
-    def __init__(self, folder: Path, formats: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, job: CriteoJob) -> None:
         self.key = folder.name
         self.dataset = folder / "dataset"
-        self.columns = self.dataset if "split" in formats else folder / "columns"
-        self.float32 = folder / "float32" if {"parquet", "npy"} & set(formats) else None
+        is_format = job.layout == "nvidia" and "split" in job.format
+        self.columns = self.dataset if is_format else folder / "columns"
+        is_only_format = is_format and len(job.format) == 1
+        self.float32 = None if is_only_format else folder / "float32"
         self._records = folder / "records"
         self.dataset.mkdir(exist_ok=True)
         self._records.mkdir(exist_ok=True)
@@ -107,39 +110,26 @@ class EncodeStage:
         )
 
 
-def open_stage(engine_job: EngineJob, depends: Mapping[str, object], bounds: Bounds) -> EncodeStage:
+def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object) -> EncodeStage:
     """Opens the folders of the encode stage; removes those of other settings.
 
-    They are emptied if the machine was restarted since they were used: units are written without
-    waiting for the disk, so a killed process loses nothing, but after a crash of the machine a unit
-    that is marked as encoded may lack bytes.
+    All later stages work in them too: they belong to every setting of the dataset.
 
     Args:
-        engine_job: gives the formats and the transform of numerical features.
-        depends: everything else that the rows depend on; JSON values.
-        bounds: rows of each split.
+        engine_job: gives input, settings and work folder.
+        dictionaries: of all columns.
+        own: what else the units of the engine depend on; JSON values.
     """
-    job, semantics = engine_job.job, engine_job.job.semantics
-    key = settings_key(
-        {
-            **depends,
-            "splits": bounds,
-            "format": sorted(job.format),
-            "numerical": [
-                semantics.numerical_offset,
-                semantics.numerical_min,
-                semantics.numerical_missing,
-            ],
-        }
+    job = engine_job.job
+    key = engine_job.key(
+        "encode",
+        semantics=dataclasses.asdict(job.semantics),
+        dictionaries=dictionaries.key,
+        format=sorted(job.format),
+        layout=job.layout,
+        **own,
     )
-    folder = engine_job.workspace.staging_dir(key)
-    mark = folder / "boot.json"
-    boot = boot_id()
-    if boot == "" or read_record(mark) != {"boot": boot}:
-        shutil.rmtree(folder)
-        folder.mkdir()
-        write_record(mark, {"boot": boot})
-    return EncodeStage(folder, job.format)
+    return EncodeStage(engine_job.workspace.staging_dir(key), job)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

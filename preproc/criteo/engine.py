@@ -20,7 +20,10 @@ from preproc.criteo.rules import RejectReason, Split
 from preproc.files.budget import Unit, Work, nothing
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, ProgressReporter, Tally
-from preproc.files.workspace import Workspace
+from preproc.files.workspace import Workspace, settings_key
+
+WORK_VERSION = 1
+"""Version of kept work: raised with each change after which the same key would give other bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,15 +37,31 @@ class EngineJob:
     dictionaries: Dictionaries | None = None
     """Dictionaries to encode with; None: categories are counted."""
 
-    def for_engine(self) -> "EngineJob":
-        """Returns the job with the format that the engine has to write.
+    def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
+        """Returns the key of a stage's kept work: a digest of all that its bytes depend on.
 
-        TorchRec's layout is made later, from columns with float32 features outside of the dataset.
-        Engines write these columns where the format is parquet alone.
+        Whatever the stage, that is the text and the rules by which its rows are read.
+
+        Args:
+            stage: name of the stage.
+            inputs: files that it reads; None for all.
+            own: what else it depends on, such as the key of an earlier stage; JSON values.
         """
-        if self.job.layout == "nvidia":
-            return self
-        return dataclasses.replace(self, job=dataclasses.replace(self.job, format=("parquet",)))
+        return settings_key(
+            {
+                "version": WORK_VERSION,
+                "stage": stage,
+                "input": [file.identity for file in inputs or self.inputs],
+                "reading": dict(self.job.semantics.reading()),
+                **own,
+            }
+        )
+
+    def work_folder(
+        self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object
+    ) -> Path:
+        """Makes the folder of a stage's kept work, named by its `key`."""
+        return self.workspace.unit_dir(stage, self.key(stage, inputs, **own))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

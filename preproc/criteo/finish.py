@@ -2,17 +2,15 @@
 """Stages after the engine: shuffle, parquet, manifest and final rename."""
 
 import dataclasses
-import shutil
-import time
 from pathlib import Path
 
 from preproc.criteo.applied import recorded_semantics
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.criteo.layouts.npy import write_days
-from preproc.criteo.layouts.torchrec import dataset_spec, separate_dataset, write_wide
+from preproc.criteo.layouts.torchrec import dataset_spec, write_wide
 from preproc.criteo.rules import REJECT_REASONS, Split
 from preproc.criteo.shuffle import ColumnFile, shuffle_columns
-from preproc.files.workspace import boot_id, link_files, settings_key
+from preproc.files.workspace import link_files
 from recsys.data.manifest import CRITEO_KIND, Manifest, fingerprint
 
 TRAIN: Split = "train"
@@ -61,8 +59,6 @@ def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
     job = engine_job.job
     if job.semantics.shuffle_seed is not None and not result.columns.is_shuffled:
         result = shuffle_train(engine_job, result, job.semantics.shuffle_seed)
-    if job.layout == "torchrec":
-        result = separate_dataset(result)
     if "parquet" in job.format:
         from preproc.criteo.layouts import parquet  # imports PyArrow: 40 MiB, a third of a second
 
@@ -90,11 +86,7 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
     """
     columns = result.columns
     sources = sorted((columns.folder / TRAIN).glob("*.bin"))
-    folder = _work_folder(
-        result.dataset.parent / "shuffle",
-        seed,
-        sources + ([] if columns.float32 is None else [columns.float32 / TRAIN]),
-    )
+    folder = result.dataset.parent / "shuffle"
     dataset = folder / "dataset"
     shuffled = EncodedColumns(
         dataset if columns.folder == result.dataset else folder / "columns",
@@ -111,7 +103,7 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
         file.target.touch()
     if rows := result.rows[TRAIN]:
         state = folder / "state"
-        state.mkdir(exist_ok=True)
+        state.mkdir(parents=True, exist_ok=True)
         job = engine_job.job
         shuffle_columns(
             files, rows, seed, state, job.memory_limit, job.threads, engine_job.reporter
@@ -119,20 +111,3 @@ def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> Eng
     for source, target in {(result.dataset, dataset), *moves}:
         link_files(source, target, but={TRAIN})
     return dataclasses.replace(result, dataset=dataset, columns=shuffled)
-
-
-def _work_folder(parent: Path, seed: int, sources: list[Path]) -> Path:
-    """Makes the work folder of a shuffle; removes those of earlier shuffles.
-
-    Work is continued only for the same seed and unchanged files, and not after a restart of the
-    machine, before which files may not have reached the disk.
-    """
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    key = settings_key({"seed": seed, "files": stats, "boot": boot_id() or time.time_ns()})
-    parent.mkdir(exist_ok=True)
-    for other in parent.iterdir():
-        if other.name != key:
-            shutil.rmtree(other)
-    folder = parent / key
-    folder.mkdir(exist_ok=True)
-    return folder

@@ -36,6 +36,6 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         engine_job = EngineJob(job, inputs, workspace, reporter, given)
         try:
             chosen = engine or load_engine(job.engine)
-            return finalize(engine_job, chosen(engine_job.for_engine()))
+            return finalize(engine_job, chosen(engine_job))
         except KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error

@@ -28,6 +28,7 @@ QUARANTINE_FILE = "quarantine.csv"
 TITLES_FILE = "item_titles.parquet"
 """Titles of items: listed with the other files, but no part of the fingerprint."""
 
+_UNFINISHED = MANIFEST_FILE + ".tmp"
 _BLOCK_BYTES = 1 << 18
 
 
@@ -119,7 +120,7 @@ class Manifest:
         document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         if not self.statistics:
             del document["statistics"]
-        temporary = root / (MANIFEST_FILE + ".tmp")
+        temporary = root / _UNFINISHED
         temporary.write_text(json.dumps(document, indent=1) + "\n")
         temporary.replace(root / MANIFEST_FILE)
 
@@ -199,5 +200,5 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 def _data_files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        if path.is_file() and path != root / MANIFEST_FILE:
+        if path.is_file() and path not in (root / MANIFEST_FILE, root / _UNFINISHED):
             yield path

@@ -193,7 +193,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     staging = engine_job.workspace.staging_dir("reference")
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
-    stage = EncodeStage(staging, job.format)
+    stage = EncodeStage(staging, job)
     saved = Dictionaries(staging, num_columns=job.semantics.num_categorical)
     for column, categories in enumerate(dictionaries):
         saved.save(column, categories)

@@ -6,17 +6,16 @@ row, with TorchRec's names of the columns.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 
 from preproc.criteo.columns import read_rows
 from preproc.criteo.engine import EngineJob, EngineResult
 from preproc.criteo.job import Layout
-from preproc.criteo.rules import NUM_COLUMNS, SPLITS, Split
+from preproc.criteo.rules import NUM_COLUMNS, Split
 from preproc.files.budget import run_units, share_budget
 from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.progress import Progress
-from preproc.files.workspace import link_files, write_record
+from preproc.files.workspace import write_record
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 
@@ -36,16 +35,6 @@ def dataset_spec(layout: Layout, cardinalities: Sequence[int]) -> FeatureSpec:
     if layout == "torchrec":
         return FeatureSpec.criteo(cardinalities, numerical_dtype="float32", numerical_prefix="int_")
     return FeatureSpec.criteo(cardinalities)
-
-
-def separate_dataset(result: EngineResult) -> EngineResult:
-    """Stages a second dataset folder without splits and parquet.
-
-    The engine's folder may have those of NVIDIA's layout, from an interrupted run.
-    """
-    dataset = result.dataset.parent / "torchrec" / "dataset"
-    link_files(result.dataset, dataset, but={*SPLITS, "parquet"})
-    return dataclasses.replace(result, dataset=dataset)
 
 
 def write_wide(engine_job: EngineJob, result: EngineResult) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo import columns, dictionaries, finish, shuffle
+from preproc.criteo import dictionaries, finish, shuffle
 from preproc.criteo.engines.native import encode as native_encode
 from preproc.criteo.engines.native import merge as native_merge
 from preproc.criteo.engines.native import scan as native_scan
@@ -131,17 +131,6 @@ def test_failed_run_continues(tmp_path, work, monkeypatch):
     assert 0 < work["encode"] - before["encode"] <= units - units // 2
     assert made.files == expected.files
     assert sorted(p.name for p in tmp_path.iterdir()) == ["days", "expected", "made"]
-
-
-def test_crash_of_the_machine_redoes_what_was_not_synced(tmp_path, work, monkeypatch):
-    days = write_days(tmp_path / "days", rows=300)
-    with stopped(dictionaries.Dictionaries, "copy_to"):
-        run(days, tmp_path / "made", settings=SMALL_UNITS)
-    encoded = work["encode"]
-    monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
-    run(days, tmp_path / "made", settings=SMALL_UNITS)
-    assert work["encode"] == 2 * encoded
-    assert work["scan"] == encoded
 
 
 def fields(

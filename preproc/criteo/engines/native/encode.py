@@ -52,8 +52,7 @@ def encode(
     """
     semantics = engine_job.job.semantics
     bounds = split_bounds([file.rows for file in scanned.files], semantics)
-    depends = {"scan": scanned.folder.name, "merge": dictionaries.key}
-    stage = open_stage(engine_job, depends, bounds)
+    stage = open_stage(engine_job, dictionaries, scan=scanned.folder.name)
     plan = EncodePlan(
         stage=stage,
         columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),

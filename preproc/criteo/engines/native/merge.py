@@ -23,7 +23,7 @@ from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, split_bounds
 from preproc.files.budget import free_budget, memory_error
 from preproc.files.progress import Progress, Tally
-from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts, settings_key
+from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
 
 LEAST_MERGE_BYTES = 2 * 2**20
 """Least memory to merge a column: a table of 1 MiB, and 1 MiB for the categories kept."""
@@ -39,15 +39,13 @@ def merge(
     """
     job = engine_job.job
     counted = _counted_units(engine_job, executor, scanned, settings)
-    key = settings_key(
-        {
-            "scan": scanned.folder.name,
-            "units": [u.runs_path.name for u in counted],
-            "frequency_limit": max(job.semantics.frequency_limit, 1),
-        }
+    folder = engine_job.work_folder(
+        "merge",
+        scan=scanned.folder.name,
+        units=[u.runs_path.name for u in counted],
+        frequency_limit=max(job.semantics.frequency_limit, 1),
     )
-    folder = engine_job.workspace.unit_dir("merge", key)
-    dictionaries = Dictionaries(folder, key, job.semantics.num_categorical)
+    dictionaries = Dictionaries(folder, folder.name, job.semantics.num_categorical)
     missing = dictionaries.missing()
     if not missing:
         return dictionaries

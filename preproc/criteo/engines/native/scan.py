@@ -29,7 +29,6 @@ from preproc.files.workspace import (
     attempt_folder,
     read_record,
     remove_attempts,
-    settings_key,
     write_record,
 )
 
@@ -101,7 +100,11 @@ def scan(
         PreprocError: no row is valid.
     """
     job = engine_job.job
-    folder = _scan_folder(engine_job, units)
+    folder = engine_job.work_folder(
+        "scan",
+        kernel=binding.kernel_version(),
+        units=[(unit.file_index, unit.begin, unit.end) for unit in units],
+    )
     remove_attempts(folder)
 
     def load() -> dict[TextUnit, ScannedUnit]:
@@ -130,18 +133,6 @@ def scan(
     if first_rows[-1] == 0:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
     return ScannedInput(folder, ordered, first_rows)
-
-
-def _scan_folder(engine_job: EngineJob, units: tuple[TextUnit, ...]) -> Path:
-    """Makes the folder for the results of these units."""
-    key = settings_key(
-        {
-            "kernel": binding.kernel_version(),
-            **engine_job.job.semantics.reading(),
-            "units": [(u.file.identity, u.begin, u.end) for u in units],
-        }
-    )
-    return engine_job.workspace.unit_dir("scan", key)
 
 
 def scan_unit(

@@ -21,7 +21,6 @@ from preproc.criteo.engines.nvtabular.rows import (
     write_part,
 )
 from preproc.criteo.rules import REMEDIES, order_dictionary
-from preproc.files.workspace import settings_key
 from preproc.nvtabular.counts import RowFile, count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
 
@@ -42,14 +41,16 @@ def build_dictionaries(
     """
     job = engine_job.job
     limit, size = job.semantics.frequency_limit, group_parts(job.memory_limit)
-    key = settings_key({"rows": rows.key, "counted": counted, "group_parts": size})
-    folder = engine_job.workspace.unit_dir("nvtabular_count", key)
+    folder = engine_job.work_folder(
+        "nvtabular_count", rows=rows.key, counted=counted, group_parts=size
+    )
     parts = _first_parts(rows, counted, folder)
     names = category_columns(job.semantics)
     folders = count_columns(process, parts, names, folder, size, engine_job.reporter)
-    key = settings_key({"rows": rows.key, "counted": counted, "frequency_limit": limit})
-    folder = engine_job.workspace.unit_dir("nvtabular_dictionaries", key)
-    dictionaries = Dictionaries(folder, key, len(names))
+    folder = engine_job.work_folder(
+        "nvtabular_dictionaries", rows=rows.key, counted=counted, frequency_limit=limit
+    )
+    dictionaries = Dictionaries(folder, folder.name, len(names))
     for column in dictionaries.missing():
         categories = _dictionary(folders, names[column], limit, job.memory_limit)
         dictionaries.save(column, categories)

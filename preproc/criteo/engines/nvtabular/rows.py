@@ -34,7 +34,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.quarantine import RejectedRow, check_rejected_rows, escape_row, unescape_row
 from preproc.files.text_chunks import BoolArray, Chunk, read_chunks
-from preproc.files.workspace import atomic_file, read_record, settings_key, write_record
+from preproc.files.workspace import atomic_file, read_record, write_record
 from preproc.nvtabular.counts import RowFile
 
 ROW, LABEL = "row", "label"
@@ -51,7 +51,6 @@ CHUNK_BYTES = 32 * 2**20
 
 CRITEO_LOG = "a Criteo log (40 tab-separated fields per line)"
 
-_FORMAT_VERSION = 1
 _HEX_DIGITS = 8
 
 
@@ -129,14 +128,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
         PreprocError: no row is valid, a line is too long, or gzip data are damaged.
     """
     job, inputs = engine_job.job, engine_job.inputs
-    key = settings_key(
-        {
-            "version": [_FORMAT_VERSION, CHUNK_BYTES],
-            **job.semantics.reading(),
-            "files": [f.identity for f in inputs],
-        }
-    )
-    folder = engine_job.workspace.unit_dir("nvtabular_rows", key)
+    folder = engine_job.work_folder("nvtabular_rows", chunk_bytes=CHUNK_BYTES)
     tally = _Tally(engine_job)
     files, parts = [], []
     total = sum(f.text_bytes for f in inputs)
@@ -159,7 +151,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
             ]
     if not parts:
         raise PreprocError(f"`input` {job.input}: holds no valid row")
-    return ValidRows(key, tuple(files), tuple(parts), tuple(tally.rejected_files))
+    return ValidRows(folder.name, tuple(files), tuple(parts), tuple(tally.rejected_files))
 
 
 def _part_path(folder: Path, index: int, number: int) -> Path:

@@ -96,8 +96,7 @@ def _encode(
         The staged columns, and the clicks of each split.
     """
     size = group_parts(engine_job.job.memory_limit)
-    depends = {"dictionaries": dictionaries.key, "group_parts": size}
-    stage = open_stage(engine_job, depends, bounds)
+    stage = open_stage(engine_job, dictionaries, rows=rows.key, group_parts=size)
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", stage.key)
     groups = list(groups_of(rows.parts, size))
     missing = [i for i in range(len(groups)) if stage.record(_group_name(i)) is None]

@@ -34,7 +34,7 @@ from preproc.criteo.rules import (
     Split,
     split_bounds,
 )
-from preproc.files.workspace import atomic_file, settings_key
+from preproc.files.workspace import atomic_file
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import uri, write_parquet
 from recsys.data.click_columns import ClickColumns
@@ -59,7 +59,7 @@ def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
     else:
         _write_ids(dictionaries)
     bounds = split_bounds([day.rows for day in days], semantics)
-    stage = open_stage(engine_job, {"dictionaries": dictionaries.key}, bounds)
+    stage = open_stage(engine_job, dictionaries, units=[unit.key for unit in units])
     spec = FeatureSpec.criteo(dictionaries.cardinalities)
     columns = SplitColumnsWriter(stage, spec, bounds)
     _encode_units(engine_job, runner, units, dictionaries, stage, columns)
@@ -254,16 +254,10 @@ def count_categories(
     if semantics.dictionary_days == "train":
         rows = split_bounds([day.rows for day in all_days(units)], semantics)["train"][1]
     limit = max(semantics.frequency_limit, 1)
-    key = settings_key(
-        {
-            "groups": [unit.key for unit in units],
-            "rows": rows,
-            **semantics.reading(),
-            "frequency_limit": limit,
-        }
-    )
-    folder = engine_job.workspace.unit_dir("dictionaries", key).resolve()
-    dictionaries = Dictionaries(folder, key, semantics.num_categorical)
+    folder = engine_job.work_folder(
+        "dictionaries", units=[unit.key for unit in units], counted=rows, frequency_limit=limit
+    ).resolve()
+    dictionaries = Dictionaries(folder, folder.name, semantics.num_categorical)
     if not dictionaries.missing():
         return dictionaries
     total = sum(unit.text_bytes for unit in units)

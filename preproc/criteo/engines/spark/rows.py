@@ -28,12 +28,9 @@ from preproc.criteo.rules import (
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import MAX_LINE_BYTES, InputFile
 from preproc.files.quarantine import EXAMPLES, RejectedRow, check_rejected_rows
-from preproc.files.workspace import read_record, settings_key, write_record
+from preproc.files.workspace import read_record, write_record
 from preproc.spark.runner import SparkRunner
 from preproc.spark.sql import sql_text, uri, write_parquet
-
-_FORMAT = 1
-"""Version of the parquet of rows: changes whenever the same text could give other rows."""
 
 UNIT_BYTES = 2**30
 """Most text of several files in one unit; a Spark job takes seconds to start."""
@@ -97,9 +94,7 @@ def _read_unit(
         return sum(len(d.rejected) for d in earlier) + rejected > limit * most_rows(lines)
 
     unlabelled = engine_job.job.semantics.unlabelled
-    depends = {"format": _FORMAT, "files": [f.identity for f in files]}
-    key = settings_key(depends | ({"unlabelled": True} if unlabelled else {}))
-    folder = engine_job.workspace.unit_dir("rows", key).resolve()
+    folder = engine_job.work_folder("rows", files).resolve()
     rows = folder / "rows"
     record = read_record(folder / "rows.json")
     if record is None:
@@ -116,7 +111,7 @@ def _read_unit(
         examples = [*before, *(row for d in days for row in d.rejected)]
         check_rejected_rows(len(before) + rejected, int(most_rows(lines)), limit, examples)
     write_record(folder / "rows.json", record)
-    return UnitRows(key, rows, days)
+    return UnitRows(folder.name, rows, days)
 
 
 def _day(file: InputFile, blocks: list[list[int]], rejected: list[Any]) -> DayRows:

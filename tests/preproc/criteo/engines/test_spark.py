@@ -5,8 +5,6 @@ import dataclasses
 
 import pytest
 
-from preproc.criteo import columns
-from preproc.criteo.dictionaries import Dictionaries
 from preproc.criteo.engines.native import run as native
 from preproc.criteo.engines.spark import dataframe as spark_dataframe
 from preproc.criteo.engines.spark import rows as spark_rows
@@ -83,12 +81,3 @@ def test_interrupted_dataframe_run_continues(tmp_path, monkeypatch):
     assert keys == [first, second, second]
     assert joins == [(3, 23)] * 2
     assert_same(made, expected)
-
-
-def test_staging_of_another_boot_is_encoded_again(tmp_path, monkeypatch):
-    days = write_days(tmp_path / "days", rows=60)
-    with stopped(Dictionaries, "copy_to"):
-        run(days, tmp_path / "made", "spark", **spark("kernel"))
-    monkeypatch.setattr(columns, "boot_id", lambda: "another boot")
-    made = run(days, tmp_path / "made", "spark", **spark("kernel"))
-    assert_same(made, run(days, tmp_path / "native"))
