@@ -21,10 +21,10 @@ from preproc.criteo.job import CriteoJob
 from preproc.criteo.rules import NUM_NUMERICAL, SPLITS, Split
 from preproc.files.input_file import open_fd
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
-from preproc.files.workspace import read_record, write_record
+from preproc.files.workspace import marked_files, read_record, write_record
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.positioned_io import write_at
+from recsys.data.positioned_io import DiskSync, write_at
 from recsys.data.split_binary import SplitBinaryReader, SplitBinaryWriter
 
 Bounds = dict[Split, tuple[int, int]]
@@ -63,11 +63,11 @@ class EncodeStage:
 
     def record(self, unit: str) -> dict[str, Any] | None:
         """Returns the record of a unit, None before it is encoded."""
-        return read_record(self._records / f"{unit}.json")
+        return read_record(self.record_path(unit))
 
-    def write_record(self, unit: str, clicks: dict[Split, int]) -> None:
-        """Marks a unit as encoded and stores its clicks in each split."""
-        write_record(self._records / f"{unit}.json", {"positives": clicks})
+    def record_path(self, unit: str) -> Path:
+        """Returns the file that marks a unit as encoded."""
+        return self._records / f"{unit}.json"
 
     def clicks(self, units: Iterable[str]) -> dict[Split, int]:
         """Returns the clicks of each split, from the records of all units."""
@@ -173,6 +173,7 @@ class SplitColumnsWriter:
         self._stage, self._spec, self._bounds = stage, spec, bounds
         self._writers: dict[Split, SplitBinaryWriter] = {}
         self._float32: dict[Split, int] = {}
+        self._marked: list[Path] = []
         self._files = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._users = 0
@@ -202,7 +203,10 @@ class SplitColumnsWriter:
                     self._files.close()
 
     def _open_files(self) -> None:
-        with contextlib.ExitStack() as files:
+        with contextlib.ExitStack() as closing:
+            self._float32_disk = DiskSync()
+            self._marked = []
+            files = closing.enter_context(marked_files(self._marked))
             for split, (begin, end) in self._bounds.items():
                 writer = SplitBinaryWriter(self._stage.columns / split, self._spec, end - begin)
                 self._writers[split] = files.enter_context(writer)
@@ -211,7 +215,7 @@ class SplitColumnsWriter:
                     opened = open_fd(self._stage.float32 / split, os.O_RDWR | os.O_CREAT)
                     self._float32[split] = files.enter_context(opened)
                     os.ftruncate(self._float32[split], (end - begin) * _FLOAT32_ROW_BYTES)
-            self._files = files.pop_all()
+            self._files = closing.pop_all()
 
     def _ranges(self, first: int, last: int) -> Iterator[tuple[Split, int, int]]:
         """Cuts the global rows [first, last) at the bounds of the splits."""
@@ -237,6 +241,23 @@ class SplitColumnsWriter:
                 write_at(self._float32[split], values, out_row * _FLOAT32_ROW_BYTES)
             clicks[split] = int(np.count_nonzero(chosen.label))
         return clicks
+
+    def finish_unit(self, unit: str, first: int, last: int, clicks: dict[Split, int]) -> None:
+        """Marks a unit as encoded, once its rows are on disk.
+
+        Args:
+            unit: its name.
+            first: global number of its first row.
+            last: global number after its last row.
+            clicks: clicks of its rows in each split.
+        """
+        for split, _, _ in self._ranges(first, last):
+            self._writers[split].sync()
+            if split in self._float32:
+                self._float32_disk.sync([self._float32[split]])
+        record = self._stage.record_path(unit)
+        write_record(record, {"positives": clicks})
+        self._marked.append(record)
 
     def targets(self, first: int, last: int) -> list[tuple[Split, EncodeTarget]]:
         """Returns the open files for the global rows [first, last)."""

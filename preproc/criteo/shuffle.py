@@ -30,11 +30,14 @@ from preproc.files.budget import free_budget, run_units, share_budget
 from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.input_file import open_fd
 from preproc.files.progress import Progress, ProgressReporter
-from preproc.files.workspace import write_record
-from recsys.data.positioned_io import read_array, write_at
+from preproc.files.workspace import atomic_file, marked_files, write_record
+from recsys.data.positioned_io import DiskSync, read_array, write_at
 
 LEAST_UNIT_ROWS = 1 << 18
 """Rows of a unit, and the most of an average bucket, unless the input is very large."""
+
+_MARKED_ROWS = 1 << 22
+"""Rows of the buckets that are synced together, so that waiting for the disk takes little time."""
 
 _READ_ROWS = 1024
 """Least rows of a bucket in a unit's file, on average: 80 kB, so that seeks do not dominate."""
@@ -182,23 +185,37 @@ def _run(plan: _Plan, memory_limit: int, threads: int, reporter: ProgressReporte
     threads, _ = share_budget(memory_limit, threads, least)
 
     def one_pass(
-        name: str, rows: list[int], missing: list[int], work: Callable[[int, Progress], None]
+        name: str,
+        rows: list[int],
+        missing: list[int],
+        work: Callable[[int, Progress], None],
+        mark: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         progress = Progress()
         progress.rows = plan.num_rows - sum(rows[i] for i in missing)
         size = plan.record.itemsize
         total = plan.num_rows * size
+        unmarked: list[int] = []
         with reporter.stage(name, total, lambda: (progress.rows * size, progress.rows)):
-            for index, _ in run_units(missing, lambda i: work(i, progress), threads, progress):
-                progress.rows += rows[index]
+            try:
+                for index, _ in run_units(missing, lambda i: work(i, progress), threads, progress):
+                    progress.rows += rows[index]
+                    unmarked.append(index)
+                    if sum(rows[i] for i in unmarked) >= _MARKED_ROWS:
+                        mark(unmarked)
+                        unmarked = []
+            finally:
+                mark(unmarked)
 
     plan.folder.mkdir(exist_ok=True)
     unit_rows = [len(plan.rows_of_unit(u)) for u in range(plan.units)]
     units = [u for u in range(plan.units) if not plan.unit_path(u).exists()]
     with _UnitWriter(plan) as unit_writer:
         one_pass("buckets", unit_rows, units, unit_writer.write)
-    with _BucketWriter(plan) as bucket_writer:
-        one_pass("shuffle", bucket_writer.bucket_rows, buckets, bucket_writer.write)
+    paths = [plan.bucket_path(bucket) for bucket in buckets]
+    with marked_files(paths) as files:
+        writer = files.enter_context(_BucketWriter(plan))
+        one_pass("shuffle", writer.bucket_rows, buckets, writer.write, writer.mark)
     for unit in range(plan.units):
         plan.unit_path(unit).unlink()
 
@@ -223,13 +240,10 @@ class _UnitWriter(contextlib.ExitStack):
         for chunk in _chunks(len(rows), progress):
             self._fill(records[chunk], rows.start + chunk.start)
         words = _as_words(records)
-        path = plan.unit_path(unit)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with atomic_file(plan.unit_path(unit)) as fd, os.fdopen(os.dup(fd), "wb") as file:
             file.write(counts.data)
             for chunk in _chunks(len(rows), progress):
                 file.write(words.take(order[chunk], axis=0).data)
-        temporary.replace(path)
 
     def _fill(self, records: npt.NDArray[np.void], first_row: int) -> None:
         """Reads the values of the rows from `first_row` into their records."""
@@ -262,7 +276,7 @@ class _BucketWriter(contextlib.ExitStack):
         self._starts = self._ends - table
         self.bucket_rows: list[int] = table.sum(axis=0).tolist()
         self._first_rows = [0, *itertools.accumulate(self.bucket_rows)]
-        self._targets = []
+        self._disk, self._targets = DiskSync(), []
         for i, column in enumerate(plan.columns):
             fd = self.enter_context(open_fd(column.target, os.O_WRONLY | os.O_CREAT))
             os.ftruncate(fd, plan.num_rows * plan.row_bytes(i))
@@ -278,7 +292,12 @@ class _BucketWriter(contextlib.ExitStack):
             row = self._first_rows[bucket] + chunk.start
             for i, fd in enumerate(self._targets):
                 write_at(fd, records[str(i)], row * self._plan.row_bytes(i))
-        write_record(self._plan.bucket_path(bucket), {"rows": len(words)})
+
+    def mark(self, buckets: Sequence[int]) -> None:
+        """Marks buckets as written, once their rows are on disk."""
+        self._disk.sync(self._targets)
+        for bucket in buckets:
+            write_record(self._plan.bucket_path(bucket), {"rows": self.bucket_rows[bucket]})
 
 
 def _bucket_of(keys: npt.NDArray[np.uint64], buckets_log2: int) -> npt.NDArray[np.uint16]:

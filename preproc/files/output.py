@@ -216,6 +216,12 @@ def sync(path: Path) -> None:
         os.fsync(fd)
 
 
+def sync_tree(folder: Path) -> None:
+    """Syncs a folder and everything in it to disk."""
+    for path in [folder, *folder.rglob("*")]:
+        sync(path)
+
+
 def _exchange(first: Path, second: Path) -> bool:
     """Swaps two folders atomically; returns False if the system cannot."""
     try:

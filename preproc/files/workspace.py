@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,6 @@ def settings_key(settings: object) -> str:
     return xxhash.xxh3_128(text.encode()).hexdigest()[:16]
 
 
-def boot_id() -> str:
-    """Returns an id of the machine's current boot, "" if unknown."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[int]:
     """Opens a file that gets its name if the body succeeds."""
@@ -59,8 +51,8 @@ def atomic_file(path: Path) -> Iterator[int]:
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Writes the JSON record that marks a unit as done."""
-    with atomic_file(path) as fd:
-        os.write(fd, json.dumps(record).encode())
+    with atomic_file(path) as fd, os.fdopen(os.dup(fd), "w") as file:
+        json.dump(record, file)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -70,6 +62,24 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
+
+
+@contextlib.contextmanager
+def marked_files(records: Iterable[Path]) -> Iterator[contextlib.ExitStack]:
+    """Closes files at the end; where that fails, their units are undone.
+
+    `records`, read at the end only, mark the units as written to these files.
+    """
+    files = contextlib.ExitStack()
+    try:
+        yield files
+    finally:
+        try:
+            files.close()
+        except OSError:
+            for record in records:
+                record.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -160,8 +170,7 @@ class Workspace:
 
         `note` gets the names of other files of the output, which stay.
         """
-        for path in [dataset, *dataset.rglob("*")]:
-            dataset_output.sync(path)
+        dataset_output.sync_tree(dataset)
         with interrupted_after():
             others = dataset_output.replace_dataset(dataset, self.output, self.staging)
             self.clear()

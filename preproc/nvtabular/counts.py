@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preproc.files.budget import memory_error
+from preproc.files.output import sync_tree
 from preproc.files.progress import Progress, ProgressReporter
 from preproc.files.workspace import read_record, write_record
 from preproc.nvtabular.process import LEAST_WORKER_BYTES, PARENT_BYTES, NvtabularProcess
@@ -115,6 +116,7 @@ def count_columns(
                 continue
             request = {"do": "count", "columns": list(columns), "folder": str(group_folder)}
             progress.run(process, request, group)
+            sync_tree(group_folder)
             write_record(record, {"rows": sum(p.rows for p in group)})
     return folders
 

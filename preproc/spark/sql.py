@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from preproc.files.output import sync_tree
 from preproc.spark.runner import SparkRunner
 
 
@@ -30,6 +31,7 @@ def write_parquet(
     for old in (temporary, folder):
         shutil.rmtree(old, ignore_errors=True)
     runner.query(lambda: table.write.parquet(f"file://{temporary}", partitionBy=by), on_fraction)
+    sync_tree(temporary)
     temporary.rename(folder)
 
 

@@ -2,6 +2,8 @@
 """Thread-safe reads and writes at an offset of a file."""
 
 import os
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,35 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.errors import DatasetError
+
+
+class DiskSync:
+    """Waits until files are on disk; fails for good after one failure.
+
+    The system tells one caller alone of a page that it could not write, and forgets the page, which
+    may hold rows of other threads too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: OSError | None = None
+
+    def sync(self, fds: Iterable[int]) -> None:
+        """Waits for open files; thread-safe.
+
+        Raises:
+            OSError: nothing that was written since the last success may be relied on.
+        """
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            for fd in fds:
+                try:
+                    os.fsync(fd)
+                except OSError as error:
+                    path = Path(f"/proc/self/fd/{fd}").readlink()
+                    self._failed = OSError(error.errno, error.strerror, str(path))
+                    raise self._failed from error
 
 
 def open_for_reading(path: Path) -> int:

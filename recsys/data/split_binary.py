@@ -6,6 +6,7 @@ Two flavours share the file names and are told apart by their sizes (docs/datase
 NVTabular: float32, float32, int32; 4 bytes everywhere).
 """
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -27,6 +28,7 @@ from recsys.data.click_columns import (
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.positioned_io import (
+    DiskSync,
     check_not_cut,
     close_all,
     open_for_reading,
@@ -69,6 +71,7 @@ class SplitBinaryWriter:
         self._row_bytes = {name: dtype.itemsize for name, dtype in self._dtypes.items()}
         if spec.numerical:
             self._row_bytes[NUMERICAL_FILE] *= len(spec.numerical)
+        self._disk = DiskSync()
         self._fds: dict[str, int] = {}
         try:
             for name, row_bytes in self._row_bytes.items():
@@ -125,14 +128,21 @@ class SplitBinaryWriter:
         stored = values.astype(self._dtypes[name], copy=False)
         write_at(self._fds[name], stored, start_row * self._row_bytes[name])
 
+    def sync(self) -> None:
+        """Waits until all rows are on disk that were written so far; thread-safe.
+
+        Raises:
+            OSError: rows are lost, perhaps those of other threads too, which all learn of it.
+        """
+        self._disk.sync(self._fds.values())
+
     def close(self) -> None:
         """Flushes everything to disk and closes the files."""
-        while self._fds:
-            _, fd = self._fds.popitem()
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with contextlib.ExitStack() as closing:
+            fds, self._fds = self._fds, {}
+            for fd in fds.values():
+                closing.callback(os.close, fd)
+            self._disk.sync(fds.values())
 
     def __enter__(self) -> "SplitBinaryWriter":
         return self

@@ -61,7 +61,9 @@ def _write_day(
             labels[rows, 0] = chunk.label
             for column, ids in enumerate(chunk.categorical):
                 sparse[rows, column] = ids
-    del dense, sparse, labels
+    for array in (dense, sparse, labels):
+        array.flush()  # waits for the disk
+    del array, dense, sparse, labels
     # The labels come last: they mark the day as written.
     for path, made in zip(paths, unfinished, strict=True):
         made.replace(path)

@@ -5,7 +5,6 @@ It is the wide flavour of split binary: float32 labels and features, int32 ids, 
 row, with TorchRec's names of the columns.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 from preproc.criteo.columns import read_rows
@@ -15,7 +14,7 @@ from preproc.criteo.rules import NUM_COLUMNS, Split
 from preproc.files.budget import run_units, share_budget
 from preproc.files.errors import CancelledError as CancelledError
 from preproc.files.progress import Progress
-from preproc.files.workspace import write_record
+from preproc.files.workspace import marked_files, write_record
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryWriter
 
@@ -64,6 +63,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
             if progress.stop:
                 raise CancelledError("writing the wide flavour was cancelled")
             writer.write(start, chunk)
+        writer.sync()
         write_record(paths[unit], {"rows": last - first})
 
     progress.rows = sum(rows.values()) - sum(stop_of(unit) - unit[1] for unit in missing)
@@ -73,7 +73,7 @@ def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
         engine_job.reporter.stage(
             "wide", total, lambda: (progress.rows * ROW_BYTES, progress.rows)
         ),
-        contextlib.ExitStack() as stack,
+        marked_files(paths.values()) as stack,
     ):
         writers = {
             split: stack.enter_context(

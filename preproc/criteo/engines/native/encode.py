@@ -143,10 +143,10 @@ def check_encode_memory(memory_limit: int, dictionaries: Dictionaries) -> None:
 def _encode_unit(
     plan: EncodePlan, dictionaries: Dictionaries, index: int, _budget: int, progress: Progress
 ) -> Tally:
-    with plan.columns.open():
+    name, (first, last) = plan.units[index].unit.name, plan.first_rows[index : index + 2]
+    with plan.columns.open() as columns:
         clicks = _write_rows(plan, dictionaries, index, progress)
-    # On an executor the columns are closed now: the rows are on disk before the record is.
-    plan.stage.write_record(plan.units[index].unit.name, clicks)
+        columns.finish_unit(name, first, last, clicks)
     return plan.units[index].tally
 
 

@@ -110,14 +110,14 @@ def _encode(
             _prepare(process, groups[0][:1], dictionaries, engine_job.job.semantics, scratch)
             with SplitColumnsWriter(stage, spec, bounds).open() as writer:
                 for index in missing:
-                    first = sum(file.rows for group in groups[:index] for file in group)
+                    before = first = sum(file.rows for group in groups[:index] for file in group)
                     clicks = Counter[Split](dict.fromkeys(bounds, 0))
                     for columns in _encode_group(
                         process, groups[index], first, names, scratch, progress
                     ):
                         clicks.update(writer.write(first, columns))
                         first += len(columns)
-                    stage.write_record(_group_name(index), clicks)
+                    writer.finish_unit(_group_name(index), before, first, clicks)
     shutil.rmtree(scratch)
     return stage, stage.clicks(_group_name(i) for i in range(len(groups)))
 

@@ -101,7 +101,7 @@ def _encode_units(
                     table = _encoded(runner, unit, dictionaries, engine_job.job.semantics)
                     write_parquet(runner, table, encoded, update)
                 clicks = _write_unit(columns, unit, encoded, first_row)
-                stage.write_record(unit.key, clicks)
+                columns.finish_unit(unit.key, first_row, first_row + unit.rows, clicks)
                 shutil.rmtree(encoded)
             done[:] = [before + unit.text_bytes, first_row + unit.rows]
 
