@@ -37,6 +37,15 @@ class EngineJob:
     dictionaries: Dictionaries | None = None
     """Dictionaries to encode with; None: categories are counted."""
 
+    def check_inputs(self) -> None:
+        """Refuses files that changed since the run began; called after each pass over them.
+
+        Raises:
+            PreprocError: one did.
+        """
+        for file in self.inputs:
+            file.check_unchanged()
+
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
         """Returns the key of a stage's kept work: a digest of all that its bytes depend on.
 

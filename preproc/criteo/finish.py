@@ -3,8 +3,8 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-from preproc.criteo.applied import recorded_semantics
 from preproc.criteo.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.criteo.layouts.npy import write_days
 from preproc.criteo.layouts.torchrec import dataset_spec, write_wide
@@ -16,8 +16,13 @@ from recsys.data.manifest import CRITEO_KIND, Manifest, fingerprint
 TRAIN: Split = "train"
 
 
-def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
+def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, Any]) -> Path:
     """Completes the staged dataset and renames it to the output folder.
+
+    Args:
+        engine_job: settings and work folder.
+        result: the engine's.
+        semantics: settings that the manifest records.
 
     Returns:
         The output folder.
@@ -38,7 +43,7 @@ def finalize(engine_job: EngineJob, result: EngineResult) -> Path:
     Manifest(
         kind=CRITEO_KIND,
         engine=result.engine,
-        semantics=recorded_semantics(job),
+        semantics=semantics,
         source_files=sources,
         rows={str(k): v for k, v in result.rows.items()},
         positives={str(k): v for k, v in result.positives.items()},

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from preproc.criteo import preflight as criteo_preflight
-from preproc.criteo.applied import given_dictionaries
+from preproc.criteo.applied import given_dictionaries, recorded_semantics
 from preproc.criteo.engine import Engine, EngineJob, load_engine
 from preproc.criteo.finish import finalize
 from preproc.criteo.job import CriteoJob
@@ -32,10 +32,10 @@ def prepare(job: CriteoJob, engine: Engine | None = None) -> Path:
         needs.explained("the same command continues"),
         Workspace(job.output, job.work_dir).locked() as workspace,
     ):
-        given = given_dictionaries(job, workspace)
+        given, semantics = given_dictionaries(job, workspace), recorded_semantics(job)
         engine_job = EngineJob(job, inputs, workspace, reporter, given)
         try:
             chosen = engine or load_engine(job.engine)
-            return finalize(engine_job, chosen(engine_job))
+            return finalize(engine_job, chosen(engine_job), semantics)
         except KernelError as error:
             raise PreprocError(f"the kernel could not go on: {error}") from error

@@ -42,7 +42,7 @@ class InputFile:
         path: absolute, or relative to the working directory.
         size: bytes on disk.
         compression: told by the first bytes, not by the name.
-        identity: checksum of name, size, modification time, first and last 64 KiB.
+        identity: checksum of name, size, modification time, inode, first and last 64 KiB.
         inflation: estimated bytes of text per byte on disk, 1.0 if not compressed.
     """
 
@@ -76,12 +76,21 @@ class InputFile:
                     f"are. Unpack it first ({tool} {path.name})"
                 )
         digest = xxhash.xxh3_128(os.fsencode(path.name))
-        digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\0".encode())
         digest.update(head)
         digest.update(tail)
         compression: Compression = "gzip" if head.startswith(GZIP_MAGIC) else "none"
         inflation = _inflation(head) if compression == "gzip" else 1.0
         return cls(path, stat.st_size, compression, digest.hexdigest(), inflation)
+
+    def check_unchanged(self) -> None:
+        """Refuses a file that is no longer what it was when the run began.
+
+        Raises:
+            PreprocError: it changed, or cannot be read any more.
+        """
+        if InputFile.open(self.path).identity != self.identity:
+            raise changed(self.path)
 
     @property
     def text_bytes(self) -> int:
@@ -123,6 +132,13 @@ class InputFile:
             raise PreprocError(
                 f"{self.path}: the gzip data end early (the file was cut off); get the file again"
             )
+
+
+def changed(path: Path) -> PreprocError:
+    """Returns the error of an input that changed during a run."""
+    return PreprocError(
+        f"{path}: changed while it was read; leave it alone and run the command again"
+    )
 
 
 def _inflation(head: bytes) -> float:

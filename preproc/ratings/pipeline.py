@@ -65,8 +65,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
 
         def read(ratings: RatingsSink) -> None:
             read_ratings(job, file, layout, reporter, chunk_bytes, ratings)
-            if InputFile.open(file.path).identity != file.identity:
-                raise PreprocError(f"{file.path}: changed while it was read; run the command again")
+            file.check_unchanged()
 
         run: Engine = importlib.import_module(ENGINES[job.engine]).run
         sink, filtered, engine = run(job, read, workspace.root, reporter)
@@ -89,6 +88,8 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             write_quarantine(dataset / QUARANTINE_FILE, rejected)
         semantics = _semantics(job, layout.name, layout.read_columns)
         _save_manifest(dataset, engine, semantics, file, titles, num_rows, rejected, filtered)
+        for source in [file, *([] if titles is None else [titles.file])]:
+            source.check_unchanged()  # since the manifest got its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
 

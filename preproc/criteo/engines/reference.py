@@ -174,6 +174,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         valid = len(rows.label)
         counts = {r: sum(row.reason == r for row in rejected_rows) for r in REJECT_REASONS}
         files.append(FileRows(rows=valid, lines=valid + len(rejected_rows), rejected=counts))
+    engine_job.check_inputs()
     check_rejected_rows(len(rejected), sum(f.lines for f in files), job.max_bad_fraction, rejected)
     rows = ParsedRows(
         *(

@@ -77,6 +77,7 @@ class ScanResult:
     positives: int
     lines: int
     text_bytes: int
+    checksum: int
     rejected: dict[RejectReason, int]
     runs: tuple[Run, ...]
 
@@ -96,6 +97,10 @@ class _Reader:
     def feed_file(self, fd: int, begin: int, end: int) -> None:
         """Reads bytes [begin, end) of an open file."""
         check(getattr(load(), f"criteo_{self._kind}_file")(self._handle, fd, begin, end))
+
+    def checksum(self) -> int:
+        """Returns the checksum of the text read so far, cut into blocks as it may be."""
+        return int(getattr(load(), f"criteo_{self._kind}_checksum")(self._handle))
 
     def close(self) -> None:
         """Frees the memory of the handle."""
@@ -175,6 +180,7 @@ class Scanner(_Reader):
             positives=summary.positives,
             lines=summary.lines,
             text_bytes=summary.bytes,
+            checksum=self.checksum(),
             rejected=dict(zip(REJECT_REASONS, summary.rejected, strict=True)),
             runs=tuple(Run(r.column, r.first_entry, r.entries) for r in runs),
         )

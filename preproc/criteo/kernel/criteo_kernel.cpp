@@ -134,8 +134,8 @@ CRITEO_API void criteo_last_error(ErrorReport* report) {
   *report = {last_message.c_str(), last_offset};
 }
 
-// Version of runs and rejects files: changes whenever the same text could give other bytes.
-CRITEO_API int criteo_kernel_version() { return 1; }
+// Version of runs, rejects files and checksums: changes whenever the same text could give others.
+CRITEO_API int criteo_kernel_version() { return 2; }
 
 CRITEO_API Scan* criteo_scan_open(const RowRule* rule, uint64_t table_bytes, uint64_t row_limit,
                                   int runs_fd, int rejects_fd, uint64_t offset,
@@ -170,6 +170,9 @@ CRITEO_API int criteo_scan_finish(Scan* scan, ScanSummary* summary) {
 CRITEO_API void criteo_scan_runs(const Scan* scan, Run* runs) {
   std::copy(scan->sink.counts_.runs().begin(), scan->sink.counts_.runs().end(), runs);
 }
+
+// Checksum of the text that was read.
+CRITEO_API uint64_t criteo_scan_checksum(const Scan* scan) { return scan->stream.checksum(); }
 
 CRITEO_API void criteo_scan_close(Scan* scan) { delete scan; }
 
@@ -215,6 +218,10 @@ CRITEO_API int criteo_encode_finish(Encode* encode, uint64_t* rows) {
     encode->sink.start_writeback_of_targets();
     *rows = encode->sink.seen();
   });
+}
+
+CRITEO_API uint64_t criteo_encode_checksum(const Encode* encode) {
+  return encode->stream.checksum();
 }
 
 CRITEO_API void criteo_encode_close(Encode* encode) { delete encode; }

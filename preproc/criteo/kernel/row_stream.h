@@ -10,6 +10,7 @@
 
 #include "kernel_choice.h"
 #include "memory.h"
+#include "text_checksum.h"
 
 namespace criteo {
 
@@ -88,11 +89,13 @@ class RowStream {
   void restart() {
     filled_ = 0;
     offset_ = lines_ = bytes_ = 0;
+    checksum_ = {};
     done_ = false;
   }
 
   uint64_t lines() const { return lines_; }
   uint64_t bytes() const { return bytes_; }
+  uint64_t checksum() const { return checksum_.value(); }
 
  private:
   void accept(size_t size) {
@@ -100,6 +103,7 @@ class RowStream {
       if (__atomic_load_n(&progress_->cancel, __ATOMIC_RELAXED) != 0) throw Cancelled();
       __atomic_fetch_add(&progress_->bytes, size, __ATOMIC_RELAXED);
     }
+    checksum_.add(buffer_.data() + filled_, size);
     filled_ += size;
     bytes_ += size;
     const uint8_t* text = buffer_.data();
@@ -187,6 +191,7 @@ class RowStream {
   size_t filled_ = 0;
   uint64_t lines_ = 0;
   uint64_t bytes_ = 0;
+  TextChecksum checksum_;
   bool done_ = false;
 };
 

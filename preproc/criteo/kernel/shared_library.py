@@ -141,6 +141,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "criteo_scan_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "criteo_scan_runs": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_scan_checksum": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "criteo_scan_close": (None, (ctypes.c_void_p,)),
     "criteo_merge": (
         ctypes.c_int,
@@ -168,6 +169,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
     ),
     "criteo_encode_finish": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "criteo_encode_checksum": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "criteo_encode_close": (None, (ctypes.c_void_p,)),
     "criteo_transform_open": (ctypes.c_void_p, (ctypes.c_char_p,)),
     "criteo_transform_columns": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),

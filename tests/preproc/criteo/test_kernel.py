@@ -281,6 +281,16 @@ def test_cancel_and_long_lines():
             other.feed(b"1")
 
 
+def test_the_checksum_is_of_the_text_however_it_is_cut():
+    text = good_text(20, seed=3)[:1003]
+    rules = CriteoSemantics()
+    checksum = scan(text, rules)[0].checksum
+    assert all(scan(text, rules, piece=piece)[0].checksum == checksum for piece in (1, 31, 33, 500))
+    others = [text[:i] + bytes([text[i] ^ 1]) + text[i + 1 :] for i in (0, 7, 500, 991, 1002)]
+    others += [text[:-1], text + b"\0", text[32:64] + text[:32] + text[64:]]
+    assert len({checksum, *(scan(other, rules)[0].checksum for other in others)}) == 9
+
+
 def test_a_library_from_other_sources_counts_as_not_built():
     with pytest.raises(OSError, match="was built from other sources"):
         shared_library.load(Path("libc.so.6"))

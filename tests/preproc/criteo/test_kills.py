@@ -189,7 +189,7 @@ def test_the_next_command_makes_what_it_would_make_alone(
     second = first | CHANGES[change]
     assert second != first
     places = {"output": tmp_path / "made", "work_dir": tmp_path / "work"}
-    killed = ("-m", "tests.preproc.criteo.kill_at", pattern, "preproc.criteo")
+    killed = ("-m", "tests.preproc.criteo.signal_at", "SIGKILL", pattern, "preproc.criteo")
     flags = flags_of(folder, first | ENGINES[engine] | places)
     harness.python(*killed, *flags, status=-signal.SIGKILL)
     assert not places["output"].exists()

@@ -16,7 +16,7 @@ from preproc.criteo.engines.native.units import STREAM_BYTES, feed_unit
 from preproc.criteo.kernel import binding
 from preproc.criteo.rules import REMEDIES, SPLITS, CriteoSemantics, Split, split_bounds
 from preproc.files.budget import free_budget, memory_error
-from preproc.files.errors import PreprocError
+from preproc.files.input_file import changed
 from preproc.files.progress import Progress, Tally
 from recsys.data.feature_spec import FeatureSpec
 
@@ -52,7 +52,7 @@ def encode(
     """
     semantics = engine_job.job.semantics
     bounds = split_bounds([file.rows for file in scanned.files], semantics)
-    stage = open_stage(engine_job, dictionaries, scan=scanned.folder.name)
+    stage = open_stage(engine_job, dictionaries, scan=scanned.key)
     plan = EncodePlan(
         stage=stage,
         columns=SplitColumnsWriter(stage, FeatureSpec.criteo(dictionaries.cardinalities), bounds),
@@ -167,12 +167,10 @@ def _write_rows(
         progress=progress,
     ) as encoder:
         feed_unit(encoder, unit.unit)
-        rows, clicks = encoder.finish()
-    if rows != unit.result.rows:
-        raise PreprocError(
-            f"{unit.unit.file.path}: held {unit.result.rows} valid rows at first, now "
-            f"{rows}; do not change the input while it is prepared, and start again"
-        )
+        _, clicks = encoder.finish()
+        if encoder.checksum() != unit.result.checksum:
+            unit.forget()  # the file may look the same to the next run
+            raise changed(unit.unit.file.path)
     positives = dict.fromkeys(SPLITS, 0)
     for (split, _), count in zip(targets, clicks, strict=True):
         positives[split] += count

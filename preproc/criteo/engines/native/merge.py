@@ -41,7 +41,7 @@ def merge(
     counted = _counted_units(engine_job, executor, scanned, settings)
     folder = engine_job.work_folder(
         "merge",
-        scan=scanned.folder.name,
+        scan=scanned.key,
         units=[u.runs_path.name for u in counted],
         frequency_limit=max(job.semantics.frequency_limit, 1),
     )
@@ -98,7 +98,7 @@ def _scan_first(
     settings: NativeSettings,
 ) -> ScannedUnit:
     """Scans the first `rows` valid rows of a unit."""
-    name = f"{unit.unit.name}_first_{rows}"
+    name = f"{unit.unit.name}_first_{rows}_of_{unit.result.checksum:016x}"
     semantics = engine_job.job.semantics
     work = functools.partial(
         scan_unit, scanned.folder, semantics, settings.table_bytes, name=name, row_limit=rows

@@ -7,7 +7,8 @@ encode  each unit of text again -> its rows of the split-binary columns
 
 The results of a unit are in a folder named by a hash of all that they depend on, so a changed
 setting repeats only the stages that it affects. Units depend on the sizes of files alone, never on
-threads or memory.
+threads or memory. A scan keeps checksums of the text; the later stages belong to these, and the
+last one compares the text that it reads with them.
 """
 
 from typing import Any
@@ -54,8 +55,10 @@ def run_stages(
     """
     units = plan_units(engine_job.inputs, settings)
     scanned = scan(engine_job, executor, units, settings)
+    engine_job.check_inputs()
     dictionaries = engine_job.dictionaries or merge(engine_job, executor, scanned, settings)
     plan = encode(engine_job, executor, scanned, dictionaries)
+    engine_job.check_inputs()
     return plan.stage.finish(
         engine=engine,
         files=scanned.files,

@@ -47,6 +47,10 @@ class ScannedUnit:
     runs_path: Path
     rejects_path: Path
 
+    def forget(self) -> None:
+        """Lets the next run scan the unit again."""
+        self.runs_path.with_suffix(".json").unlink(missing_ok=True)
+
     @property
     def rejected(self) -> int:
         """Number of rejected rows."""
@@ -71,6 +75,11 @@ class ScannedInput:
     folder: Path
     units: tuple[ScannedUnit, ...]
     first_rows: tuple[int, ...]
+
+    @property
+    def key(self) -> list[object]:
+        """Key of later stages: the folder, and the text that was read."""
+        return [self.folder.name, *(unit.result.checksum for unit in self.units)]
 
     @property
     def files(self) -> tuple[FileRows, ...]:

@@ -138,6 +138,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
             record = read_record(folder / f"{index:03d}.json")
             if record is None:
                 record = _read_file(file, folder, index, job.semantics, tally)
+                file.check_unchanged()
                 write_record(folder / f"{index:03d}.json", record)
             else:
                 tally.add(0, record["lines"], sum(record["part_rows"]))

@@ -100,6 +100,7 @@ def _read_unit(
     if record is None:
         if not rows.exists():
             _write_rows(runner, files, rows, on_fraction, unlabelled=unlabelled)
+            _check_unchanged(files, rows)
         record = _describe(runner, files, rows, too_many, unlabelled=unlabelled)
     days = tuple(
         _day(file, [b[1:] for b in record["blocks"] if b[0] == i], record["bad"][i])
@@ -112,6 +113,16 @@ def _read_unit(
         check_rejected_rows(len(before) + rejected, int(most_rows(lines)), limit, examples)
     write_record(folder / "rows.json", record)
     return UnitRows(folder.name, rows, days)
+
+
+def _check_unchanged(files: tuple[InputFile, ...], rows: Path) -> None:
+    """Refuses files that changed while they were read, and removes what was read of them."""
+    try:
+        for file in files:
+            file.check_unchanged()
+    except PreprocError:
+        shutil.rmtree(rows)
+        raise
 
 
 def _day(file: InputFile, blocks: list[list[int]], rejected: list[Any]) -> DayRows:

@@ -244,6 +244,6 @@ def test_input_that_changes_meanwhile(days, tmp_path, monkeypatch):
 
     merge = criteo_native.merge
     monkeypatch.setattr(criteo_native, "merge", change_then_merge)
-    with pytest.raises(PreprocError, match="do not change the input"):
+    with pytest.raises(PreprocError, match="day_1: changed while it was read"):
         run(source, tmp_path / "made")
     assert not (tmp_path / "made").exists()
