@@ -24,7 +24,10 @@ _BASE_RATE_CHANGE, _BASE_RATE_SIGMAS = 0.2, 5.0
 """Base rates differ strongly: by a fifth, and by more than chance makes likely."""
 
 _CONSTANT_ROWS = 1000
-"""Least number of rows for the warning that a numerical feature is constant."""
+"""Least number of rows for the warning that a feature is constant."""
+
+_ZERO_ROWS = 0.01
+"""Least fraction of rows without any number but 0 that is suspicious."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,7 +67,7 @@ def check_splits(
         for source in sources:
             _check_layout(split, source, declared, findings)
             _check_rows(root, split, source, manifest, splits.get(split), findings)
-            statistics = _read(split, source, quick, findings)
+            statistics = _read(split, source, quick, len(sources) > 1, findings)
             source.close()
             is_whole = statistics.num_rows == source.num_rows
             if split not in splits:
@@ -97,8 +100,10 @@ def check_splits(
     )
 
 
-def _read(split: str, source: RowSource, quick: bool, findings: Findings) -> SplitStatistics:
-    statistics = SplitStatistics(source.spec)
+def _read(
+    split: str, source: RowSource, quick: bool, is_compared: bool, findings: Findings
+) -> SplitStatistics:
+    statistics = SplitStatistics(source.spec, is_compared=is_compared)
     blocks = source.blocks
     if quick and len(blocks) > QUICK_BLOCKS:
         chosen = np.linspace(0, len(blocks) - 1, QUICK_BLOCKS).round().astype(int)
@@ -202,6 +207,8 @@ def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -
                 f"{split}: base rate {s.base_rate:.0f}: every label is the same, so nothing can "
                 "be learned and the AUC is undefined"
             )
+    for split, s in statistics.items():
+        _warn_of_zeros(spec, split, s, findings)
     if "train" in statistics:
         for split in (s for s in statistics if s != "train"):
             _compare_base_rates(split, statistics["train"], statistics[split], findings)
@@ -218,8 +225,31 @@ def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -
     if sum(s.num_rows for s in statistics.values()) >= _CONSTANT_ROWS:
         for i, name in enumerate(spec.numerical):
             low = min(s.numerical_min[i] for s in statistics.values())
-            if low == max(s.numerical_max[i] for s in statistics.values()):
+            if low == max(s.numerical_max[i] for s in statistics.values()) != 0:
                 findings.warnings.append(f"feature {name}: is {low:g} in every row")
+
+
+def _warn_of_zeros(
+    spec: FeatureSpec, split: str, statistics: SplitStatistics, findings: Findings
+) -> None:
+    """Warns of features that are 0 throughout a split, as files that were never written."""
+    rows = statistics.num_rows
+    if rows < _CONSTANT_ROWS:
+        return
+    are_zero = (statistics.numerical_min == 0) & (statistics.numerical_max == 0)
+    findings.warnings += [
+        f"{split}: feature {spec.numerical[i]}: is 0 in every row" for i in np.flatnonzero(are_zero)
+    ]
+    findings.warnings += [
+        f"{split}: feature {spec.categorical[i].name}: has id 0 in every row"
+        for i in np.flatnonzero(statistics.id_zeros == rows)
+        if spec.categorical[i].cardinality > 1
+    ]
+    if statistics.zero_rows >= _ZERO_ROWS * rows and not are_zero.all():
+        findings.warnings.append(
+            f"{split}: {statistics.zero_rows:,} of {rows:,} rows have 0 in every numerical "
+            "feature: were the files written to their end?"
+        )
 
 
 def _compare_base_rates(

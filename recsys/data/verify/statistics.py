@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects statistics and bad values of a split."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ _REMEDY = (
 class SplitStatistics:
     """Statistics of the rows added so far, in constant memory.
 
+    Args:
+        spec: columns of the dataset.
+        is_compared: collect the sums that `compare` needs; rounding to float16 takes time.
+
     Attributes:
         spec: columns of the dataset.
         num_rows: number of rows.
@@ -28,11 +33,16 @@ class SplitStatistics:
         numerical_max: [M] float64 maxima of the finite values.
         id_max: [F] int64 highest ids, -1 without rows.
         id_zeros: [F] int64 number of rows with id 0.
-        id_sum: [F] uint64 sum of the ids modulo 2**64, to compare formats.
+        zero_rows: number of rows with 0 in every numerical feature.
+        label_sum: [1] uint64 sum of the weights of clicked rows, to compare formats.
+        id_sums: [F] uint64 sums of ids times the weights of their rows.
+        numerical_sums: float dtype -> [M] uint64 such sums of the values' bits in it; float16 of
+            all formats, float32 of those that store it.
     """
 
-    def __init__(self, spec: FeatureSpec) -> None:
+    def __init__(self, spec: FeatureSpec, *, is_compared: bool) -> None:
         self.spec = spec
+        self._is_compared = is_compared
         self.num_rows = 0
         self.positives = 0
         num_numerical, num_categorical = len(spec.numerical), len(spec.categorical)
@@ -42,7 +52,10 @@ class SplitStatistics:
         self._numerical_finite = np.zeros(num_numerical, np.int64)
         self.id_max = np.full(num_categorical, -1, np.int64)
         self.id_zeros = np.zeros(num_categorical, np.int64)
-        self.id_sum = np.zeros(num_categorical, np.uint64)
+        self.zero_rows = 0
+        self.label_sum = np.zeros(1, np.uint64)
+        self.id_sums = np.zeros(num_categorical, np.uint64)
+        self.numerical_sums: dict[str, npt.NDArray[np.uint64]] = {}
         self._bad: dict[tuple[str, Path], tuple[str, int]] = {}
 
     @property
@@ -78,6 +91,22 @@ class SplitStatistics:
             zip(self.spec.categorical, columns.categorical, strict=True)
         ):
             self._add_ids(block, i, feature.name, feature.cardinality, ids)
+        if self._is_compared:
+            self._add_sums(columns, _row_weights(block.first_row, len(label)))
+
+    def _add_sums(self, columns: RawColumns, weights: npt.NDArray[np.uint64]) -> None:
+        self.label_sum += weights[columns.label == 1].sum(dtype=np.uint64)
+        for i, ids in enumerate(columns.categorical):
+            self.id_sums[i : i + 1] += ids.astype(np.int64).view(np.uint64) @ weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = np.ascontiguousarray(columns.numerical.T, np.float16)
+        stored = {"float16": half.view(np.uint16)}
+        if columns.numerical.dtype != np.float16:
+            wide = np.ascontiguousarray(columns.numerical.T, np.float32)
+            stored["float32"] = wide.view(np.uint32)
+        for dtype, bits in stored.items():
+            sums = self.numerical_sums.setdefault(dtype, np.zeros(len(bits), np.uint64))
+            sums += np.einsum("mb,b->m", bits.astype(np.uint64), weights)
 
     def _add_numerical(self, block: Block, values: npt.NDArray[Any]) -> None:
         # NumPy may warn of a NaN that `where` leaves out.
@@ -93,6 +122,7 @@ class SplitStatistics:
         self.numerical_min = np.minimum(self.numerical_min, low)
         self.numerical_max = np.maximum(self.numerical_max, high)
         self._numerical_finite += finite.sum(axis=1)
+        self.zero_rows += len(values) - int(np.count_nonzero((wide != 0).any(axis=0)))
 
     def _add_ids(
         self, block: Block, index: int, name: str, cardinality: int, ids: npt.NDArray[Any]
@@ -105,7 +135,6 @@ class SplitStatistics:
             self._note(block, name, wrong, ids, f"is outside [0, {cardinality})", "id")
         self.id_max[index] = max(int(self.id_max[index]), min(highest, np.iinfo(np.int64).max))
         self.id_zeros[index] += len(ids) - np.count_nonzero(ids)
-        self.id_sum[index : index + 1] += ids.astype(np.int64).view(np.uint64).sum(dtype=np.uint64)
 
     def _note(
         self,
@@ -125,6 +154,12 @@ class SplitStatistics:
         self._bad[key] = (first, count + len(rows))
 
 
+def _row_weights(first_row: int, num_rows: int) -> npt.NDArray[np.uint64]:
+    """Returns [num_rows] odd numbers that tell the rows of a split apart."""
+    rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
+    return rows * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+
+
 def compare(
     where: str, one: tuple[str, SplitStatistics], other: tuple[str, SplitStatistics]
 ) -> list[str]:
@@ -137,14 +172,24 @@ def compare(
     """
     (one_name, first), (other_name, second) = one, other
     lines = []
+    differ: list[tuple[str, Sequence[str], npt.NDArray[np.bool_]]] = []
     if first.positives != second.positives:
         lines.append(
             f"{first.positives:,} clicks in {one_name}, {second.positives:,} in {other_name}"
         )
-    for i, feature in enumerate(first.spec.categorical):
-        if first.id_sum[i] != second.id_sum[i] or first.id_zeros[i] != second.id_zeros[i]:
-            lines.append(
-                f"feature {feature.name} holds other ids in {one_name} than in {other_name}"
-            )
-    remedy = "the formats were not made from the same rows: prepare the dataset again"
+    else:
+        differ.append(("labels", [first.spec.label], first.label_sum != second.label_sum))
+    # In float32 if both store it.
+    for dtype in sorted(first.numerical_sums.keys() & second.numerical_sums.keys())[-1:]:
+        sums, other_sums = first.numerical_sums[dtype], second.numerical_sums[dtype]
+        differ.append(("numbers", first.spec.numerical, sums != other_sums))
+    ids = [feature.name for feature in first.spec.categorical]
+    differ.append(("ids", ids, first.id_sums != second.id_sums))
+    for what, features, are_other in differ:
+        lines += [
+            f"feature {feature} holds other {what} in {one_name} than in {other_name}"
+            for feature, is_other in zip(features, are_other, strict=True)
+            if is_other
+        ]
+    remedy = "the formats do not hold the same rows in the same order: prepare the dataset again"
     return [f"{where}: {line}; {remedy}" for line in lines]

@@ -97,8 +97,43 @@ def test_formats_of_a_split_must_hold_the_same_rows(tmp_path):
     root = write_dataset(tmp_path, ("split",), manifest=False)
     write_binary_records(root / "train_data.bin", SPEC, make_columns(SPEC, 64, seed=9))
     found = problems(root)
-    assert len(found) == 3  # every categorical feature; the labels happen to agree
-    assert "feature cat_1 holds other ids in split binary (narrow) than in binary" in found[1]
+    names = [
+        problem.partition(" than in binary records")[0].partition("feature ")[2]
+        for problem in found
+    ]
+    assert names == [
+        *(f"num_{i} holds other numbers in split binary (narrow)" for i in range(2)),
+        *(f"cat_{i} holds other ids in split binary (narrow)" for i in range(3)),
+    ]
+
+
+def test_formats_of_a_split_must_hold_the_rows_in_the_same_order(tmp_path):
+    root = write_dataset(tmp_path, ("split",), manifest=False)
+    columns = make_columns(SPEC, 64)
+    write_binary_records(root / "train_data.bin", SPEC, columns)
+    assert problems(root) == []
+    (root / "train_data.bin").unlink()
+    write_binary_records(root / "train_data.bin", SPEC, columns[::-1])
+    found = problems(root)
+    assert "feature label holds other labels in split binary (narrow) than in binary" in found[0]
+    assert len(found) == 6
+
+
+def test_what_was_not_written_to_its_end(tmp_path):
+    SPEC.save(tmp_path)
+    for split in ("train", "test"):
+        columns = make_columns(SPEC, 1000)
+        write_split(tmp_path, split, SPEC, columns)
+    numerical, ids = tmp_path / "train/numerical.bin", tmp_path / "test/cat_2.bin"
+    numerical.write_bytes(numerical.read_bytes()[:2800] + bytes(1200))
+    ids.write_bytes(bytes(len(ids.read_bytes())))
+    assert warnings(tmp_path) == [
+        "train: 300 of 1,000 rows have 0 in every numerical feature: were the files written to "
+        "their end?",
+        "test: feature cat_2: has id 0 in every row",
+    ]
+    numerical.write_bytes(bytes(4000))
+    assert warnings(tmp_path)[:2] == [f"train: feature num_{i}: is 0 in every row" for i in (0, 1)]
 
 
 def test_quick_reads_no_checksums_and_a_sample(tmp_path, monkeypatch):
