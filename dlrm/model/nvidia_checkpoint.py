@@ -155,6 +155,7 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     _copy(path / _TOP_OUT, "bias", out.get("bias"), last.bias)
     first = model.top_mlp.linears[0].weight
     first.copy_(first[:, _columns(model, _stored_order(path, len(embeddings.table_sizes)))])
+    model.train(model.training)  # drops copies of the weights before
 
 
 def _stored_order(path: Path, num_tables: int) -> list[int]:

@@ -83,6 +83,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
         shape = torch.Size((embeddings.table_sizes[i], embeddings.embedding_dim))
         stored = checkpoint.tensors_shaped(group, {_WEIGHT: shape})
         load_table(embeddings, i, stored[_WEIGHT])
+    model.train(model.training)  # drops copies of the weights before
 
 
 def model_settings(path: Path) -> dict[str, Any]:

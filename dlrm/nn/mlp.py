@@ -4,7 +4,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,32 +31,13 @@ def init_linear(layer: nn.Linear) -> None:
     nn.init.normal_(layer.bias, 0.0, math.sqrt(1 / layer.out_features))
 
 
-class _InferenceCopies:
-    """Copies of weights for inference, made anew when weights change."""
-
-    def __init__(self) -> None:
-        self._copies: dict[str, tuple[tuple[tuple[int, int], ...], object]] = {}
-
-    def get(self, name: str, linears: Sequence[nn.Linear], make: Callable[[], T]) -> T:
-        """Returns a copy; `make` makes it where the weights have changed."""
-        tensors = [t for layer in linears for t in (layer.weight, layer.bias)]
-        key = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
-        stored = self._copies.get(name)
-        if stored is None or stored[0] != key:
-            stored = self._copies[name] = key, make()
-        return stored[1]  # type: ignore[return-value]
-
-    def __deepcopy__(self, memo: object) -> "_InferenceCopies":
-        """Returns none: a copied model makes its own."""
-        return _InferenceCopies()
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        """Leaves the copies out of a pickled model."""
-        return _InferenceCopies, ()
-
-
 class Mlp(nn.Module):
     """Linear layers with ReLU between them.
+
+    In evaluation mode it keeps copies of its weights, laid out for fast inference. `train` and
+    `eval` drop them, so whoever changes weights calls one of them afterwards: a training step and
+    an evaluation begin with it, loading ends with it. The tensors themselves do not tell: fused
+    optimizers write to them without raising their `_version`.
 
     Args:
         in_features: width of the input.
@@ -82,7 +63,7 @@ class Mlp(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(o) for o in sizes[:-1] if batch_norm)
         self.final_relu = final_relu
         self.dropout = dropout
-        self._copies = _InferenceCopies()
+        self._copies: dict[str, object] = {}
         for layer in self.linears:
             init_linear(layer)
 
@@ -90,6 +71,16 @@ class Mlp(nn.Module):
     def linears(self) -> list[nn.Linear]:
         """The linear layers in order."""
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode, also for `eval`; drops the copies for inference."""
+        self._copies.clear()
+        return super().train(mode)
+
+    def _kept(self, name: str, make: Callable[[], T]) -> T:
+        if name not in self._copies:
+            self._copies[name] = make()
+        return self._copies[name]  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] to [B, sizes[-1]]."""
@@ -120,7 +111,7 @@ class Mlp(nn.Module):
             not tracing
             and not torch.compiler.is_compiling()
             and not torch.is_grad_enabled()
-            and not (self.training and self.dropout)
+            and not self.training
             and not self.norms
             and x.device.type == "cpu"
             and x.dtype == torch.float32
@@ -143,7 +134,7 @@ class Mlp(nn.Module):
             weights, biases = [m.weight for m in linears], [m.bias for m in linears]
             return ops.pack_mlp(weights, biases, dtype)
 
-        return self._copies.get(str(dtype), linears, pack)
+        return self._kept(str(dtype), pack)
 
     def _infer_in_half(self, x: Tensor) -> Tensor:
         """Runs in bfloat16, with weights cast once instead of in every call."""
@@ -153,7 +144,7 @@ class Mlp(nn.Module):
             return [(m.weight.bfloat16(), m.bias.bfloat16()) for m in linears]
 
         x = x.bfloat16()
-        for i, (weight, bias) in enumerate(self._copies.get("linear", linears, cast)):
+        for i, (weight, bias) in enumerate(self._kept("linear", cast)):
             x = F.linear(x, weight, bias)
             if i < len(linears) - 1 or self.final_relu:
                 x = torch.relu(x)

@@ -13,12 +13,15 @@ from torch.nn import functional as F
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
+from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
+from dlrm.model.weights import load_weights, weights_of
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.nn.mlp import Mlp
 from dlrm.scripts.flags import PRESETS
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.optimizers.precision import Precision
+from recsys.train.saving.write import write_checkpoint
 
 SIZES = (7, 3, 50)
 EMBEDDING_TYPES = ("joint", "joint_fused", "joint_sparse", "multi_table")
@@ -338,7 +341,7 @@ def test_batch_norm_is_between_each_hidden_layer_and_its_relu():
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(half):
+def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(half, tmp_path):
     model = build(top_mlp_sizes=(40, 8, 1), sizes=(50, 60)).eval()
     data = batch(40, sizes=(50, 60))
     tolerance = 0.02 if half else 1e-5
@@ -356,16 +359,23 @@ def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(hal
     with torch.no_grad():
         for parameter in model.mlp_parameters():
             parameter.mul_(1.5)
+    model.eval()
     after = check()
     assert not torch.allclose(before, after, rtol=0.05)
-    state = {name: torch.randn_like(t) * 0.3 for name, t in model.mlp_state().items()}
-    for name, tensor in model.mlp_state().items():
-        tensor.copy_(state[name])
+    optimizer = OptimizerConfig(optimizer="adam", lr=0.1)
+    DlrmTrainStep(model, optimizer, Precision(device_type="cpu"))(data, 0.1)
+    model.eval()
     check()
+    other = build(1, top_mlp_sizes=(40, 8, 1), sizes=(50, 60))
+    write_checkpoint(tmp_path / "ours", weights_of(other), {}, {})
+    load_weights(tmp_path / "ours", model)
+    loaded = check()
+    nvidia_checkpoint.save(
+        tmp_path / "theirs", build(2, top_mlp_sizes=(40, 8, 1), sizes=(50, 60)), 0, 0, {}
+    )
+    load_weights(tmp_path / "theirs", model)
+    assert not torch.allclose(loaded, check(), rtol=0.05)
     model = copy.deepcopy(model)
-    check()
-    for parameter in model.mlp_parameters():
-        parameter.data = parameter.data * 0.5
     check()
 
 
