@@ -38,7 +38,7 @@ from dlrm.train.step import DlrmTrainStep
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint
+from recsys.train.checkpoint import Checkpoint, CheckpointError
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
@@ -320,7 +320,13 @@ class DlrmRecipe(Generic[LookupsT]):
         devices: Devices[LookupsT] = build_devices(
             self.config, self.spec, machine.device, machine.processes, machine.print_line
         )
-        load_weights(Path(checkpoint), devices.model)
+        try:
+            load_weights(Path(checkpoint), devices.model)
+        except CheckpointError as error:
+            raise UserError(
+                f"`average_with` takes checkpoints of one model, that of `load_checkpoint_path`: "
+                f"{error}"
+            ) from error
         return devices.model
 
     def _quantize(self) -> str:

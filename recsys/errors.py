@@ -6,7 +6,9 @@ that the user gave it as a flag: it prints messages through `as_flags`.
 """
 
 import re
+from collections.abc import Sequence
 
+_SHOWN_NAMES = 5
 _SETTING = re.compile(r"`([A-Za-z]\w*)`")
 
 FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
@@ -60,3 +62,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def as_flags(message: str) -> str:
     """Spells the settings of a message as flags: `--batch_size` for `batch_size`."""
     return _SETTING.sub(r"--\1", message)
+
+
+def show_names(names: Sequence[str]) -> str:
+    """Returns the first names of a list and the number of others."""
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -32,7 +32,7 @@ def load_weights(path: Path, model: Bert4Rec) -> None:
     """Copies the weights of a checkpoint into a model.
 
     Raises:
-        CheckpointError: it is missing or damaged, a shape differs, or it has adapters that the
+        CheckpointError: it is missing or damaged, a shape differs, or it has tensors that the
             model lacks.
     """
     checkpoint = read_checkpoint(path)
@@ -62,7 +62,7 @@ def load_base(path: Path, model: Bert4Rec) -> None:
             "its own run by `resume`, or load the checkpoint that it started from"
         )
     logger.info("Loading %s", checkpoint.path)
-    checkpoint.copy_into(MODEL_GROUP, plain)
+    checkpoint.copy_into(MODEL_GROUP, plain, left_out=lambda name: name.startswith(ADAPTERS))
     if adapter.adapter != "none":
         logger.info("Merging its adapters (%s) into their layers", adapter.adapter)
         for name, weight in merged_weights(checkpoint.tensors(MODEL_GROUP), adapter).items():

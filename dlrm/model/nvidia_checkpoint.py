@@ -28,6 +28,7 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from dlrm.nn.interaction import CatInteraction
+from recsys.errors import show_names
 from recsys.train.checkpoint import CheckpointError, stored_settings
 from recsys.train.processes import ALONE, Processes
 from recsys.train.saving.run_folder import LOCK_FILE
@@ -60,7 +61,7 @@ def save(
 
     Args:
         path: folder to write; an earlier checkpoint there is replaced.
-        model: network with dot or cat interaction; the layout cannot hold others' parameters.
+        model: network with dot or cat interaction, without batch norm.
         epoch: completed epochs.
         step: completed steps.
         config: settings, stored in metadata.pt.
@@ -72,10 +73,7 @@ def save(
         CheckpointError: the layout cannot hold the model, or it cannot be written, as on a full
             disk; nothing is left of it then.
     """
-    if any(True for _ in model.interaction.parameters()):
-        raise CheckpointError(
-            "`checkpoint_format` nvidia has no place for the parameters of `interaction_op` dcnv2"
-        )
+    _require_linears_alone(path, model)
     sizes, dim = model.embeddings.table_sizes, model.embeddings.embedding_dim
     # Inside the folder, which may be a mount point or the current one: neither can be renamed.
     temporary = path / _UNFINISHED
@@ -106,6 +104,17 @@ def save(
     saving.all_write(begin)
     saving.all_write(write)
     saving.all_write(lambda: _replace_files(path, temporary) if processes.is_first else None)
+
+
+def _require_linears_alone(path: Path, model: DlrmNetwork[LookupsT]) -> None:
+    """Refuses a model with dense tensors that the layout cannot hold."""
+    layers = ("bottom_mlp.layers.", "top_mlp.layers.")
+    others = [name for name in model.mlp_state() if not name.startswith(layers)]
+    if others:
+        raise CheckpointError(
+            f"{path}: NVIDIA's layout holds no tensors {show_names(others)}: take a model without "
+            "`batch_norm` and with another `interaction_op` than dcnv2"
+        )
 
 
 def _write_mlps(folder: Path, model: DlrmNetwork[LookupsT], order: Sequence[int]) -> None:
@@ -143,14 +152,21 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
     """Loads the weights of a folder into a model.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a shape differs.
+        CheckpointError: a file is missing or damaged, a shape differs, or the folder or the model
+            holds more than the other.
     """
+    _require_linears_alone(path, model)
     embeddings = model.embeddings
+    if (stored := len(list(path.glob(_table("*"))))) > len(embeddings.table_sizes):
+        raise CheckpointError(
+            f"{path}: holds {stored} embedding tables, the model has "
+            f"{len(embeddings.table_sizes)}; name the dataset of the training"
+        )
     for i, rows in enumerate(embeddings.table_sizes):
         load_table(embeddings, i, _read_table(path, i, (rows, embeddings.embedding_dim)))
     _load_mlp(path / _BOTTOM_MLP, model.bottom_mlp.linears)
     _load_mlp(path / _TOP_MLP, model.top_mlp.linears[:-1])
-    out, last = _read_pickle(path / _TOP_OUT), model.top_mlp.linears[-1]
+    out, last = _read_pickle(path / _TOP_OUT, "weight", "bias"), model.top_mlp.linears[-1]
     _copy(path / _TOP_OUT, "weight", out.get("weight"), last.weight)
     _copy(path / _TOP_OUT, "bias", out.get("bias"), last.bias)
     first = model.top_mlp.linears[0].weight
@@ -258,7 +274,8 @@ def _mlp_dict(linears: list[nn.Linear]) -> dict[str, list[Tensor]]:
     }
 
 
-def _read_pickle(path: Path) -> dict[str, Any]:
+def _read_pickle(path: Path, *names: str) -> dict[str, Any]:
+    """Reads a dict; refuses others than these names, if any are given."""
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -267,7 +284,13 @@ def _read_pickle(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not readable as tensors: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a dict, got {type(value).__name__}")
-    return {str(key).removeprefix("module."): entry for key, entry in value.items()}
+    entries = {str(key).removeprefix("module."): entry for key, entry in value.items()}
+    if names and (others := [name for name in entries if name not in names]):
+        raise CheckpointError(
+            f"{path}: holds {show_names(others)}, which the model has no place for; expected "
+            f"{' and '.join(names)} alone"
+        )
+    return entries
 
 
 def _stored_shape(path: Path, index: int) -> tuple[int, ...]:
@@ -300,8 +323,9 @@ def _read_table(path: Path, index: int, expected: tuple[int, int]) -> Tensor:
 
 
 def _read_mlp(path: Path) -> dict[str, list[Tensor]]:
-    stored = _read_pickle(path)
-    layers = {name: stored.get(name) for name in ("weights", "biases")}
+    names = ("weights", "biases")
+    stored = _read_pickle(path, *names)
+    layers = {name: stored.get(name) for name in names}
     for name, tensors in layers.items():
         if not isinstance(tensors, list):
             raise CheckpointError(f"{path}: {name}: expected a list of tensors, got {tensors!r}")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.memory import TableRows, loaded_memory
@@ -27,7 +28,13 @@ from recsys.train.origin import Origin, check_same_dataset
 logger = logging.getLogger(__name__)
 
 MLP_GROUP = "mlp"
-_WEIGHT = "weight"
+WEIGHT = "weight"
+
+
+_ROW_STATE = frozenset(
+    name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
+)
+"""Tensors that training leaves beside the weight of a table."""
 
 
 def table_group(index: int) -> str:
@@ -39,7 +46,7 @@ def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
     """Returns {group: {name: tensor}} of this process's weights and shards."""
     groups = {MLP_GROUP: model.mlp_state()}
     for i, table in read_tables(model.embeddings).items():
-        groups[table_group(i)] = {_WEIGHT: table}
+        groups[table_group(i)] = {WEIGHT: table}
     return groups
 
 
@@ -74,15 +81,21 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     """Loads the weights of an opened checkpoint into a model.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a shape differs.
+        CheckpointError: a file is missing or damaged, a shape differs, or the checkpoint holds more
+            than the model.
     """
-    checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     embeddings = model.embeddings
+    if (stored_tables := _num_tables(checkpoint)) != len(embeddings.table_sizes):
+        raise CheckpointError(
+            f"{checkpoint.path}: holds {stored_tables} embedding tables, the model has "
+            f"{len(embeddings.table_sizes)}; name the dataset of the training"
+        )
+    checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     for i in embeddings.shards():
         group = table_group(i)
         shape = torch.Size((embeddings.table_sizes[i], embeddings.embedding_dim))
-        stored = checkpoint.tensors_shaped(group, {_WEIGHT: shape})
-        load_table(embeddings, i, stored[_WEIGHT])
+        stored = checkpoint.tensors_shaped(group, {WEIGHT: shape}, _ROW_STATE.__contains__)
+        load_table(embeddings, i, stored[WEIGHT])
     model.train(model.training)  # drops copies of the weights before
 
 
@@ -137,8 +150,13 @@ def stored_table_sizes(path: Path) -> tuple[int, ...]:
     if nvidia_checkpoint.is_nvidia_checkpoint(path):
         return nvidia_checkpoint.table_sizes(path)
     checkpoint = read_checkpoint(path)
-    count = sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
-    return tuple(checkpoint.shape_of(table_group(i), _WEIGHT)[0] for i in range(count))
+    return tuple(
+        checkpoint.shape_of(table_group(i), WEIGHT)[0] for i in range(_num_tables(checkpoint))
+    )
+
+
+def _num_tables(checkpoint: Checkpoint) -> int:
+    return sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
 
 
 def check_dataset(path: Path, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:

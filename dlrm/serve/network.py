@@ -11,7 +11,14 @@ from dlrm.config import EmbeddingStorage, ModelConfig
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
 from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
-from recsys.serve.deployment import OutOfRange, Quantize
+from recsys.errors import show_names
+from recsys.serve.deployment import (
+    DEPLOYMENT_FILE,
+    WEIGHTS_FILE,
+    DeploymentError,
+    OutOfRange,
+    Quantize,
+)
 
 TABLE, SCALE = "embeddings.table", "embeddings.scale"
 
@@ -101,7 +108,13 @@ def build_network(
     if portable and config.interaction_op == "cuda_dot":
         config = dataclasses.replace(config, interaction_op="dot")
     model = Dlrm(config, table_sizes, embeddings)
-    for name, value in model.mlp_state().items():
+    state = model.mlp_state()
+    if differing := sorted(state.keys() ^ (weights.keys() - {TABLE, SCALE})):
+        raise DeploymentError(
+            f"{WEIGHTS_FILE} and the model of {DEPLOYMENT_FILE} differ in {show_names(differing)}; "
+            "deploy the checkpoint again"
+        )
+    for name, value in state.items():
         value.copy_(weights[name])
     model.eval().requires_grad_(False)
     return ClickNetwork(model, out_of_range)

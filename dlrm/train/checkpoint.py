@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlrm.model.network import DlrmNetwork
-from dlrm.model.weights import load_model, row_shards, table_group, weights_of
+from dlrm.model.weights import WEIGHT, load_model, row_shards, table_group, weights_of
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import Checkpoint
@@ -64,7 +64,7 @@ def restore_state(
     load_model(checkpoint, model)
     shards = row_shards(model)
     for group, tensors in _training_state(model, step).items():
-        checkpoint.copy_into(group, tensors, shards.get(group))
+        checkpoint.copy_into(group, tensors, shards.get(group), WEIGHT.__eq__)
     random = checkpoint.tensors(_RANDOM)
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():

@@ -29,7 +29,6 @@ WORK_INSIDE, STAGING_INSIDE = ".preproc-work", ".preproc-staging"
 FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "npy", "sequences")
 
 _COMPLETE, _OLD = "complete", "old"
-_SHOWN_NAMES = 5
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _KNOWN = re.compile(
     r"(parquet/)?(train|validation|test)/((label|numerical|cat_\d+)\.bin|part_\d+\.parquet|_metadata)"
@@ -186,12 +185,6 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
             raise PreprocError(f"`output`: {path} is no regular file; name a new file or folder")
         if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
             raise PreprocError(f"`output`: {folder} is not a folder; choose another")
-
-
-def show_names(names: list[str]) -> str:
-    """Returns the first names of a list and the number of others."""
-    more = len(names) - _SHOWN_NAMES
-    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _known_files(output: Path, manifest_folder: Path) -> set[str]:

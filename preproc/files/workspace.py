@@ -20,6 +20,7 @@ from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
+from recsys.errors import show_names
 from recsys.interruption import interrupted_after
 
 _TEMPORARY = ".tmp"
@@ -177,7 +178,7 @@ class Workspace:
         if others:
             note(
                 f"{self.output}: kept {len(others)} file(s) that are no part of the dataset: "
-                + dataset_output.show_names(others)
+                + show_names(others)
             )
 
     def finish_publishing(self) -> None:

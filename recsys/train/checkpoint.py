@@ -14,7 +14,7 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from recsys.data.manifest import file_checksum
-from recsys.errors import UserError
+from recsys.errors import UserError, show_names
 from recsys.interruption import interrupted_after
 from recsys.settings import checked
 from recsys.train.divergence import find_nonfinite
@@ -128,14 +128,31 @@ class Checkpoint:
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {name}: {error}") from error
 
-    def tensors_shaped(self, group: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    def tensors_shaped(
+        self,
+        group: str,
+        shapes: Mapping[str, torch.Size],
+        left_out: Callable[[str], bool] = lambda _: False,
+    ) -> dict[str, Tensor]:
         """Reads tensors of a group and checks their shapes.
 
+        Args:
+            group: name of the group.
+            shapes: name -> shape of each tensor.
+            left_out: tells names of tensors that the group may hold beside these.
+
         Raises:
-            CheckpointError: the group or a tensor is not there or damaged, a shape differs, or a
-                value is NaN or infinite.
+            CheckpointError: the group or a tensor is not there or damaged, a shape differs, the
+                group holds other tensors, or a value is NaN or infinite.
         """
         stored = self.tensors(group)
+        others = sorted(name for name in stored if name not in shapes and not left_out(name))
+        if others and shapes.keys() <= stored.keys():
+            raise CheckpointError(
+                f"{self.path}: {group} holds tensors that the model has no place for: "
+                f"{show_names(others)}; the model flags differ from those of the checkpoint: leave "
+                "them out"
+            )
         for name, shape in shapes.items():
             if name not in stored:
                 raise CheckpointError(
@@ -159,7 +176,11 @@ class Checkpoint:
 
     @torch.no_grad()
     def copy_into(
-        self, group: str, tensors: Mapping[str, Tensor], row_shard: "RowShard | None" = None
+        self,
+        group: str,
+        tensors: Mapping[str, Tensor],
+        row_shard: "RowShard | None" = None,
+        left_out: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Copies tensors of a group into given ones.
 
@@ -167,6 +188,7 @@ class Checkpoint:
             group: name of the group.
             tensors: name -> tensor to overwrite.
             row_shard: rows of the group to copy; None for all.
+            left_out: as for `tensors_shaped`.
 
         Raises:
             CheckpointError: as `tensors_shaped`; nothing was copied then.
@@ -174,7 +196,7 @@ class Checkpoint:
         shapes = {name: t.shape for name, t in tensors.items()}
         if row_shard is not None:
             shapes = {name: torch.Size((row_shard.rows, *s[1:])) for name, s in shapes.items()}
-        stored = self.tensors_shaped(group, shapes)
+        stored = self.tensors_shaped(group, shapes, left_out)
         rows = slice(None) if row_shard is None else slice(row_shard.first, None, row_shard.step)
         for name, tensor in tensors.items():
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])

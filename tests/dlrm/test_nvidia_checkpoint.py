@@ -69,10 +69,11 @@ def their_logits(folder, order, interaction_op, numerical, ids):
     return linear(mlp("top_model.mlp.pt", x), out["weight"], out["bias"]).squeeze(1)
 
 
-def model(embedding_type="joint_fused"):
+def model(embedding_type="joint_fused", **more):
     return Dlrm(
         ModelConfig(
             embedding_type=embedding_type,
+            **more,
             num_numerical_features=3,
             embedding_dim=DIM,
             bottom_mlp_sizes=(DIM,),
@@ -264,6 +265,8 @@ def test_damage_is_named(folder, name, change, message):
         ),
         ("top_model.out.pt", {"weight": 3}, "the checkpoint has int"),
         ("top_model.out.pt", [1, 2], "expected a dict, got list"),
+        ("top_model.out.pt", {"weight": 3, "scale": 2, "bias": 1}, "holds scale, .* no place for"),
+        ("bottom_model.mlp.pt", {"weights": [], "norms": []}, "holds norms, .* no place for"),
     ],
 )
 def test_other_shapes_are_named(folder, name, content, message):
@@ -282,15 +285,26 @@ def test_a_pickle_that_runs_code_is_refused(folder):
         nvidia_checkpoint.load(folder, model())
 
 
-def test_cross_layers_have_no_place_in_the_layout(tmp_path):
-    config = ModelConfig(
-        embedding_dim=4,
-        bottom_mlp_sizes=(4,),
-        top_mlp_sizes=(1,),
-        interaction_op="dcnv2",
-        dcn_low_rank_dim=2,
-        optimized_mlp=False,
-    )
-    with pytest.raises(CheckpointError, match="dcnv2"):
-        nvidia_checkpoint.save(tmp_path / "c", Dlrm(config, (3,)), 0, 0, {})
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"interaction_op": "dcnv2", "dcn_low_rank_dim": 2}, "interaction.down.0.weight"),
+        ({"batch_norm": True}, "top_mlp.norms.0.weight"),
+    ],
+)
+def test_what_has_no_place_in_the_layout_is_neither_saved_nor_left_out(
+    folder, tmp_path, more, name
+):
+    other = model(**more)
+    with pytest.raises(CheckpointError, match=f"holds no tensors {name}"):
+        nvidia_checkpoint.save(tmp_path / "c", other, 0, 0, {})
     assert not (tmp_path / "c").exists()
+    with pytest.raises(CheckpointError, match=f"holds no tensors {name}"):
+        nvidia_checkpoint.load(folder, other)
+
+
+def test_a_table_more_than_the_models_is_refused(folder):
+    (folder / "bottom_model.embeddings.2.bin").write_bytes(bytes(24))
+    torch.save({"shape": (3, DIM)}, folder / "embeddings.2.meta.pt")
+    with pytest.raises(CheckpointError, match="holds 3 embedding tables, the model has 2"):
+        nvidia_checkpoint.load(folder, model())
