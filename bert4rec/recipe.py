@@ -18,7 +18,7 @@ from bert4rec.data.batches import (
 )
 from bert4rec.data.negative_sampler import draw_negatives, log_popularity
 from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequences
-from bert4rec.data.split import Split
+from bert4rec.data.split import Split, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import (
@@ -352,14 +352,23 @@ class Bert4RecTraining:
 def _draw_all_negatives(
     sequences: Sequences, config: Bert4RecConfig, print_line: PrintLine
 ) -> dict[str, npt.NDArray[np.int32]]:
-    count, seed = config.evaluation.num_eval_negatives, config.evaluation.eval_seed
-    try:
-        return {
-            name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=seed)
-            for name in ("popular", "uniform")
-        }
-    except UserError as error:
-        if "num_eval_negatives" in config.explicit or config.evaluation.choose_by != "full":
-            raise
-        print_line(f"no sampled rankings: {error}")
+    evaluation = config.evaluation
+    count, seed = evaluation.num_eval_negatives, evaluation.eval_seed
+    negatives = {
+        name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=seed)
+        for name in ("popular", "uniform")
+    }
+    is_ranked = negatives["uniform"][:, 0] > 0
+    left_out = f"{np.sum(~is_ranked):,} of {sequences.num_users:,} users"
+    why = (
+        f"met so many of {sequences.num_items:,} items that fewer than `num_eval_negatives` "
+        f"{count} are left"
+    )
+    if not all(is_ranked[targets_of(sequences, s).users].any() for s in ("validation", "test")):
+        if "num_eval_negatives" in config.explicit or evaluation.choose_by != "full":
+            raise UserError(f"{left_out} {why}; ask for fewer")
+        print_line(f"no sampled rankings: {left_out} {why}")
         return {}
+    if not is_ranked.all():
+        print_line(f"the sampled rankings leave out {left_out}, who {why}")
+    return negatives

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from bert4rec.data.batches import known_windows, pack
-from bert4rec.data.split import Split, known_lengths, targets_of, true_items
+from bert4rec.data.split import (
+    Split,
+    known_lengths,
+    sorted_distinct,
+    targets_of,
+    true_items,
+)
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import ItemScorer, rank_among
 from bert4rec.rules import mask_item, max_history_length
@@ -23,6 +29,9 @@ from recsys.train.processes import ALONE, Processes
 
 Ranks = npt.NDArray[np.int64]
 
+LEFT_OUT = -1
+"""Rank of a target that a ranking leaves out, for its user has no negatives."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitRanks:
@@ -30,7 +39,7 @@ class SplitRanks:
 
     Attributes:
         ranks: [T] int64 each for `full` (all items but those the user has seen),
-            `full_with_seen`, and each set of negatives.
+            `full_with_seen`, and each set of negatives, where some may be `LEFT_OUT`.
         users_per_s: targets ranked per second.
         recommended: [I] number of targets in whose best items each item is.
     """
@@ -100,9 +109,11 @@ def rank_split(
         ranks["full"][rows] = full.cpu().numpy()
         ranks["full_with_seen"][rows] = with_seen.cpu().numpy()
         for name, items in negatives.items():
-            others = to_device(torch.from_numpy(items[owners[rows]].astype(np.int64)), device)
+            drawn = items[owners[rows]].astype(np.int64)
+            others = to_device(torch.from_numpy(drawn.clip(min=1)), device)
             scores = scorer.scores_of(torch.cat([true.unsqueeze(1), others], dim=1))
-            ranks[name][rows] = rank_among(scores).cpu().numpy()
+            among = rank_among(scores).cpu().numpy()
+            ranks[name][rows] = np.where(drawn[:, 0] > 0, among, LEFT_OUT)
     if processes.any(nonfinite is not None):
         raise DivergenceError(
             f"{nonfinite or 'a vector'} is NaN or infinite, so no item can be ranked: the "
@@ -149,7 +160,7 @@ def seen_pairs(
     position = np.arange(len(row)) - np.repeat(known.cumsum() - known, known)
     items = sequences.items[np.repeat(sequences.offsets[users], known) + position].astype(np.int64)
     base = sequences.num_items + 1
-    pairs = np.unique(row * base + items)
+    pairs = sorted_distinct(row * base + items)
     pairs = np.setdiff1d(
         pairs, np.arange(len(users)) * base + true_items(sequences, split)[rows], True
     )

@@ -11,13 +11,14 @@ def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str
     """Computes hit rate, NDCG and mean reciprocal rank.
 
     Args:
-        ranks: [U] int64 rank of each user's true item, from 0.
+        ranks: [U] int64 rank of each user's true item, from 0; negative ones are left out.
         ks: lengths K of the lists.
 
     Returns:
         `hr@K` (fraction of users whose item is among the first K; recall@K, with one true item),
         `ndcg@K` (1 / log2(rank + 2) for those, 0 for the others) and `mrr`, means over users.
     """
+    ranks = ranks[ranks >= 0]
     gain = 1 / np.log2(ranks + 2.0)
     metrics = {"mrr": float(np.mean(1 / (ranks + 1.0)))}
     for k in ks:
@@ -54,7 +55,7 @@ def bootstrap_intervals(
     """Computes bootstrap confidence intervals of `ranking_metrics`.
 
     Args:
-        ranks: [T] int64 rank of each target, from 0.
+        ranks: [T] int64 rank of each target, from 0; negative ones are left out.
         ks: lengths K of the lists.
         samples: resamplings of the users; 0 gives no interval.
         seed: seeds the resampling.
@@ -67,6 +68,8 @@ def bootstrap_intervals(
     if not samples:
         return {}
     generator = np.random.default_rng(seed)
+    users = np.arange(len(ranks)) if users is None else users
+    ranks, users = ranks[ranks >= 0], users[ranks >= 0]
     gain = 1 / np.log2(ranks + 2.0)
     columns = {"mrr": 1 / (ranks + 1.0)}
     for k in ks:
@@ -74,11 +77,9 @@ def bootstrap_intervals(
         columns[f"hr@{k}"] = hit.astype(np.float64)
         columns[f"ndcg@{k}"] = np.where(hit, gain, 0.0)
     table = np.stack(list(columns.values()), 1)
-    counts = np.ones(len(ranks), np.int64)
-    if users is not None:  # the targets of a user are drawn together
-        starts = np.flatnonzero(np.diff(users, prepend=-1))
-        table = np.add.reduceat(table, starts)
-        counts = np.diff(np.append(starts, len(ranks)))
+    starts = np.flatnonzero(np.diff(users, prepend=-1))
+    table = np.add.reduceat(table, starts)  # the targets of a user are drawn together
+    counts = np.diff(np.append(starts, len(ranks)))
     # With the number of times that each user is drawn, one product gives every mean.
     means = np.empty((samples, table.shape[1]))
     for i in range(samples):

@@ -9,7 +9,7 @@ import torch
 
 from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.split import Split, targets_of, true_items
-from bert4rec.train.evaluate import Ranks, seen_pairs
+from bert4rec.train.evaluate import LEFT_OUT, Ranks, seen_pairs
 from recsys.data.sequences import Sequences
 
 
@@ -36,5 +36,7 @@ def popularity_ranks(
     seen_ahead = np.bincount(row[counts[item - 1] >= of_truth[row]], minlength=len(targets))
     ranks = {"full": with_seen - seen_ahead, "full_with_seen": with_seen}
     for name, others in negatives.items():
-        ranks[name] = (counts[others[targets.users] - 1] >= of_truth[:, None]).sum(1)
+        drawn = others[targets.users]
+        among = (counts[drawn - 1] >= of_truth[:, None]).sum(1)
+        ranks[name] = np.where(drawn[:, 0] > 0, among, LEFT_OUT)
     return ranks

@@ -251,7 +251,7 @@ def write_ranks(
         users: [U] raw ids of the users.
         items: [I] raw ids of the items 1, 2, ...
         sequences: histories of all users.
-        ranks: ranking -> [T] ranks from 0; written from 1.
+        ranks: ranking -> [T] ranks from 0; written from 1, those left out as missing.
     """
     targets = targets_of(sequences, "test")
     columns = {
@@ -260,7 +260,9 @@ def write_ranks(
         "history_length": pa.array(targets.known),
     }
     for name, of_user in ranks.items():
-        columns["rank" if name == "full" else f"rank_{name}"] = pa.array(of_user + 1)
+        columns["rank" if name == "full" else f"rank_{name}"] = pa.array(
+            of_user + 1, mask=of_user < 0
+        )
     unfinished = path.with_name(f"{path.name}.tmp")
     if path.suffix == ".csv":
         pyarrow.csv.write_csv(pa.table(columns), unfinished)

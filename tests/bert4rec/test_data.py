@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -293,10 +295,60 @@ def test_negatives_are_distinct_unseen_and_follow_their_law(by_popularity):
     assert (frequent > chance + 0.1) == by_popularity
 
 
-def test_too_few_items_for_negatives_are_refused(sequences):
-    small = Sequences(np.array([1, 2, 3, 1], np.int32), np.array([0, 4]), 5)
-    with pytest.raises(ValueError, match="all but 2 of 5 items, yet `num_eval_negatives` asks"):
-        draw_negatives(small, 3, by_popularity=False, seed=0)
+@pytest.mark.parametrize("likely", [0, 1, 40, None])
+def test_negatives_are_those_of_exact_successive_sampling(likely):
+    """Users know what is drawn nearly always, often, or (None: all weights 1) in a third of cases.
+
+    So their negatives come from the permutation alone, from both ways, or from rejection alone.
+    """
+    users, weights = 6000, np.array([1, 2, 4, 8, 16])
+    rows = [np.array([1, 2, 3], np.int32)] * users
+    if likely:
+        rows.append(np.repeat(np.arange(4, 9, dtype=np.int32), weights * 25 * likely))
+    else:
+        rows.append(np.repeat(np.arange(4, 9, dtype=np.int32), weights))
+    sequences = Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]), 9)
+    # The last one has no weight: it is drawn by popularity where no others are left.
+    drawn = draw_negatives(sequences, 3, by_popularity=likely is not None, seed=7)[:users]
+    chances: dict[tuple[int, ...], float] = {}
+    weight = dict(zip(range(4, 10), [*weights, 0] if likely is not None else [1] * 6, strict=True))
+    for order in itertools.permutations(weight, 3):
+        left, chance = sum(weight.values()), 1.0
+        for item in order:
+            chance *= weight[item] / left
+            left -= weight[item]
+        key = tuple(sorted(order))
+        chances[key] = chances.get(key, 0.0) + chance
+    sets, counts = np.unique(np.sort(drawn, 1), axis=0, return_counts=True)
+    seen = {tuple(key): count for key, count in zip(sets.tolist(), counts, strict=True)}
+    assert {key for key, chance in chances.items() if chance == 0}.isdisjoint(seen)
+    expected = {key: users * chance for key, chance in chances.items() if chance}
+    distance = sum((seen.get(key, 0) - n) ** 2 / n for key, n in expected.items())
+    # Below the 99.9% quantile of chi squared with 9 (popular) and 19 degrees of freedom.
+    assert distance < (27.9 if likely is not None else 43.8)
+    every = draw_negatives(sequences, 6, by_popularity=likely is not None, seed=7)[:users]
+    assert (np.sort(every, 1) == np.arange(4, 10)).all()
+
+
+@pytest.mark.timeout(120)
+def test_a_user_who_knows_nearly_all_that_is_likely_gets_negatives():
+    """Drawing until something is new would take hours."""
+    generator = np.random.default_rng(0)
+    account = np.arange(1, 1861, dtype=np.int32)
+    rows = [account, *(generator.choice(account, 20, replace=False) for _ in range(400))]
+    rows.append(np.arange(1861, 2001, dtype=np.int32))
+    sequences = Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]), 2000)
+    drawn = draw_negatives(sequences, 100, by_popularity=True, seed=0)
+    assert [len(set(own)) for own in drawn.tolist()] == [100] * len(rows)
+    assert (drawn[0] > 1860).all()
+
+
+def test_users_with_too_few_new_items_have_no_negatives():
+    items = np.array([1, 2, 3, 1, 1, 1, 2, 2], np.int32)
+    small = Sequences(items, np.array([0, 4, 8]), 5)
+    drawn = draw_negatives(small, 3, by_popularity=False, seed=0)
+    assert drawn[0].tolist() == [0, 0, 0]
+    assert sorted(drawn[1]) == [3, 4, 5]
 
 
 def test_random_sequences_are_seeded_and_filtered():

@@ -71,7 +71,7 @@ FLAGS = [
     (["--metric_ks=0,5"], "--metric_ks must be positive"),
     (["--metric_ks=a"], "--metric_ks must be integers separated by commas"),
     (["--inference_benchmark_batch_sizes=0"], "--inference_benchmark_batch_sizes must be positive"),
-    (["--num_eval_negatives=39"], "--num_eval_negatives asks for 39 others"),
+    (["--num_eval_negatives=39"], "60 of 60 users met .* fewer than --num_eval_negatives 39"),
     (["--mode=dmp", "--parallelism=ddp"], "--mode dmp contradicts --parallelism ddp"),
     (["--min_user_count=4"], "was prepared with --min_user_count 3; leave the flag out"),
     (["--min_rating=4"], r"again with `python -m preproc.movielens --min_rating 4.0`"),

@@ -17,7 +17,7 @@ import pytest
 from recsys.data.sequences import read_item_map, read_sequences, read_user_map
 from tests import harness
 from tests.bert4rec import torchrun
-from tests.bert4rec.conftest import NUM_USERS, SMALL_MODEL
+from tests.bert4rec.conftest import NUM_ITEMS, NUM_USERS, SMALL_MODEL
 
 RANKINGS = ("full", "full_with_seen", "popular", "uniform")
 
@@ -129,6 +129,30 @@ def test_slices(program, dataset, trained, tmp_path, capsys):
     assert sum(counts) == NUM_USERS
     assert 0 < data["test_coverage@2"] <= 1
     assert "history of 6-10" in capsys.readouterr().out
+
+
+def test_users_without_enough_new_items_are_left_out_and_said_once(
+    program, dataset, trained, tmp_path, capsys
+):
+    path, sequences = tmp_path / "ranks.csv", read_sequences(dataset)
+    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    flags += ("--num_eval_negatives=25", "--bootstrap_samples=50", f"--ranks_file={path}")
+    data = program("--mode=test", *flags)[-1]["data"]
+    new = [NUM_ITEMS - len(set(sequences[u].tolist())) for u in range(NUM_USERS)]
+    few = sum(count < 25 for count in new)
+    out = capsys.readouterr().out
+    assert 0 < few < NUM_USERS
+    assert out.count(f"leave out {few} of {NUM_USERS} users, who met so many of") == 1
+    ranks = read_ranks(path)
+    for ranking in ("popular", "uniform"):
+        kept = [rank for rank in ranks[f"rank_{ranking}"] if rank is not None]
+        assert [rank is None for rank in ranks[f"rank_{ranking}"]] == [n < 25 for n in new]
+        assert data[f"test_{ranking}_hr@5"] == pytest.approx(np.mean(np.array(kept) <= 5))
+        low, high = (data[f"test_{ranking}_hr@5_{end}"] for end in ("low", "high"))
+        assert low <= data[f"test_{ranking}_hr@5"] <= high
+        popular = data[f"test_popularity_{ranking}_mrr"]
+        assert 1 / 26 <= popular <= 1
+    assert None not in ranks["rank"]
 
 
 @pytest.mark.multiprocess

@@ -140,6 +140,24 @@ def test_negatives_and_popularity_count_training_items_alone(dataset):
     assert (counts[drawn - 1] > 0).all()
 
 
+@pytest.mark.timeout(120)
+def test_a_shop_with_fewer_warm_items_than_negatives_trains(tmp_path, capsys):
+    """100 negatives are asked for; 110 items are older than the cut, 40 newer."""
+    generator = np.random.default_rng(3)
+    rows = [
+        (user, int(item), int(generator.integers(0, 500)))
+        for user in range(120)
+        for item in generator.choice(110, 14, replace=False)
+    ]
+    rows += [(user, 110 + item % 40, 600 + item) for item, user in enumerate(range(0, 120, 2))]
+    shop = prepare(tmp_path, rows)
+    program = make_program(tmp_path)
+    records = program(f"--dataset_path={shop}", *TRAIN, "--num_eval_negatives=100")
+    assert program.exit_code == 0
+    assert "leave out" not in capsys.readouterr().out
+    assert 0 < records[-1]["data"]["test_popular_mrr"] <= 1
+
+
 def test_what_comes_after_the_cut_changes_no_byte_of_the_training(dataset, trained, tmp_path):
     """Through both programs: preprocessing, training, checkpoint."""
     rows, cut = make_rows(), Manifest.load(dataset).statistics["cut"]
