@@ -16,7 +16,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors
 import safetensors.torch
@@ -301,14 +301,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: there is none, or its manifest is damaged or of a later version.
     """
     if not (path / MANIFEST_FILE).is_file():
-        pointers = read_pointers(path)
-        chosen = pointers.get("best") or pointers.get("latest")
+        chosen = named_checkpoint(path, "best") or named_checkpoint(path, "latest")
         if chosen is None:
             raise CheckpointError(
                 f"{path}: no checkpoint here ({MANIFEST_FILE} and {POINTER_FILE} are both "
                 "missing); give the folder that the training run saved in"
             )
-        path = path / chosen
+        path = chosen
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_text())
     except (ValueError, OSError, RecursionError) as error:
@@ -347,22 +346,74 @@ def _describes_file(entry: object) -> bool:
     )
 
 
+def named_checkpoint(run: Path, kind: Literal["latest", "best"]) -> Path | None:
+    """Returns the folder of a run's latest or best checkpoint, if any.
+
+    Raises:
+        CheckpointError: as `read_pointers`, or the folder is not there.
+    """
+    name = read_pointers(run).get(kind)
+    if name is not None and not (run / name / MANIFEST_FILE).is_file():
+        raise CheckpointError(
+            f"{run / POINTER_FILE}: {kind} is {name}, but {run / name / MANIFEST_FILE} is missing; "
+            + _what_is_left(run)
+        )
+    return None if name is None else run / name
+
+
 def read_pointers(run: Path) -> dict[str, str]:
     """Reads the names of a run's latest and best checkpoint, if any.
 
     Raises:
-        CheckpointError: the file is damaged.
+        CheckpointError: the file is damaged, or is missing or empty beside step folders.
     """
     file = run / POINTER_FILE
     try:
         pointers: dict[str, str] = json.loads(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        pointers = {}
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(
-            f"{file}: not readable as JSON: {error}; name a step_* folder instead"
+            f"{file}: not readable as JSON: {error}; {_what_is_left(run)}"
         ) from error
     names = pointers.values() if isinstance(pointers, dict) else (None,)
     if not all(isinstance(name, str) and _STEP_FOLDER.fullmatch(name) for name in names):
-        raise CheckpointError(f"{file}: is malformed; name a step_* folder instead")
+        raise CheckpointError(f"{file}: is malformed; {_what_is_left(run)}")
+    if "latest" not in pointers and _step_folders(run):
+        fault = "names no latest checkpoint" if file.exists() else "is missing"
+        raise CheckpointError(
+            f"{file}: {fault}, though {_step_folders(run)[-1].name} stands beside it; "
+            + _what_is_left(run)
+        )
     return pointers
+
+
+def _what_is_left(run: Path) -> str:
+    """Names the newest whole checkpoint of a run, and how to go on from it."""
+    whole = [folder for folder in _step_folders(run) if _is_whole(folder)]
+    if not whole:
+        return "no step folder there is whole: begin anew in another folder"
+    pointer = json.dumps({"latest": whole[-1].name})
+    return (
+        f"the newest whole checkpoint is {whole[-1]}: name it, or write {pointer} to "
+        f"{run / POINTER_FILE} to continue the run"
+    )
+
+
+def _step_folders(run: Path) -> list[Path]:
+    """Returns the folders of checkpoints, oldest first."""
+    return sorted(path for path in run.glob("step_*") if _STEP_FOLDER.fullmatch(path.name))
+
+
+def _is_whole(path: Path) -> bool:
+    """Returns whether a checkpoint has all its files, by their sizes."""
+    if not (path / MANIFEST_FILE).is_file():
+        return False
+    try:
+        files = read_checkpoint(path).files
+    except CheckpointError:
+        return False
+    return all(
+        (path / name).is_file() and (path / name).stat().st_size == entry["bytes"]
+        for name, entry in files.items()
+    )

@@ -223,6 +223,7 @@ class Run(Generic[BatchT]):
         latest = folder.latest()
         if latest is None:
             return LoopState()
+        folder.best()  # refuses a missing one now, not when the training has ended
         checkpoint = read_checkpoint(latest)
         checkpoint.check_same_settings(self.recipe.config.to_dict(), self.recipe.fixed)
         self.recipe.check_dataset(latest)
@@ -242,6 +243,7 @@ class Run(Generic[BatchT]):
         Raises:
             DivergenceError: a value is NaN or infinite; nothing was saved.
         """
+        self.log.sync()
         with training.saved() as saved:
             self._require_finite(saved, state)
             if training.layout is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
 from recsys.train.tensorboard import TensorBoardEvents
 
@@ -61,7 +62,7 @@ class RunLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size:
             old = path.with_name(path.name + ".old")
-            path.replace(old)
+            durable_rename(path, old)
             logger.info("%s of an earlier run is kept as %s", path, old)
         path.write_text("")
 
@@ -75,8 +76,19 @@ class RunLog:
                 self._events.record(step, data)
             self._write(list(step), data)
         except OSError as error:
-            logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
-            self._path = self._events = None
+            self._end(error)
+
+    def sync(self) -> None:
+        """Syncs the log to disk, so that it reaches as far as the checkpoints do."""
+        if self._path is not None and self._path.is_file():
+            try:
+                sync(self._path)
+            except OSError as error:
+                self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
+        self._path = self._events = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
         if self._path is None:

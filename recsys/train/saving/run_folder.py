@@ -15,15 +15,24 @@ from typing import Any
 
 from torch import Tensor
 
+from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
-from recsys.train.checkpoint import MANIFEST_FILE, POINTER_FILE, RowShard, read_pointers
+from recsys.train.checkpoint import (
+    MANIFEST_FILE,
+    POINTER_FILE,
+    CheckpointError,
+    RowShard,
+    named_checkpoint,
+    read_pointers,
+)
 from recsys.train.processes import ALONE, Processes
-from recsys.train.saving.write import Saving, write_checkpoint
+from recsys.train.saving.write import replace_folder, write_checkpoint
 
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".run.lock"
 
+_NEXT_POINTER = POINTER_FILE + ".tmp"
 _STEPS = "step_" + "[0-9]" * 9
 
 
@@ -55,13 +64,11 @@ class CheckpointFolder:
 
     def latest(self) -> Path | None:
         """Returns the folder of the latest checkpoint."""
-        name = read_pointers(self.folder).get("latest")
-        return self.folder / name if name else None
+        return named_checkpoint(self.folder, "latest")
 
     def best(self) -> Path | None:
         """Returns the folder of the checkpoint with the best evaluation."""
-        name = read_pointers(self.folder).get("best")
-        return self.folder / name if name else None
+        return named_checkpoint(self.folder, "best")
 
     def check_unused(self, setting: str) -> None:
         """Refuses a folder that an earlier run saved in.
@@ -122,7 +129,7 @@ class CheckpointFolder:
             os.close(descriptor)  # its holder has just ended and removed it
 
     def _clean(self) -> None:
-        """Removes unfinished checkpoints; puts back one that was being replaced."""
+        """Removes unfinished checkpoints; completes one that was being installed."""
         for old in self.folder.glob(_STEPS + ".old"):
             if old.with_suffix("").exists():
                 shutil.rmtree(old, ignore_errors=True)
@@ -130,7 +137,12 @@ class CheckpointFolder:
                 old.rename(old.with_suffix(""))
         for unfinished in self.folder.glob(_STEPS + ".tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
-        (self.folder / (POINTER_FILE + ".tmp")).unlink(missing_ok=True)
+        pointer = self.folder / _NEXT_POINTER
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            names = json.loads(pointer.read_text()).values()
+            if all((self.folder / name / MANIFEST_FILE).is_file() for name in names):
+                durable_rename(pointer, self.folder / POINTER_FILE)
+        pointer.unlink(missing_ok=True)
 
     def save(
         self,
@@ -145,29 +157,38 @@ class CheckpointFolder:
     ) -> Path:
         """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`."""
         path = self.folder / f"step_{step:09d}"
-        is_new = not path.exists()
-        write_checkpoint(path, groups, state, config, shards=shards, processes=processes)
 
-        def point() -> None:
-            if processes.is_first:
-                self._point_to(path, is_best)
+        def install(new: Path, path: Path) -> None:
+            self._install(new, path, is_best)
 
-        # If there is no room for the pointer, the checkpoint that it does not name goes.
-        discarded = path if is_new else self.folder / (POINTER_FILE + ".tmp")
-        Saving(path, discarded, processes, 0).all_write(point)
+        write_checkpoint(
+            path, groups, state, config, shards=shards, processes=processes, install=install
+        )
         return path
 
-    def _point_to(self, path: Path, is_best: bool) -> None:
-        """Records a checkpoint as the latest, and removes obsolete ones."""
-        pointers = read_pointers(self.folder) | {"latest": path.name}
+    def _install(self, new: Path, path: Path, is_best: bool) -> None:
+        """Makes a finished folder the latest checkpoint, and removes obsolete ones."""
+        pointers: dict[str, str] = {}
+        with contextlib.suppress(CheckpointError):  # damaged or removed during the run
+            pointers = read_pointers(self.folder)
+        was_known = bool(pointers)
+        pointers["latest"] = path.name
         if is_best:
             pointers["best"] = path.name
-        temporary = self.folder / (POINTER_FILE + ".tmp")
+        # Written before the folder has its name: there is room for it, and after a kill the next
+        # run finds which checkpoint is the latest.
+        pointer = self.folder / _NEXT_POINTER
         try:
-            temporary.write_text(json.dumps(pointers) + "\n")
-            temporary.replace(self.folder / POINTER_FILE)
+            pointer.write_text(json.dumps(pointers) + "\n")
+            sync(pointer)
+            replace_folder(new, path)
+            durable_rename(pointer, self.folder / POINTER_FILE)
+            sync(self.folder.absolute().parent)  # the folder of the run may be new as well
         finally:
-            temporary.unlink(missing_ok=True)
+            pointer.unlink(missing_ok=True)
+        if not was_known:
+            return
         for other in self.folder.glob(_STEPS):
-            if (other / MANIFEST_FILE).is_file() and other.name not in pointers.values():
+            is_earlier = other.name < path.name and (other / MANIFEST_FILE).is_file()
+            if is_earlier and other.name not in pointers.values():
                 shutil.rmtree(other, ignore_errors=True)

@@ -16,6 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from recsys.data.manifest import file_checksum
+from recsys.durable import durable_rename, sync
 from recsys.train.checkpoint import (
     FORMAT,
     FORMAT_VERSION,
@@ -36,6 +37,7 @@ def write_checkpoint(
     *,
     shards: Mapping[str, RowShard] | None = None,
     processes: Processes = ALONE,
+    install: Callable[[Path, Path], None] | None = None,
 ) -> None:
     """Writes a checkpoint, complete when its folder appears.
 
@@ -49,6 +51,7 @@ def write_checkpoint(
         config: every setting of the run.
         shards: group -> rows that this process writes, for sharded groups.
         processes: processes of the run.
+        install: renames the finished folder to `path`, on the first process; None replaces it.
 
     Raises:
         CheckpointError: it cannot be written, as on a full disk; nothing is left of it.
@@ -79,7 +82,7 @@ def write_checkpoint(
                 "files": files,
             }
             (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
-            _replace_folder(path, temporary)
+            (install or replace_folder)(temporary, path)
 
     saving.all_write(complete)
 
@@ -95,6 +98,7 @@ def _write_group(
     host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     safetensors.torch.save_file(host, file)
     file.chmod(rights)
+    sync(file)  # by the process that wrote it: on a shared file system no other can
     entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
     if row_shard is not None:
         entry["part"] = dataclasses.asdict(row_shard)
@@ -155,13 +159,11 @@ _MARGIN = 1 << 20
 """Room for the manifest, and what file systems round up to."""
 
 
-def _replace_folder(path: Path, new: Path) -> None:
+def replace_folder(new: Path, path: Path) -> None:
     """Replaces a folder with a complete one by renaming."""
-    if not path.exists():
-        new.rename(path)
-        return
     old = path.with_name(path.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old)
+    if path.exists():
+        path.rename(old)
+    durable_rename(new, path)
+    shutil.rmtree(old, ignore_errors=True)
