@@ -14,7 +14,7 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 def durable_rename(new: Path, path: Path) -> None:
-    """Renames a file or folder: after a power failure it is whole, or not there.
+    """Renames a file or folder, whole even after a power failure.
 
     What it replaces, or makes obsolete, may be removed afterwards.
     """
@@ -25,7 +25,7 @@ def durable_rename(new: Path, path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Syncs a file, or a folder with all that is in it, to disk."""
+    """Syncs a file, or all that a folder holds, to disk."""
     below = path.rglob("*") if path.is_dir() else ()
     for each in (*(entry for entry in below if not entry.is_symlink()), path):
         sync(each)

@@ -24,6 +24,7 @@ from bert4rec.train.metrics import (
 )
 from bert4rec.train.popularity import popularity_ranks
 from recsys.data.sequences import Sequences, Targets, TemporalSplit
+from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine
 
@@ -263,9 +264,8 @@ def write_ranks(
         columns["rank" if name == "full" else f"rank_{name}"] = pa.array(
             of_user + 1, mask=of_user < 0
         )
-    unfinished = path.with_name(f"{path.name}.tmp")
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(pa.table(columns), unfinished)
-    else:
-        pyarrow.parquet.write_table(pa.table(columns), unfinished)
-    unfinished.replace(path)
+    with whole_file(path) as file:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(pa.table(columns), file)
+        else:
+            pyarrow.parquet.write_table(pa.table(columns), file)

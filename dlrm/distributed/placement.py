@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from recsys.data.whole_file import write_whole_file
 from recsys.errors import UserError
 from recsys.settings import checked
 
@@ -122,10 +123,7 @@ class Placement:
 
     def save(self, path: Path) -> None:
         """Writes the JSON file; it appears when it is complete."""
-        temporary = path.with_name(path.name + ".tmp")
-        lines = json.dumps(self.to_json(), indent=1)
-        temporary.write_text(lines + "\n")
-        temporary.replace(path)
+        write_whole_file(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path, table_sizes: Sequence[int], world_size: int) -> "Placement":

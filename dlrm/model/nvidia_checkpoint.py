@@ -28,6 +28,7 @@ from dlrm.model.network import DlrmNetwork
 from dlrm.model.row_blocks import whole_blocks
 from dlrm.nn.embedding import LookupsT, load_table, read_tables
 from dlrm.nn.interaction import CatInteraction
+from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import show_names
 from recsys.train.checkpoint import CheckpointError, stored_settings
 from recsys.train.processes import ALONE, Processes
@@ -91,6 +92,7 @@ def save(
             with (temporary / _table(i)).open("r+b") as file:
                 file.seek(first_row * dim * 4)
                 file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
+            sync(temporary / _table(i))  # by the process that wrote it
         if processes.is_first:
             order = list(range(len(sizes)))
             if not bottom_features_ordered:
@@ -130,9 +132,13 @@ def _write_mlps(folder: Path, model: DlrmNetwork[LookupsT], order: Sequence[int]
 def _replace_files(path: Path, new: Path) -> None:
     """Moves complete files into the folder, the bottom MLP's last."""
     names = sorted(file.name for file in new.iterdir() if file.name != _BOTTOM_MLP)
+    sync_tree(new)
     (path / _BOTTOM_MLP).unlink(missing_ok=True)
-    for name in (*names, _BOTTOM_MLP):
+    sync(path)
+    for name in names:
         (new / name).replace(path / name)
+    sync(path)
+    durable_rename(new / _BOTTOM_MLP, path / _BOTTOM_MLP)
     new.rmdir()
 
 

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import open_fd
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.durable import durable_rename, sync
 
 MARKERS = (MODEL_SIZE_FILE, SPEC_FILE, MANIFEST_FILE)
 """Files that make a folder a dataset."""
@@ -100,7 +100,7 @@ def replace_dataset(dataset: Path, output: Path, staging: Path) -> list[str]:
     """Moves a finished dataset to the output, replacing an earlier one.
 
     Args:
-        dataset: a folder below `staging`.
+        dataset: a folder below `staging`, synced.
         output: folder of the dataset, resolved.
         staging: folder on the same file system.
 
@@ -117,9 +117,10 @@ def replace_dataset(dataset: Path, output: Path, staging: Path) -> list[str]:
         or not any(output.iterdir())
         or not _exchange(dataset, output)
     ):
-        dataset.rename(staging / _COMPLETE)
+        durable_rename(dataset, staging / _COMPLETE)
         fill(output, staging)
-    sync(output.parent)
+    for folder in (output.parent, dataset.parent):
+        sync(folder)
     return others
 
 
@@ -142,9 +143,11 @@ def fill(output: Path, staging: Path) -> None:
             folder.parent.rmdir()
     for name in sorted(left, key=lambda name: MARKERS.index(name) if name in MARKERS else -1):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
+        if name == MANIFEST_FILE:  # the last one: whoever finds it there is done
+            for folder in {(output / name).parent for name in left} | {output}:
+                sync(folder)
         _move(complete / name, output / name)
-    for folder in {(output / name).parent for name in left} | {output}:
-        sync(folder)
+    sync(output)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -155,7 +158,7 @@ def _move(source: Path, target: Path) -> None:
             raise
         copy = target.with_name(target.name + ".tmp")
         shutil.copyfile(source, copy)
-        copy.replace(target)
+        durable_rename(copy, target)
 
 
 def other_files(output: Path) -> list[str]:
@@ -201,18 +204,6 @@ def _files(folder: Path) -> set[str]:
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = (path.relative_to(folder) for path in paths)
     return {n.as_posix() for n in names if n.parts[0] not in (WORK_INSIDE, STAGING_INSIDE)}
-
-
-def sync(path: Path) -> None:
-    """Syncs a file or folder to disk."""
-    with open_fd(path) as fd:
-        os.fsync(fd)
-
-
-def sync_tree(folder: Path) -> None:
-    """Syncs a folder and everything in it to disk."""
-    for path in [folder, *folder.rglob("*")]:
-        sync(path)
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -20,6 +20,7 @@ from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import SPEC_FILE
 from recsys.data.manifest import MANIFEST_FILE
+from recsys.durable import sync_tree
 from recsys.errors import show_names
 from recsys.interruption import interrupted_after
 
@@ -171,7 +172,7 @@ class Workspace:
 
         `note` gets the names of other files of the output, which stay.
         """
-        dataset_output.sync_tree(dataset)
+        sync_tree(dataset)
         with interrupted_after():
             others = dataset_output.replace_dataset(dataset, self.output, self.staging)
             self.clear()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from preproc.files.output import sync_tree
 from preproc.spark.runner import SparkRunner
+from recsys.durable import sync_tree
 
 
 def write_parquet(

@@ -30,6 +30,7 @@ from preproc.files.disk import DiskNeeds
 from preproc.files.output import check_files
 from preproc.synthetic.model import BestReachable, PlantedModel
 from preproc.synthetic.rows import KAGGLE_CARDINALITIES, Chunk, calibrated_model, make_chunk
+from recsys.durable import durable_rename
 from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import values_from_flags
@@ -178,7 +179,7 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
             for path in old:
                 path.unlink()
             for path in finals:
-                temporary[path].replace(path)
+                durable_rename(temporary[path], path)
         finally:
             for path in temporary.values():
                 path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import yaml
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
 from recsys.data.spec_document import SplitFiles
+from recsys.data.whole_file import write_whole_file
 
 NumericalDtype = Literal["float16", "float32"]
 
@@ -125,12 +126,12 @@ class FeatureSpec:
             root: folder of the dataset.
             wide: declare the dtypes of wide split binary.
         """
-        _write(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
+        write_whole_file(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
         sizes = {
             f"_c{FIRST_CATEGORICAL_COLUMN + i}": f.cardinality - 1
             for i, f in enumerate(self.categorical)
         }
-        _write(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
+        write_whole_file(root / MODEL_SIZE_FILE, json.dumps(sizes, indent=1) + "\n")
 
     def _to_dict(self, wide: bool) -> dict[str, Any]:
         features: dict[str, dict[str, Any]] = {self.label: {"dtype": "float32" if wide else "bool"}}
@@ -246,9 +247,3 @@ class FeatureSpec:
                 for split, chunks in sources.items()
             },
         )
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -15,6 +15,7 @@ import xxhash
 
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
+from recsys.data.whole_file import write_whole_file
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "recsys-recipes dataset"
@@ -120,9 +121,7 @@ class Manifest:
         document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         if not self.statistics:
             del document["statistics"]
-        temporary = root / _UNFINISHED
-        temporary.write_text(json.dumps(document, indent=1) + "\n")
-        temporary.replace(root / MANIFEST_FILE)
+        write_whole_file(root / MANIFEST_FILE, json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def load(cls, root: Path) -> "Manifest":

@@ -2,10 +2,11 @@
 """A file that appears under its name when it is complete."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from recsys.durable import durable_rename
 
 
 @contextlib.contextmanager
@@ -18,9 +19,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     try:
         with temporary.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        durable_rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_whole_file(path: Path, text: str) -> None:
+    """Writes a text file, which gets its name when it is complete."""
+    with whole_file(path) as file:
+        file.write(text.encode())

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from recsys.durable import durable_rename, sync, sync_tree
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
@@ -155,9 +156,8 @@ class ModelRepository:
                 others = {file.stem: change(file) for file in model.glob(f"{CONFIGS}/*.pbtxt")}
                 staged.mkdir(parents=True)
                 _write_configs(staged, change(model / CONFIG_FILE), others)
-                _sync(staged)
+                sync_tree(staged)
                 _move_configs(staged, model)
-                _sync_file(model)
             finally:
                 self._clear_staging()
 
@@ -256,19 +256,17 @@ class StagedVersion:
             )
         installed = self._model / str(self.version)
         _write_configs(self._staged_model, config, others)
-        _sync(self._staged_model)
         if not self._model.exists():
-            self._staged_model.rename(self._model)
+            durable_rename(self._staged_model, self._model)
+            sync(self._model.parent.absolute().parent)  # the repository may be new as well
         elif served:
             # The new configuration without the version could serve another one meanwhile, such as
             # the one from which the model was rolled back.
-            self.folder.rename(installed)
+            durable_rename(self.folder, installed)
             _move_configs(self._staged_model, self._model)
         else:
             _move_configs(self._staged_model, self._model)
-            self.folder.rename(installed)
-        _sync_file(self._model)
-        _sync_file(self._model.parent)
+            durable_rename(self.folder, installed)
         return installed
 
 
@@ -286,18 +284,4 @@ def _move_configs(staged: Path, model: Path) -> None:
         # A polling server loads a model again when a file of it is newer.
         if not target.is_file() or target.read_text() != source.read_text():
             target.parent.mkdir(exist_ok=True)
-            source.replace(target)
-
-
-def _sync(folder: Path) -> None:
-    """Syncs the files of a folder to disk, before it is renamed."""
-    for path in (*folder.rglob("*"), folder):
-        _sync_file(path)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            durable_rename(source, target)

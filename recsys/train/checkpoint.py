@@ -389,7 +389,7 @@ def read_pointers(run: Path) -> dict[str, str]:
 
 
 def _what_is_left(run: Path) -> str:
-    """Names the newest whole checkpoint of a run, and how to go on from it."""
+    """Names a run's newest whole checkpoint, and how to go on."""
     whole = [folder for folder in _step_folders(run) if _is_whole(folder)]
     if not whole:
         return "no step folder there is whole: begin anew in another folder"

@@ -52,13 +52,14 @@ class RunLog:
             return
         self._has_begun = True
         try:
-            if self._path is not None and not self._append:
-                self._put_aside(self._path)
+            if self._path is not None:
+                (_cut_torn_line if self._append else self._put_aside)(self._path)
             self._write("PARAMETER", config)
         except OSError as error:
             raise UserError(f"`log_path` {self._path}: {error.strerror}") from error
 
-    def _put_aside(self, path: Path) -> None:
+    @staticmethod
+    def _put_aside(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size:
             old = path.with_name(path.name + ".old")
@@ -75,11 +76,13 @@ class RunLog:
             if self._events is not None:
                 self._events.record(step, data)
             self._write(list(step), data)
+            if not step:
+                self.sync()
         except OSError as error:
             self._end(error)
 
     def sync(self) -> None:
-        """Syncs the log to disk, so that it reaches as far as the checkpoints do."""
+        """Syncs the log to disk, to reach as far as checkpoints do."""
         if self._path is not None and self._path.is_file():
             try:
                 sync(self._path)
@@ -104,6 +107,13 @@ class RunLog:
         }
         with self._path.open("a") as file:
             file.write(f"{_PREFIX}{json.dumps(entry)}\n")
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cuts what follows the last whole line, such as zeros."""
+    if path.is_file():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"}\n") + 2 if b"}\n" in content else 0)
 
 
 def read_run_log(path: Path) -> list[dict[str, Any]]:
