@@ -2,6 +2,7 @@
 """Random data: batches on the device, or a dataset on disk."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,6 +116,7 @@ def write_synthetic_dataset(
     if root.exists():
         raise FileExistsError(f"{root} exists; remove it, or choose another folder")
     staging = root.with_name(root.name + ".partial")
+    shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed, maybe of other features
     generator = torch.Generator().manual_seed(seed)
     evaluation_rows = max(num_rows // _TRAIN_ROWS_PER_EVALUATION_ROW, 1)
     sizes = {"train": num_rows, "validation": evaluation_rows, "test": evaluation_rows}

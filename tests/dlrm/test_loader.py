@@ -11,6 +11,7 @@ from dlrm.data.sources import open_rows
 from dlrm.data.synthetic import SyntheticBatches, draw_ids, write_synthetic_dataset
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.verify.run import verify
 from tests.dlrm.conftest import CARDINALITIES, NUM_NUMERICAL, ROWS, make_columns
 
 CPU = torch.device("cpu")
@@ -127,3 +128,12 @@ def test_synthetic_dataset_on_disk_reads_back(tmp_path):
     assert sum(len(b) for b in loader(tmp_path / "s", split="test").batches()) == 200
     with pytest.raises(FileExistsError, match="remove it"):
         write_synthetic_dataset(tmp_path / "s", spec, 3200, "zipf", seed=1)
+
+
+def test_a_synthetic_dataset_has_nothing_of_one_that_was_not_finished(tmp_path):
+    root, unfinished = tmp_path / "s", tmp_path / "s.partial"
+    write_synthetic_dataset(root, FeatureSpec.criteo((5, 9, 4), 2), 100, "zipf", seed=1)
+    root.rename(unfinished)
+    write_synthetic_dataset(root, FeatureSpec.criteo((5, 9), 2), 100, "zipf", seed=1)
+    assert not unfinished.exists()
+    assert verify(root)[0].problems == []
