@@ -41,8 +41,8 @@ STAGES: dict[str, tuple[str, Settings]] = {
     "count": (r"/nvtabular_count/\w+/00000\.json$", {}),
     "ids": (r"dictionaries/\w+/cat_13\.bin$", {}),
     "encode": (r"/records/[\w]+\.json$", {}),
-    "encode given": (
-        r"/records/[\w]+\.json$",
+    "encoded given": (
+        r"/dataset/manifest\.json$",
         {"frequency_limit": None, "dictionaries": "first"},
     ),
     "encode 2": (r"/records/001_\d+\.json$", {"dictionary_days": "train"}),
@@ -76,7 +76,7 @@ KILLS = {
         "merge": ("input", "dictionaries", "split"),
         "given": ("input", "dictionaries", "preset"),
         "encode": ("input", "torchrec", "order"),
-        "encode given": ("input", "dictionaries", "split"),
+        "encoded given": ("input", "dictionaries", "split"),
         "encode 2": ("split", "more formats"),
         "buckets": ("order", "input"),
         "shuffle": ("order", "format", "dictionaries"),
@@ -101,14 +101,14 @@ KILLS = {
     "dataframe": {
         "rows": ("input", "preset"),
         "ids": ("split", "dictionaries"),
-        "encode given": ("input", "dictionaries"),
+        "encoded given": ("input", "dictionaries"),
         "wide": ("format", "nvidia"),
     },
     "nvtabular": {
         "rows": ("input",),
         "count": ("split", "input"),
         "ids": ("dictionaries",),
-        "encode given": ("input", "dictionaries", "split"),
+        "encoded given": ("input", "dictionaries", "split"),
         "npy": ("order",),
         "wide": ("format",),
     },
@@ -116,7 +116,7 @@ KILLS = {
 """Engine -> stage in which it is killed -> changes of the next commands."""
 
 QUICK = {
-    ("native", "encode given", "input"),
+    ("native", "encoded given", "input"),
     ("native", "npy", "order"),
     ("native", "wide", "format"),
     ("native", "manifest", "format"),
