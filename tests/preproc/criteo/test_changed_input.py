@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.kernel import binding
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import needs
 
-KERNEL = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+KERNEL = needs("compiled Criteo kernel")
 SPARK, NVTABULAR, RELEASE = pytest.mark.spark, pytest.mark.nvtabular, pytest.mark.release
 SCANNED = r"/merge/\w+$"
 ON_KERNEL = ("--engine=spark", "--spark_mode=kernel", "--master=local[2]")

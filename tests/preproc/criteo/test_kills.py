@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from preproc.criteo import __main__ as criteo_command
-from preproc.criteo.kernel import binding
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import write_days
+from tests.tools import needs
 
 Settings = dict[str, object]
 
-_UNLESS_BUILT = pytest.mark.skipif(not binding.is_built(), reason="no C++ compiler")
+_UNLESS_BUILT = needs("compiled Criteo kernel")
 _MARKS = {
     "native": [_UNLESS_BUILT],
     "kernel": [_UNLESS_BUILT, pytest.mark.spark],

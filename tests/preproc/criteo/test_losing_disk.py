@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from preproc.criteo.kernel import binding
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import write_days
+from tests.tools import needs
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or not binding.is_built(), reason="no C++ compiler"
-)
+pytestmark = needs("C++ compiler", "compiled Criteo kernel")
 
 release = pytest.mark.release
 COLUMNS = ("train/cat_3.bin", "--format=split")
