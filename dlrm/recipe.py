@@ -34,7 +34,7 @@ from dlrm.train.evaluate import SplitScores, check_auc, score_split
 from dlrm.train.explain import explanation_lines
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
-from dlrm.train.step import DlrmTrainStep
+from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
@@ -447,6 +447,9 @@ class DlrmTraining(Generic[LookupsT]):
     def begin_epoch(self, epoch: int) -> None:
         """Draws the embeddings anew if `reset_embeddings` is set."""
         if self.recipe.config.optimizer.reset_embeddings and epoch > 0:
+            machine = self.recipe.machine
+            # Below zero, where no step is: a resumed run draws what an uninterrupted one does.
+            seed_draws(machine.device, self.recipe.config.run.seed, machine.processes.rank, -epoch)
             self.recipe.devices.reset_embeddings()
             if self.train_step.embedding_optimizer is not None:
                 self.train_step.embedding_optimizer.reset()
@@ -469,7 +472,7 @@ class DlrmTraining(Generic[LookupsT]):
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
-        """Yields weights, optimizer states and random-generator states to save."""
+        """Yields weights and optimizer states to save; draws follow from the step."""
         recipe = self.recipe
         state = saved_state(recipe.devices.model, self.train_step, recipe.machine.processes)
         yield dataclasses.replace(state, values=recipe.origin.values())

@@ -2,10 +2,9 @@
 """Saves and restores the training state of a DLRM.
 
 Groups of tensors are those of `dlrm.model.weights`, with each table's optimizer state beside it,
-one group for the dense optimizer and one for the random generators.
+and one group for the dense optimizer. Random draws need no state: each step seeds its own.
 """
 
-import torch
 from torch import Tensor
 
 from dlrm.model.network import DlrmNetwork
@@ -16,7 +15,7 @@ from recsys.train.checkpoint import Checkpoint
 from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import SavedState
 
-_MLP_OPTIMIZER, _RANDOM = "mlp_optimizer", "random"
+_MLP_OPTIMIZER = "mlp_optimizer"
 
 
 def _training_state(
@@ -43,9 +42,6 @@ def saved_state(
     groups = weights_of(model)
     for group, tensors in _training_state(model, step).items():
         groups.setdefault(group, {}).update(tensors)
-    groups[_RANDOM] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        groups[_RANDOM]["cuda"] = torch.cuda.get_rng_state()
     tables_saved_here = {
         table_group(i): shard.is_saved_here for i, shard in model.embeddings.shards().items()
     }
@@ -56,7 +52,7 @@ def saved_state(
 def restore_state(
     checkpoint: Checkpoint, model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
 ) -> None:
-    """Restores weights, optimizer states and random generators from a checkpoint.
+    """Restores weights, optimizer states and the number of steps from a checkpoint.
 
     Raises:
         CheckpointError: the checkpoint is damaged or of another model.
@@ -65,7 +61,4 @@ def restore_state(
     shards = row_shards(model)
     for group, tensors in _training_state(model, step).items():
         checkpoint.copy_into(group, tensors, shards.get(group), WEIGHT.__eq__)
-    random = checkpoint.tensors(_RANDOM)
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
+    step.steps = checkpoint.count("step")

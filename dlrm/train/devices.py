@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dlrm.config import DlrmConfig
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import Batch, BatchSource, mixed_seed
 from dlrm.data.open_split import SplitPass, open_split
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import RankColumns, open_rank_split
@@ -120,6 +120,7 @@ class OneDevice:
             precision,
             freeze_mlps=run.freeze_mlps,
             freeze_embeddings=run.freeze_embeddings,
+            seed=mixed_seed(run.seed, 0),
         )
 
     def reset_embeddings(self) -> None:
@@ -218,6 +219,7 @@ class SeveralDevices:
             AllReducedGradients(self.model, freeze_mlps=run.freeze_mlps),
             freeze_mlps=run.freeze_mlps,
             freeze_embeddings=run.freeze_embeddings,
+            seed=mixed_seed(run.seed, self.model.sharded.rank),
         )
 
     def reset_embeddings(self) -> None:

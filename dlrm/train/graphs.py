@@ -57,7 +57,7 @@ class GraphedTrainStep:
 
     def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
         """Trains on a batch; returns its scalar loss on the device."""
-        self._step.set_lr(lr)
+        self._step.begin(lr)
         self._rows = max(self._rows, len(batch))
         if len(batch) < self._rows:
             return self._step.update(batch)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cuda_ext import ops
 from dlrm.config import OptimizerConfig
-from dlrm.data.batch import Batch, LookupsT_contra
+from dlrm.data.batch import Batch, LookupsT_contra, mixed_seed
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
 from recsys.train.optimizers.dense import Rates, build_dense_optimizer
@@ -69,6 +69,18 @@ class LocalGradients:
         return overflow
 
 
+def seed_draws(device: torch.device, seed: int, *numbers: int) -> None:
+    """Seeds a device's generator from a run's seed and numbers, see `mixed_seed`.
+
+    `torch.manual_seed` takes half a millisecond where CUDA has not begun: it keeps the stack.
+    """
+    seed = mixed_seed(seed, *numbers)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 class DlrmTrainStep(Generic[LookupsT]):
     """Forward pass, backward pass and update on one batch.
 
@@ -79,8 +91,11 @@ class DlrmTrainStep(Generic[LookupsT]):
         gradients: loss and gradients of all ranks; None for a single process.
         freeze_mlps: do not update the MLPs.
         freeze_embeddings: do not update the tables.
+        seed: seed of the draws of this rank, which dropout mixes with the number of the step: a
+            resumed run draws what an uninterrupted one does.
 
     Attributes:
+        steps: number of updates, from the first of the run.
         mlp_optimizer: optimizer of all dense parameters; None if they are frozen.
         embedding_optimizer: optimizer of the tables; None without trainable tables.
     """
@@ -94,8 +109,11 @@ class DlrmTrainStep(Generic[LookupsT]):
         *,
         freeze_mlps: bool = False,
         freeze_embeddings: bool = False,
+        seed: int = 0,
     ) -> None:
         self._model = model
+        self._seed = seed
+        self.steps = 0
         self._precision = precision
         parameters = model.mlp_parameters()
         self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
@@ -139,11 +157,14 @@ class DlrmTrainStep(Generic[LookupsT]):
         Returns:
             Scalar float32 loss before the update, on the device.
         """
-        self.set_lr(lr)
+        self.begin(lr)
         return self.update(batch)
 
-    def set_lr(self, lr: float) -> None:
-        """Sets the learning rates of the next update, on the device."""
+    def begin(self, lr: float) -> None:
+        """Sets learning rates and dropout of the next update, on the device."""
+        self.steps += 1
+        if self._model.top_mlp.dropout:
+            seed_draws(self._lr.device, self._seed, self.steps)
         self._lr.fill_(lr)
         self._embedding_lr.fill_(lr * self._embedding_lr_ratio)
 

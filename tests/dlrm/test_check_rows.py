@@ -125,7 +125,6 @@ def weights(run):
     return {
         f"{group}.{name}": tensor
         for group in checkpoint.groups()
-        if group != "random"
         for name, tensor in checkpoint.tensors(group).items()
     }
 

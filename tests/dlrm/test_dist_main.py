@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import random
@@ -71,7 +72,6 @@ def weights(folder):
     return {
         f"{group}/{name}": tensor
         for group in checkpoint.groups()
-        if group != "random"
         for name, tensor in checkpoint.tensors(group).items()
     }
 
@@ -287,3 +287,24 @@ def test_a_placement_is_for_several_processes(dataset, tmp_path, capsys):
     run(1, *from_first(dataset, tmp_path, "split", file), status=2)
     assert "--placement is for several processes" in capsys.readouterr().err
     assert describe_model(dataset / "first").table_sizes == (10, 2000, 30000, 500, 7)
+
+
+def checksums(run):
+    """Returns the SHA-256 of each file of a run's latest tensors."""
+    files = read_checkpoint(run).path.glob("*.safetensors")
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.parametrize(
+    "processes", [2, *(pytest.param(count, marks=pytest.mark.release) for count in (1, 4))]
+)
+def test_a_resumed_run_draws_what_an_uninterrupted_one_does(dataset, tmp_path, processes):
+    common = (f"--dataset={dataset / 'data'}", "--dropout=0.3", "--reset_embeddings", "--epochs=2",
+              "--test_after=9", f"--log_path={tmp_path / 'log.json'}")  # fmt: skip
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(processes, *common, f"--save_checkpoint_path={whole}")
+    for more in (["--max_steps=20"], []):  # in the first epoch, the end
+        run(processes, *common, f"--save_checkpoint_path={parts}", "--resume", *more)
+    assert read_checkpoint(whole).state["step"] == 60
+    assert len(checksums(whole)) >= 6
+    assert checksums(parts) == checksums(whole)

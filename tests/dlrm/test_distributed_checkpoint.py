@@ -99,7 +99,6 @@ def tensors(folder):
     return {
         f"{group}/{name}": tensor
         for group in sorted(checkpoint.groups())
-        if group != "random"
         for name, tensor in checkpoint.tensors(group).items()
     }
 

@@ -92,7 +92,7 @@ def run_in_order(rank, dataset, root):
 
 def weights(folder):
     stored = read_checkpoint(folder / "run")
-    groups = {group: stored.tensors(group) for group in stored.groups() if group != "random"}
+    groups = {group: stored.tensors(group) for group in stored.groups()}
     return {
         f"{g}/{name}": tensor for g, tensors in groups.items() for name, tensor in tensors.items()
     }

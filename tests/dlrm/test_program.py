@@ -32,7 +32,6 @@ def weights(folder):
     return {
         f"{group}.{name}": tensor
         for group in checkpoint.groups()
-        if group != "random"
         for name, tensor in checkpoint.tensors(group).items()
     }
 
