@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An evaluation within training and one of the checkpoint saved there agree, bit for bit."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An evaluation within training and `--mode test` of the checkpoint saved there agree, bit for bit.
 
 Evaluations choose the best checkpoint and end runs; what they keep from one to the next must not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkpoint is loaded whole or refused by name, whatever model the flags ask for."""
 
 import itertools
