@@ -38,7 +38,9 @@ class EngineJob:
     """Dictionaries to encode with; None: categories are counted."""
 
     def check_inputs(self) -> None:
-        """Refuses files that changed since the run began; called after each pass over them.
+        """Refuses files that changed since the run began.
+
+        Called after each pass over them.
 
         Raises:
             PreprocError: one did.
@@ -47,7 +49,7 @@ class EngineJob:
             file.check_unchanged()
 
     def key(self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object) -> str:
-        """Returns the key of a stage's kept work: a digest of all that its bytes depend on.
+        """Returns a digest of all that a stage's kept work depends on.
 
         Whatever the stage, that is the text and the rules by which its rows are read.
 

@@ -84,7 +84,7 @@ class InputFile:
         return cls(path, stat.st_size, compression, digest.hexdigest(), inflation)
 
     def check_unchanged(self) -> None:
-        """Refuses a file that is no longer what it was when the run began.
+        """Refuses a file that changed since the run began.
 
         Raises:
             PreprocError: it changed, or cannot be read any more.

@@ -129,7 +129,7 @@ class SplitBinaryWriter:
         write_at(self._fds[name], stored, start_row * self._row_bytes[name])
 
     def sync(self) -> None:
-        """Waits until all rows are on disk that were written so far; thread-safe.
+        """Waits until all rows written so far are on disk; thread-safe.
 
         Raises:
             OSError: rows are lost, perhaps those of other threads too, which all learn of it.

@@ -99,7 +99,7 @@ class _Reader:
         check(getattr(load(), f"criteo_{self._kind}_file")(self._handle, fd, begin, end))
 
     def checksum(self) -> int:
-        """Returns the checksum of the text read so far, cut into blocks as it may be."""
+        """Returns the checksum of the text, however it was cut into blocks."""
         return int(getattr(load(), f"criteo_{self._kind}_checksum")(self._handle))
 
     def close(self) -> None:

@@ -232,7 +232,7 @@ def _warn(spec: FeatureSpec, splits: Mapping[str, _Split], findings: Findings) -
 def _warn_of_zeros(
     spec: FeatureSpec, split: str, statistics: SplitStatistics, findings: Findings
 ) -> None:
-    """Warns of features that are 0 throughout a split, as files that were never written."""
+    """Warns of features that are 0 throughout a split, as if unwritten."""
     rows = statistics.num_rows
     if rows < _CONSTANT_ROWS:
         return

@@ -34,7 +34,7 @@ ENGINES: dict[str, Settings] = {
 
 STAGES: dict[str, tuple[str, Settings]] = {
     "scan": (r"/scan/\w+/002_\d+\.json$", {}),
-    "scanned": (r"/work/merge/\w+$", {}),
+    "scanned": (r"/merge/\w+$", {}),
     "merge": (r"/merge/\w+/cat_13\.bin$", {}),
     "given": (r"/given/\w+/cat_13\.bin$", {"frequency_limit": None, "dictionaries": "first"}),
     "rows": (r"rows/\w+/(001|rows)\.json$", {}),

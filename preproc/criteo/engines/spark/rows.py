@@ -116,7 +116,7 @@ def _read_unit(
 
 
 def _check_unchanged(files: tuple[InputFile, ...], rows: Path) -> None:
-    """Refuses files that changed while they were read, and removes what was read of them."""
+    """Refuses files that changed meanwhile; removes what was read of them."""
     try:
         for file in files:
             file.check_unchanged()
