@@ -17,6 +17,7 @@ cuda_ext, and the native backend for Triton. Environment:
                           they were compiled from: a second build or checkout takes them from there
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -100,40 +101,36 @@ def architecture_flags():
 
 @functools.cache
 def version_of(compiler):
-    """Returns what a compiler prints of its version; nothing where there is no such compiler."""
-    path = shutil.which(compiler)
-    return (
-        subprocess.run([path, "--version"], capture_output=True, check=False).stdout
-        if path
-        else b""
-    )
+    """Returns the version text of a compiler, if it is there."""
+    command = [shutil.which(compiler) or "true", "--version"]
+    return subprocess.run(command, capture_output=True, check=False).stdout
 
 
-def kept_object(output, parts, compile_to_output):
-    """Makes an object file, or copies the one that was made of the same parts.
+def kept_object(output, contents, compile_to_output):
+    """Makes an object file, or copies one of the same contents.
 
     Args:
         output: path of the object.
-        parts: bytes of all that the object depends on.
+        contents: bytes of all that the object depends on.
         compile_to_output: makes it.
     """
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(hashlib.sha256(part).digest())
+    for content in contents:
+        digest.update(hashlib.sha256(content).digest())
     kept = OBJECTS / f"{digest.hexdigest()}.o"
     output.parent.mkdir(parents=True, exist_ok=True)
     if kept.exists():
         shutil.copyfile(kept, output)
-        kept.touch()
-        return
-    compile_to_output()
-    OBJECTS.mkdir(parents=True, exist_ok=True)
-    unfinished = kept.with_suffix(f".{os.getpid()}")
-    shutil.copyfile(output, unfinished)
-    unfinished.replace(kept)
-    for old in OBJECTS.iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_S:
-            old.unlink(missing_ok=True)
+    else:
+        compile_to_output()
+    with contextlib.suppress(OSError):  # a folder that nobody may write to: nothing is kept
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(output, unfinished)
+        unfinished.replace(kept)
+        for old in OBJECTS.iterdir():
+            if time.time() - old.stat().st_mtime > KEPT_S:
+                old.unlink(missing_ok=True)
 
 
 class BuildSharedLibrary(build_ext):

@@ -17,9 +17,14 @@ from tests import tools
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # A shell's background job ignores Ctrl-C and hands that down; tests send it to programs.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background job ignores Ctrl-C, nohup's a hang-up, and both hand that down to programs
+# that tests send these signals to.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 _SHOWN_CHARACTERS = 3000
 
