@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving in runs of the real program: signals, full and read-only disks, shared folders."""
 
-import contextlib
 import os
 import re
 import signal
 import stat
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -17,24 +15,11 @@ from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.test_interruptions import command, wait_for_step
 from tests.dlrm.test_program import latest
-from tests.tools import require
+from tests.mounts import tmpfs
 
 LARGE = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=2000000,3000000",
          "--synthetic_dataset_num_entries=1280", "--num_numerical_features=3")  # fmt: skip
 """A model whose checkpoint takes a while to write: 320 MB with the optimizer's state."""
-
-
-@contextlib.contextmanager
-def mounted(folder, *options):
-    """Mounts a file system in memory; skips where that is not allowed."""
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, check=False)
-    require("right to mount", done.returncode == 0)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def arguments(folder, log, *more):
@@ -113,7 +98,7 @@ def test_two_runs_do_not_share_a_folder(dataset, tmp_path):
 @pytest.mark.parametrize("layout", ["native", "nvidia"])
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
     log = tmp_path / "log.json"
-    with mounted(tmp_path / "disk", "size=4m") as disk:
+    with tmpfs(tmp_path / "disk", "4m") as disk:
         run = arguments(disk / "run", log, f"--checkpoint_format={layout}", "--max_steps=2")
         error = harness.forked(*run, status=2).stderr.strip().splitlines()[-1]
         assert re.match(rf"error: {disk}/run.*: the disk is full \(.*\); a check", error), error
@@ -124,7 +109,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, layout):
 
 
 def test_an_earlier_checkpoint_survives_a_full_disk(dataset, tmp_path):
-    with mounted(tmp_path / "disk", "size=5m") as disk:
+    with tmpfs(tmp_path / "disk", "5m") as disk:
         run = command(dataset, disk / "run", "--save_freq=2", f"--log_path={tmp_path / 'log'}")
         harness.forked(*run, "--max_steps=2")
         (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - 1_000_000))
@@ -156,7 +141,7 @@ def test_leftovers_of_killed_runs_go_and_weights_have_the_rights_of_the_umask(da
 
 
 def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path):
-    with mounted(tmp_path / "disk", "size=20m") as disk:
+    with tmpfs(tmp_path / "disk", "20m") as disk:
         for folder, where in ((disk, disk), (tmp_path / "here", ".")):
             folder.mkdir(exist_ok=True)
             run = command(dataset, where, "--checkpoint_format=nvidia", "--max_steps=2",
@@ -196,7 +181,7 @@ def test_another_evaluation_split_cannot_be_resumed(program, dataset, tmp_path, 
 
 @pytest.mark.parametrize("setting", ["save_checkpoint_path", "log_path"])
 def test_a_read_only_folder_is_found_before_the_model_is_built(dataset, tmp_path, setting):
-    with mounted(tmp_path / "disk", "size=1m,ro") as disk:
+    with tmpfs(tmp_path / "disk", "1m", "ro") as disk:
         run = ["-m", "dlrm.scripts.main", f"--dataset={dataset}", f"--{setting}={disk / 'x' / 'y'}",
                *SMALL_MODEL, "--embedding_type=multi_table", "--num_threads=1"]  # fmt: skip
         done = harness.forked(*run, status=2, folder=tmp_path)

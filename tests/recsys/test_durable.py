@@ -21,8 +21,8 @@ from recsys.train.checkpoint import read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 from tests import harness
 from tests.dlrm.conftest import make_program
+from tests.mounts import mounted
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.tools import require
 from tests.triton.conftest import script
 
 OPTIONS = "loop,commit=300,noauto_da_alloc"
@@ -30,18 +30,6 @@ OPTIONS = "loop,commit=300,noauto_da_alloc"
 TRAIN = ("--dataset_type=synthetic_gpu", "--synthetic_dataset_table_sizes=50,60",
          "--synthetic_dataset_num_entries=12800", "--num_numerical_features=3",
          "--test_after=99", "--save_freq=2")  # fmt: skip
-
-
-@contextlib.contextmanager
-def mounted(image, folder, options):
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "ext4", "-o", options, str(image), str(folder)]
-    done = subprocess.run(mount, capture_output=True, check=False)
-    require("right to mount", done.returncode == 0)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 class Disk:
@@ -61,7 +49,7 @@ class Disk:
         """Mounts the file system as it would be found."""
         copy = self._copies / "image"
         subprocess.run(["cp", "--sparse=always", str(self._image), str(copy)], check=True)
-        with mounted(copy, self._copies / "disk", "loop") as folder:
+        with mounted(self._copies / "disk", "-o", "loop", str(copy)) as folder:
             yield folder
 
     @contextlib.contextmanager
@@ -89,7 +77,7 @@ def disk(tmp_path, monkeypatch):
     copies.mkdir()
     monkeypatch.setattr(os, "fsync", posix.fsync)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-J", "size=4", str(image)], check=True)
-    with mounted(image, tmp_path / "disk", OPTIONS) as folder:
+    with mounted(tmp_path / "disk", "-o", OPTIONS, str(image)) as folder:
         yield Disk(folder, image, copies)
 
 

@@ -16,8 +16,8 @@ from recsys.serve.deployment import Deployment
 from recsys.serve.nvidia_options import translate
 from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
+from tests.mounts import tmpfs
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from tests.tools import require
 from tests.triton.conftest import script
 
 DEPLOYER = harness.REPOSITORY / "triton" / "deployer.py"
@@ -294,12 +294,8 @@ def test_only_a_repository_is_served(deploy, tmp_path, capsys):
 @pytest.fixture
 def full_disk(tmp_path):
     """A file system of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=4m", "none", folder)
-    require("right to mount", harness.run(*mount, status=None).returncode == 0)
-    yield folder
-    harness.run("umount", folder)
+    with tmpfs(tmp_path / "disk", "4m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])

@@ -8,8 +8,8 @@ import pytest
 
 from recsys.data.manifest import Manifest
 from tests import harness
+from tests.mounts import tmpfs
 from tests.preproc.criteo.rows import run, write_days
-from tests.preproc.files.mounts import tmpfs
 
 ENGINES = [
     "native",

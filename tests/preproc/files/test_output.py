@@ -13,8 +13,8 @@ from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
 from tests import harness
+from tests.mounts import mounted, tmpfs
 from tests.preproc.criteo.rows import run, stopped, write_days
-from tests.preproc.files.mounts import mounted, tmpfs
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")

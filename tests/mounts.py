@@ -11,8 +11,8 @@ from tests.tools import require
 
 @contextlib.contextmanager
 def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """Mounts something on a new folder; skips where that takes more rights."""
-    folder.mkdir()
+    """Mounts something on a folder; skips where that takes more rights."""
+    folder.mkdir(exist_ok=True)
     command = ["mount", *options, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     require("right to mount", done.returncode == 0)
@@ -22,6 +22,6 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def tmpfs(folder: Path, size: str) -> contextlib.AbstractContextManager[Path]:
+def tmpfs(folder: Path, size: str, *options: str) -> contextlib.AbstractContextManager[Path]:
     """Mounts an empty file system of some bytes, such as `4m`."""
-    return mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs")
+    return mounted(folder, "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tmpfs")
