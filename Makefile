@@ -81,7 +81,7 @@ test: setup  ## linters and the tests of every run, as CI runs it
 lane-%:
 	+@$(call in_turn,$(GROUPS_$*))
 
-RELEASE_GROUPS := test-main test-triton test-spark test-docs test-splitters test-merlin wheel
+RELEASE_GROUPS := test-main test-triton test-spark test-nvtabular test-docs test-splitters test-merlin wheel
 test-release: export TIER = release
 test-release: setup  ## the tests before a release, some hours; `make test` runs the others
 	+@$(call in_turn,$(RELEASE_GROUPS))
