@@ -121,8 +121,10 @@ def kept_object(output, contents, compile_to_output):
     output.parent.mkdir(parents=True, exist_ok=True)
     if kept.exists():
         shutil.copyfile(kept, output)
-    else:
-        compile_to_output()
+        with contextlib.suppress(OSError):  # another user's
+            kept.touch()
+        return
+    compile_to_output()
     with contextlib.suppress(OSError):  # a folder that nobody may write to: nothing is kept
         OBJECTS.mkdir(parents=True, exist_ok=True)
         unfinished = kept.with_suffix(f".{os.getpid()}")
