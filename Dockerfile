@@ -1,4 +1,4 @@
-# Training image. Every RUN line is a script of docker/ that `make` runs too (docs/image.md).
+# Training image. Every RUN line is a script of docker/ that runs without an image too (docs/image.md).
 #   docker build . -t recsys-recipes
 #   docker run --gpus all -it --rm --ipc=host -v "${PWD}/data:/data" recsys-recipes bash
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:26.07-py3

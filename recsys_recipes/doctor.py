@@ -224,8 +224,8 @@ def serving() -> Iterator[Finding]:
 def others() -> Iterator[Finding]:
     """Reports what single flags and the benchmarks need."""
     group = "training"
-    peers = _here("make peers", _extra("torchrec"))
-    yield _package(group, "torchrec", "train bert4rec --parallelism dmp", peers)
+    torchrec = _here("make torchrec", _extra("torchrec"))
+    yield _package(group, "torchrec", "train bert4rec --parallelism dmp", torchrec)
     merlin = _here("make merlin", "a checkout's make merlin (Python 3.11)")
     yield _package(group, "merlin-dataloader", "train dlrm --loader merlin", merlin)
     yield _package(group, "tensorboard", "train --tensorboard", _extra("tensorboard"))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test shares: a strict rule for skips, one thread, the folder of real data."""
 
-import importlib
-import importlib.util
 import os
 import signal
 from collections import Counter
@@ -26,8 +24,6 @@ for number, handler in (
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
 
-_SHOWN_CHARACTERS = 3000
-
 hypothesis.settings.register_profile(
     "repository", derandomize=True, deadline=None, max_examples=60, database=None
 )
@@ -39,11 +35,8 @@ _unexpected_skips: list[str] = []
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Threads of several tests and helpers would fight for two cores."""
-    if importlib.util.find_spec("torch") is None:
-        return  # the environment of `make spark` has none
-    import recsys.train  # noqa: F401  (before torch: it keeps triton/ from posing as the compiler)
+    import torch
 
-    torch = importlib.import_module("torch")
     torch.set_num_threads(1)
 
 
@@ -92,9 +85,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Lists the unexpected skips, and why tests were run again."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.write_line(f"run again: {report.nodeid} ({report.when})")
-        terminalreporter.write_line(report.longreprtext[-_SHOWN_CHARACTERS:])
+    """Lists the unexpected skips."""
     for line in _unexpected_skips:
         terminalreporter.write_line(f"unexpected skip: {line}", red=True)

@@ -43,17 +43,17 @@ def _native_backend() -> bool:
 
 
 def _cuda() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
     import torch
 
     return torch.cuda.is_available()
 
 
-def _java() -> bool:
+def _spark() -> bool:
     from preproc.files.errors import PreprocError
     from preproc.spark.session import find_java
 
+    if importlib.util.find_spec("pyspark") is None:
+        return False
     try:
         find_java()
     except PreprocError:
@@ -77,6 +77,18 @@ def _perf_analyzer() -> bool:
     return find_perf_analyzer() is not None
 
 
+def _nvtabular() -> bool:
+    from preproc.nvtabular.process import DEFAULT_PYTHON
+
+    return DEFAULT_PYTHON.exists()
+
+
+def _site() -> bool:
+    from tests.repo.test_site import SITE
+
+    return SITE.is_dir()
+
+
 def _browser() -> bool:
     from tests.browser import CHROMIUM
 
@@ -89,12 +101,15 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "compiled Criteo kernel": _criteo_kernel,
     "compiled Triton backend": _native_backend,
     "aarch64 compiler and emulator": _programs(AARCH64_COMPILER, AARCH64_EMULATOR),
+    "NVTabular": _nvtabular,
+    "TorchRec": lambda: importlib.util.find_spec("torchrec") is not None,
+    "built site": _site,
     "CUDA device": _cuda,
     "CUDA compiler": _programs("nvcc", "c++filt"),
     "nvdisasm": _nvdisasm,
     "Chromium": _browser,
     "GnuPG": _programs("gpg"),
-    "Java": _java,
+    "Spark": _spark,
     "Python 3.11": lambda: sys.version_info[:2] == (3, 11) or bool(shutil.which("python3.11")),
     "curl": _programs("curl"),
     "node": _programs("node"),

@@ -31,7 +31,7 @@ def _require_torchrec() -> None:
     except ImportError as error:
         raise UserError(
             "`parallelism` dmp needs TorchRec and FBGEMM: install the extra torchrec, or on a "
-            "CPU run `make peers` and use .venv-peers. `parallelism` ddp needs neither"
+            "CPU run `make torchrec`. `parallelism` ddp needs neither"
         ) from error
 
 

@@ -122,7 +122,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
     except ImportError as error:
         raise UserError(
             f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
-            "`make merlin` makes an environment with them, .venv-merlin. `loader` default reads "
+            "`make merlin` makes an environment with them, .venv-nvtabular. `loader` default reads "
             "the same batches without them"
         ) from error
     names = column_names(reader.spec)

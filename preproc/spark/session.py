@@ -74,7 +74,7 @@ def _import_pyspark() -> Any:
         import pyspark.sql
     except ImportError as error:
         raise PreprocError(
-            f"`engine` spark needs PySpark ({error}); `make spark` builds .venv-spark with it, or "
+            f"`engine` spark needs PySpark ({error}); `make spark` installs it, or "
             'pip install "recsys-recipes[spark]"'
         ) from error
     return pyspark

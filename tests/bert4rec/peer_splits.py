@@ -1,28 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits of RecTools and RePlay; runs in the environment of `make splitters`.
+"""Records the temporal splits of RecTools and RePlay on real ratings, for test_peer_splits.py.
 
-python peer_splits.py ROWS.npz SPLITS.npz: reads `users`, `items`, `times` (int64, in file order),
-the `cut` and the `fraction` after it; writes the numbers of the rows of each split.
+python -m tests.bert4rec.peer_splits DATA: reads the ratings in DATA, rewrites peer_splits.json. It
+needs rectools 0.19.0, replay-rec 0.22.0, numpy 1.26.4, pandas 2.3.3 and scipy 1.17.1.
 """
 
+import gzip
+import hashlib
+import json
 import sys
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from rectools import Columns
-from rectools.dataset import Interactions
-from rectools.model_selection import TimeRangeSplitter
-from replay.splitters import TimeSplitter
 
+EXPECTED = Path(__file__).with_suffix(".json")
 DAY_S = 86_400
+FRACTION = 0.1
+FILES = {
+    "ml-100k": ("ml-100k/u.data.gz", "\t", 0),
+    "ml-latest-small": ("ml-latest-small/ratings.csv.gz", ",", 1),
+}
 
 
-def rectools_rows(users, items, times, cut, **filters):
+def read_rows(folder: Path, name: str) -> np.ndarray:
+    """Returns user, item and time of each row, in file order."""
+    path, separator, header = FILES[name]
+    with gzip.open(folder / path, "rt") as file:
+        return np.loadtxt(
+            file, np.int64, delimiter=separator, skiprows=header, usecols=(0, 1, 3),
+            converters=lambda text: int(float(text)),
+        ).T  # fmt: skip
+
+
+def by_user(rows: np.ndarray, chosen: np.ndarray) -> dict[int, list[int]]:
+    """Returns user -> items of the chosen rows, by time and then file order."""
+    users, items, times = rows
+    order = chosen[np.lexsort((chosen, times[chosen]))]
+    lists: dict[int, list[int]] = {}
+    for user, item in zip(users[order].tolist(), items[order].tolist(), strict=True):
+        lists.setdefault(user, []).append(item)
+    return lists
+
+
+def digest(lists: dict[int, list[int]]) -> str:
+    """Returns the number of users and a checksum of their items."""
+    text = json.dumps(sorted(lists.items()))
+    return f"{len(lists)} users, sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def rectools_rows(rows, cut, **filters):
     """Returns the rows of train and test, by whole days back from the last interaction.
 
     The splitter takes no moment. All times are moved by the same seconds, so that the cut is at
     midnight, and the test is as many days long as there are from there.
     """
+    import pandas as pd
+    from rectools import Columns
+    from rectools.dataset import Interactions
+    from rectools.model_selection import TimeRangeSplitter
+
+    users, items, times = rows
     moved = times + -cut % DAY_S
     days = int((moved.max() - moved[times == cut][0]) // DAY_S + 1)
     table = {
@@ -36,33 +73,41 @@ def rectools_rows(users, items, times, cut, **filters):
     return train, test
 
 
-def replay_rows(users, items, times, threshold, **filters):
+def replay_rows(rows, threshold, **filters):
     """Returns the rows of train and test, by a moment (integer) or a fraction (float)."""
-    table = pd.DataFrame({"query_id": users, "item_id": items, "timestamp": times})
+    import pandas as pd
+    from replay.splitters import TimeSplitter
+
+    table = pd.DataFrame(dict(zip(("query_id", "item_id", "timestamp"), rows, strict=True)))
     train, test = TimeSplitter(threshold, **filters).split(table)
     return np.sort(train.index), np.sort(test.index)
 
 
-def main(source: str, target: str) -> None:
-    """Splits the rows of a file in every way that the test asks for."""
-    given = np.load(source)
-    rows = (given["users"], given["items"], given["times"])
-    cut, fraction = int(given["cut"]), float(given["fraction"])
+def record(rows: np.ndarray) -> dict[str, object]:
+    """Splits rows in every way that the test compares; RePlay finds the cut from the fraction."""
+    by_fraction = replay_rows(rows, FRACTION)
+    cut = int(rows[2][by_fraction[1]].min())
     everyone = {"filter_cold_users": False, "filter_cold_items": False}
     known_users = {"filter_cold_users": True, "filter_cold_items": False}
     splits = {
-        "rectools": rectools_rows(*rows, cut, **everyone),
-        "rectools_known_users": rectools_rows(*rows, cut, **known_users),
-        "rectools_known_both": rectools_rows(*rows, cut),
-        "replay": replay_rows(*rows, cut),
-        "replay_by_fraction": replay_rows(*rows, fraction),
-        "replay_known_users": replay_rows(*rows, cut, drop_cold_users=True),
-        "replay_known_both": replay_rows(*rows, cut, drop_cold_users=True, drop_cold_items=True),
+        "rectools": rectools_rows(rows, cut, **everyone),
+        "rectools, known users": rectools_rows(rows, cut, **known_users),
+        "rectools, known both": rectools_rows(rows, cut),
+        "replay": replay_rows(rows, cut),
+        "replay by fraction": by_fraction,
+        "replay, known users": replay_rows(rows, cut, drop_cold_users=True),
+        "replay, known both": replay_rows(rows, cut, drop_cold_users=True, drop_cold_items=True),
     }
-    arrays = {f"{name}_{side}": row for name, pair in splits.items()
-              for side, row in zip(("train", "test"), pair, strict=True)}  # fmt: skip
-    np.savez(target, **arrays)
+    digests = {
+        name: {
+            side: digest(by_user(rows, chosen))
+            for side, chosen in zip(("train", "test"), pair, strict=True)
+        }
+        for name, pair in splits.items()
+    }
+    return {"cut": cut, "splits": digests}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    expected = {name: record(read_rows(Path(sys.argv[1]), name)) for name in FILES}
+    EXPECTED.write_text(json.dumps(expected, indent=1) + "\n")

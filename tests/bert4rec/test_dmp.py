@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TorchRec's DistributedModelParallel on two gloo processes, against one process of ours.
 
-Runs in the environment of `make peers`. On a CPU FBGEMM's rows move by row-wise Adagrad.
+TorchRec is that of `make torchrec`. On a CPU FBGEMM's rows move by row-wise Adagrad.
 """
 
 import pytest
@@ -10,8 +10,9 @@ import torch
 from bert4rec.model.torchrec import _fbgemm_rule
 from recsys.errors import UserError
 from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
+from tests.tools import needs
 
-pytestmark = [pytest.mark.torchrec, pytest.mark.multiprocess]
+pytestmark = [needs("TorchRec"), pytest.mark.multiprocess]
 
 CASES = {
     "full": (),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Dockerfiles, as far as they can be checked where no image can be built: that of training only
-runs scripts that `make` runs too, and those scripts work."""
+runs scripts, and those scripts work."""
 
 import os
 import re
@@ -16,7 +16,6 @@ from tests.harness import REPOSITORY
 SCRIPTS = sorted((REPOSITORY / "docker").glob("*.sh"))
 # Run when a container starts, by another script, or to build the images.
 OTHERS = {"ask_server", "entrypoint", "image_check", "slim", "smoke_serving", "tiny_model"}
-STEPS = [script for script in SCRIPTS if script.stem not in OTHERS - {"smoke_serving"}]
 
 
 def instructions(dockerfile="Dockerfile"):
@@ -86,11 +85,6 @@ def test_a_script_is_clean(script):
     harness.run(Path(sys.executable).with_name("shellcheck"), script)
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_make_runs_each_step(step):
-    assert f"/{step.name}" in (REPOSITORY / "Makefile").read_text()
-
-
 def test_python_packages_are_installed_around_the_torch_that_is_there(tmp_path):
     done = run_step("install_python.sh", tmp_path, PIP_DRY_RUN="1", PIP_NO_INDEX="1")
     assert "torch is still" in done.stdout
@@ -119,7 +113,7 @@ def test_java_and_pyspark_are_left_out_unless_asked_for(tmp_path):
 
 def test_an_unknown_group_of_packages_is_refused(tmp_path):
     done = run_step("install_python.sh", tmp_path, status=1, EXTRAS="dev,nothing")
-    assert "no group 'nothing' in pyproject.toml; it has benchmark, peers, dev" in done.stderr
+    assert "no group 'nothing' in pyproject.toml; it has benchmark, dev" in done.stderr
 
 
 def test_apex_is_left_out_unless_asked_for(tmp_path):

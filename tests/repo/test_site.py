@@ -15,10 +15,9 @@ from tests.browser import CHROMIUM
 from tests.repo.document_commands import DOCUMENTS
 from tests.tools import needs
 
-pytestmark = pytest.mark.site
+pytestmark = [pytest.mark.release, needs("built site")]
 
 SITE = harness.REPOSITORY / "build" / "site"
-MKDOCS = harness.REPOSITORY / ".venv-docs" / "bin" / "python"
 LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*?\bsrc=\"?([^\s\">]+)|<link\b[^>]*>")
 
 WIDEST = """
@@ -89,11 +88,11 @@ def test_the_build_refuses_a_broken_link(tmp_path):
     for name in ("mkdocs.yml", "triton/README.md", "build/charts.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(harness.REPOSITORY / name, tmp_path / name)
-    build = (MKDOCS, "-m", "mkdocs", "build")
-    harness.run(*build, folder=tmp_path)
+    build = ("-m", "mkdocs", "build")
+    harness.python(*build, folder=tmp_path)
     with (tmp_path / "docs" / "dlrm.md").open("a") as file:
         file.write("\n[away](nowhere.md), [lost](bert4rec.md#nowhere)\n")
-    done = harness.run(*build, folder=tmp_path, status=1)
+    done = harness.python(*build, folder=tmp_path, status=1)
     assert "link 'nowhere.md'" in done.stderr
     assert "anchor '#nowhere'" in done.stderr
 

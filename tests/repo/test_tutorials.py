@@ -24,8 +24,8 @@ STEP = re.compile(r"^(```bash\n.*?^```\n)(?:\n```text\n(.*?)^```\n)?", re.MULTIL
 """Commands, and their output below them, if they have any."""
 REWRITES = "RECIPES_REWRITE_GOLDEN" in os.environ
 FILMS = 1682
-ENVIRONMENTS = {"deploy_and_monitor": "triton_server", "spark": "spark"}
-"""Tutorials that need more than `.venv` -> marker of their group of tests."""
+OF_SERVER = "deploy_and_monitor"
+"""The tutorial that runs in the environment of the Triton server."""
 
 
 @pytest.fixture
@@ -82,7 +82,8 @@ def stops_servers(tmp_path):
 def tutorials():
     """Returns the names of the tutorials, marked by the environment that runs them."""
     names = sorted(path.stem for path in TUTORIALS.glob("*.md"))
-    return [pytest.param(n, marks=getattr(pytest.mark, ENVIRONMENTS.get(n, "slow"))) for n in names]
+    marks = {OF_SERVER: pytest.mark.triton_server}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 
 @pytest.mark.release
@@ -90,7 +91,7 @@ def tutorials():
 @pytest.mark.parametrize("name", tutorials())
 def test_a_tutorial_prints_what_it_shows(name, raw, tmp_path):
     if name == "spark":
-        require("Java")
+        require("Spark")
     document = TUTORIALS / f"{name}.md"
     (tmp_path / "data").mkdir()
     text = document.read_text()

@@ -9,11 +9,12 @@ from benchmark.dlrm.train_step_models import SIZES, make_batches
 from benchmark.record import read_records
 from dlrm.distributed.placement import Placement, TablePlacement
 from recsys.train.processes import join_processes
+from tests.tools import needs
 
 TABLES = [20, 3, 50]
 
 
-@pytest.mark.torchrec
+@needs("TorchRec")
 @pytest.mark.multiprocess
 def test_all_sides_train_alike_and_are_recorded(tmp_path):
     tiny = ("--models", "small", "--tables", "3", "--rows", "5000", "--samples", "1", "--repeats")

@@ -13,7 +13,7 @@ from tests.preproc.criteo.rows import run, write_days
 from tests.tools import needs
 
 KERNEL = needs("compiled Criteo kernel")
-SPARK, NVTABULAR, RELEASE = pytest.mark.spark, pytest.mark.nvtabular, pytest.mark.release
+SPARK, NVTABULAR, RELEASE = needs("Spark"), needs("NVTabular"), pytest.mark.release
 SCANNED = r"/merge/\w+$"
 ON_KERNEL = ("--engine=spark", "--spark_mode=kernel", "--master=local[2]")
 ON_DATAFRAMES = ("--engine=spark", "--spark_mode=dataframe", "--master=local[2]")

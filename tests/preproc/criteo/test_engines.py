@@ -43,13 +43,13 @@ EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
 BOTH = ("split", "parquet")
 
 NEEDS_KERNEL = needs("compiled Criteo kernel")
-SPARK = (pytest.mark.spark, pytest.mark.timeout(900), NEEDS_KERNEL)  # on a loaded machine
+SPARK = (needs("Spark"), pytest.mark.timeout(900), NEEDS_KERNEL)  # on a loaded machine
 ENGINES = {
     "reference": (),
     "native": NEEDS_KERNEL,
     "spark-kernel": SPARK,
     "spark-dataframe": SPARK,
-    "nvtabular": pytest.mark.nvtabular,
+    "nvtabular": needs("NVTabular"),
 }
 
 

@@ -19,10 +19,10 @@ Settings = dict[str, object]
 _UNLESS_BUILT = needs("compiled Criteo kernel")
 _MARKS = {
     "native": [_UNLESS_BUILT],
-    "kernel": [_UNLESS_BUILT, pytest.mark.spark],
+    "kernel": [_UNLESS_BUILT, needs("Spark")],
     "reference": [],
-    "dataframe": [pytest.mark.spark],
-    "nvtabular": [pytest.mark.nvtabular],
+    "dataframe": [needs("Spark")],
+    "nvtabular": [needs("NVTabular")],
 }
 ENGINES: dict[str, Settings] = {
     "native": {"engine": "native"},

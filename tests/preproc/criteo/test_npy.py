@@ -16,6 +16,7 @@ from recsys.data.npy_days import NpyReader
 from recsys.data.parquet import ParquetReader
 from recsys.data.verify.run import verify
 from tests.preproc.criteo.rows import good_text, run
+from tests.tools import needs
 
 ENGINE = "native" if binding.is_built() else "reference"
 EVERY = ("split", "parquet", "npy")
@@ -130,7 +131,7 @@ def test_damaged_arrays_are_named(torchrec_halves, tmp_path):
     )
 
 
-@pytest.mark.torchrec
+@needs("TorchRec")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of FBGEMM
 def test_torchrecs_own_datapipe_reads_the_same_values(torchrec_halves):
     from torchrec.datasets.criteo import InMemoryBinaryCriteoIterDataPipe

@@ -10,12 +10,13 @@ from recsys.data.manifest import Manifest
 from tests import harness
 from tests.mounts import tmpfs
 from tests.preproc.criteo.rows import run, write_days
+from tests.tools import needs
 
 ENGINES = [
     "native",
     "reference",
-    pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(600)]),
-    pytest.param("nvtabular", marks=[pytest.mark.nvtabular, pytest.mark.timeout(600)]),
+    pytest.param("spark", marks=[needs("Spark"), pytest.mark.timeout(600)]),
+    pytest.param("nvtabular", marks=[needs("NVTabular"), pytest.mark.timeout(600)]),
 ]
 
 

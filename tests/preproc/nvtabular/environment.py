@@ -4,23 +4,11 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from preproc.nvtabular.process import DEFAULT_PYTHON, NvtabularProcess
-from tests.tools import require
-
-
-def need_nvtabular() -> None:
-    """Skips where the environment cannot be made, fails where it only was not."""
-    if DEFAULT_PYTHON.exists():
-        return
-    require("Python 3.11")
-    pytest.fail("run `make nvtabular` first")
+from preproc.nvtabular.process import NvtabularProcess
 
 
 def start(folder: Path) -> NvtabularProcess:
     """Returns a process on the CPU, to be used as a context manager."""
-    need_nvtabular()
     return NvtabularProcess(None, "cpu", 4 * 2**30, 2, folder / "nvtabular.log")
 
 

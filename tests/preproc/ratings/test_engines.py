@@ -16,11 +16,12 @@ from recsys.data.manifest import TITLES_FILE
 from tests import harness
 from tests.preproc.nvtabular import environment
 from tests.preproc.ratings.oracle import assert_agrees, decode, expected, interactions, run
+from tests.tools import needs
 
-SPARK = [pytest.mark.spark, pytest.mark.timeout(900)]
+SPARK = [needs("Spark"), pytest.mark.timeout(900)]
 ENGINES = [
     pytest.param("spark", marks=SPARK),
-    pytest.param("nvtabular", marks=pytest.mark.nvtabular),
+    pytest.param("nvtabular", marks=needs("NVTabular")),
 ]
 
 

@@ -15,8 +15,8 @@ from tests.tools import require
 
 @contextlib.contextmanager
 def local_spark() -> Iterator[SparkRunner]:
-    """Starts Spark on two cores, skips where there is no Java."""
-    require("Java")
+    """Starts Spark on two cores, skips where it is missing."""
+    require("Spark")
     conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
     settings = SparkSettings(
         master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())

@@ -16,13 +16,12 @@ import pytest
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import run, write_days
-from tests.tools import needs, require
+from tests.tools import needs
 
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.multiprocess,
     pytest.mark.timeout(1200),
-    needs("compiled Criteo kernel"),
+    needs("Spark", "compiled Criteo kernel"),
 ]
 
 PATIENCE_S = 600
@@ -85,7 +84,6 @@ class Cluster:
 
 @pytest.fixture(scope="module", autouse=True)
 def java():
-    require("Java")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", harness.SHORT_LIVED_JAVA)
         yield

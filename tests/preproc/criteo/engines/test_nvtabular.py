@@ -21,8 +21,9 @@ from recsys.data.manifest import Manifest
 from tests import harness
 from tests.preproc.criteo.rows import assert_same, run, write_days
 from tests.preproc.nvtabular import environment as nvtabular_environment
+from tests.tools import needs
 
-pytestmark = pytest.mark.nvtabular
+pytestmark = needs("NVTabular")
 
 RUN_SCRIPT = harness.REPOSITORY / "preproc" / "run_nvtabular.sh"
 

@@ -16,9 +16,8 @@ from tests.preproc.criteo.rows import assert_same, run, stopped, write_days
 from tests.tools import needs
 
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.timeout(900),  # a loaded machine; none takes more than a minute on a quiet one
-    needs("compiled Criteo kernel"),
+    needs("Spark", "compiled Criteo kernel"),
     pytest.mark.usefixtures("spark_session"),
 ]
 
