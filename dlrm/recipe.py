@@ -20,9 +20,8 @@ from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.check_rows import check_rows
 from dlrm.data.loader import NoBatchError
 from dlrm.data.open_split import SplitPass
-from dlrm.data.origin import dataset_origin, has_labels, shares_id_zero
+from dlrm.data.opened import OpenedDataset
 from dlrm.data.raw_lines import raw_lines
-from dlrm.data.sources import column_lines, load_feature_spec
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import DlrmNetwork
@@ -35,7 +34,6 @@ from dlrm.train.explain import explanation_lines
 from dlrm.train.predict import check_predictions_path, write_predictions
 from dlrm.train.resolve import resolve, take_model_from_checkpoint
 from dlrm.train.step import DlrmTrainStep, seed_draws
-from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import Checkpoint, CheckpointError
@@ -66,14 +64,14 @@ class DlrmRecipe(Generic[LookupsT]):
     Attributes:
         config: settings, with every default filled in.
         machine: device, precision and processes of the run.
-        spec: features of the dataset.
+        dataset: the dataset of the run.
         devices: the model on one device, or this rank's shard of it.
         origin: identity of the dataset, which checkpoints keep.
     """
 
     config: DlrmConfig
     machine: Machine
-    spec: FeatureSpec
+    dataset: OpenedDataset
     devices: Devices[LookupsT]
     origin: Origin
     fixed = fixed_settings(SECTIONS)
@@ -91,18 +89,18 @@ class DlrmRecipe(Generic[LookupsT]):
             if processes.is_first:
                 ensure_synthetic_dataset(config, machine.print_line)
             processes.barrier()
-        spec = load_feature_spec(config.data, config.model.num_numerical_features)
-        if config.run.mode in ("train", "test") and not has_labels(config.data):
+        dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
+        if config.run.mode in ("train", "test") and not dataset.has_labels:
             raise UserError(
                 f"`dataset` {config.data.dataset}: its rows have no labels; use it with `mode` "
                 "predict"
             )
-        for line in column_lines(config.data, spec):
+        for line in dataset.column_lines:
             machine.print_line(line)
-        config = resolve(config, machine.device, spec, processes.world_size)
-        devices = build_devices(config, spec, machine.device, processes, machine.print_line)
-        origin = dataset_origin(config.data, spec, devices.model.embeddings.table_sizes)
-        return cls(config=config, machine=machine, spec=spec, devices=devices, origin=origin)
+        config = resolve(config, machine.device, dataset.spec, processes.world_size)
+        devices = build_devices(config, dataset, machine.device, processes, machine.print_line)
+        origin = dataset.origin(devices.model.embeddings.table_sizes)
+        return cls(config=config, machine=machine, dataset=dataset, devices=devices, origin=origin)
 
     def check_dataset(self, path: Path) -> None:
         """Refuses a checkpoint that was trained on another dataset."""
@@ -155,10 +153,10 @@ class DlrmRecipe(Generic[LookupsT]):
             training_rows = min(training_rows, run.max_steps * data.batch_size)
         check = functools.partial(
             check_rows,
-            self.config,
-            self.spec,
+            self.dataset,
             processes=self.machine.processes,
             print_line=self.machine.print_line,
+            check_ids=not self.config.model.hash_indices,
         )
         num_rows = check("train", training_rows)
         if run.test_after <= run.epochs:
@@ -223,7 +221,7 @@ class DlrmRecipe(Generic[LookupsT]):
     def _groups_by(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
         """Returns the groups of rows: their ids, -1 for a shared one."""
         ids_of = self.devices.ids_of(feature)
-        if not shares_id_zero(self.config.data):
+        if not self.dataset.shares_id_zero:
             return ids_of
 
         def groups_of(batch: Batch[LookupsT]) -> Tensor:
@@ -245,7 +243,7 @@ class DlrmRecipe(Generic[LookupsT]):
             left_out = (
                 "; without id 0, the missing, rare and unseen values: "
                 f"{within.num_left_out:,} rows, {within.num_left_out / metrics.num_rows:.1%}"
-                if shares_id_zero(self.config.data)
+                if self.dataset.shares_id_zero
                 else ""
             )
             self.machine.print_line(
@@ -284,7 +282,7 @@ class DlrmRecipe(Generic[LookupsT]):
         models = [self.devices.model, *map(self._another_model, run.average_with)]
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
         source = self.devices.batches(wanted)
-        lines = raw_lines(data)
+        lines = raw_lines(self.dataset)
         started = time.perf_counter()
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
             num_rows = write_predictions(
@@ -293,7 +291,7 @@ class DlrmRecipe(Generic[LookupsT]):
                 source,
                 machine.precision,
                 bar.update,
-                has_labels=has_labels(data),
+                has_labels=self.dataset.has_labels,
                 raw_lines=lines,
             )
         rate = num_rows / (time.perf_counter() - started)
@@ -318,7 +316,7 @@ class DlrmRecipe(Generic[LookupsT]):
         self.check_dataset(Path(checkpoint))
         machine = self.machine
         devices: Devices[LookupsT] = build_devices(
-            self.config, self.spec, machine.device, machine.processes, machine.print_line
+            self.config, self.dataset, machine.device, machine.processes, machine.print_line
         )
         try:
             load_weights(Path(checkpoint), devices.model)
@@ -430,7 +428,7 @@ class DlrmTraining(Generic[LookupsT]):
 
     def summary(self) -> str:
         """Returns a line with batches per epoch, tables and device."""
-        sizes, source = self.recipe.spec.table_sizes, self.source
+        sizes, source = self.recipe.dataset.spec.table_sizes, self.source
         rest = self.num_rows % source.batch_size
         left_out = (
             f" (`drop_last` leaves out the last {rest}, {rest / self.num_rows:.1%} of the split)"

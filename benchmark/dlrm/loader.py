@@ -22,7 +22,7 @@ from benchmark.record import RESULTS, make_record, write_records
 from dlrm.config import DataConfig, DatasetType
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
-from dlrm.data.sources import open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.data.synthetic import write_synthetic_dataset
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import FOLDER, PART_ROWS, ParquetReader, part_name, write_parquet_part
@@ -66,7 +66,7 @@ def open_loader(
         return MerlinLoader(reader=reader, batch_size=batch_size, device=device, drop_last=True)
     (dataset_type,) = (t for t in DATASET_TYPES if t == candidate)
     data = DataConfig(dataset=str(root), dataset_type=dataset_type)
-    source = open_rows(data, "train", spec)
+    source = OpenedDataset(data, spec).rows("train")
     return BatchLoader(source=source, batch_size=batch_size, device=device, drop_last=True)
 
 

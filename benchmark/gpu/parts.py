@@ -24,6 +24,7 @@ from cuda_ext import self_test
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.loader import to_device
+from dlrm.data.opened import OpenedDataset
 from dlrm.data.synthetic import draw_ids
 from dlrm.train.devices import OneDevice
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
@@ -83,7 +84,7 @@ def build(setting: Setting, *, plain: bool = False) -> OneDevice:
     if plain:
         model = ModelConfig(embedding_type="multi_table", interaction_op="dot")
     config = DlrmConfig(data=DataConfig(dataset="none"), model=model)
-    return OneDevice.build(config, setting.spec, setting.device)
+    return OneDevice.build(config, OpenedDataset(config.data, setting.spec), setting.device)
 
 
 def precision_of(name: str, device: torch.device) -> Precision:

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from dlrm.config import DlrmConfig
-from dlrm.data.sources import RowSource, StreamedRows, dataset_root, open_rows
+from dlrm.data.opened import OpenedDataset
+from dlrm.data.sources import RowSource, StreamedRows
 from recsys.data.errors import DatasetError
-from recsys.data.feature_spec import FeatureSpec
-from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.manifest import MANIFEST_FILE
 from recsys.train.processes import Processes
 
 _BLOCK_ROWS = 1 << 18
@@ -18,12 +17,13 @@ _SILENT_S = 3.0
 
 
 def check_rows(
-    config: DlrmConfig,
-    spec: FeatureSpec,
+    dataset: OpenedDataset,
     split: str,
     most_rows: int | None,
     processes: Processes,
     print_line: Callable[[str], None],
+    *,
+    check_ids: bool,
 ) -> int:
     """Refuses a split with values that a reader would refuse later.
 
@@ -31,12 +31,12 @@ def check_rows(
     and were not written after it. Otherwise processes divide the rows.
 
     Args:
-        config: dataset of the run.
-        spec: its features.
+        dataset: dataset of the run.
         split: `train`, `validation` or `test`.
         most_rows: first rows to check; None checks all.
         processes: processes of the run; every one must call it.
         print_line: prints the progress, where it takes longer than seconds.
+        check_ids: refuse ids outside their tables.
 
     Returns:
         The rows of the split.
@@ -46,13 +46,13 @@ def check_rows(
     """
     problem, num_rows = "", 0
     try:
-        source = open_rows(config.data, split, spec, check_ids=not config.model.hash_indices)
+        source = dataset.rows(split, check_ids=check_ids)
         num_rows = source.num_rows
         if not num_rows:
             raise DatasetError(
                 f"{source.files[0].parent}: no rows for the {split} split; prepare it again"
             )
-        if not _manifest_vouches(dataset_root(config.data), source.files, spec):
+        if not _manifest_vouches(dataset, source.files):
             rows = num_rows if most_rows is None else min(most_rows, num_rows)
             rank, ranks = processes.rank, processes.world_size
             first, after = rank * rows // ranks, (rank + 1) * rows // ranks
@@ -65,18 +65,20 @@ def check_rows(
     return num_rows
 
 
-def _manifest_vouches(root: Path, files: Sequence[Path], spec: FeatureSpec) -> bool:
+def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
     """Tells whether files are as they were written, which checked them."""
+    root, manifest = dataset.root, dataset.manifest
+    if manifest is None:
+        return False
     try:
-        manifest = Manifest.load(root)
         written = (root / MANIFEST_FILE).stat().st_mtime_ns
         for file in files:
             entry, stat = manifest.files[file.relative_to(root).as_posix()], file.stat()
             if stat.st_size != entry["bytes"] or stat.st_mtime_ns > written:
                 return False
-    except (DatasetError, OSError, KeyError, ValueError):
+    except (OSError, KeyError, ValueError):
         return False
-    checked, tables = manifest.cardinalities, spec.table_sizes
+    checked, tables = manifest.cardinalities, dataset.spec.table_sizes
     return len(checked) == len(tables) and all(map(int.__le__, checked, tables))
 
 

@@ -10,9 +10,9 @@ from dlrm.config import DlrmConfig
 from dlrm.data.batch import BatchSource
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
-from dlrm.data.sources import RowSource, dataset_root, open_rows
+from dlrm.data.opened import OpenedDataset
+from dlrm.data.sources import RowSource
 from dlrm.data.synthetic import SyntheticBatches
-from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader
 
 
@@ -34,13 +34,13 @@ class SplitPass:
 
 
 def open_split(
-    config: DlrmConfig, spec: FeatureSpec, wanted: SplitPass, device: torch.device
+    config: DlrmConfig, dataset: OpenedDataset, wanted: SplitPass, device: torch.device
 ) -> BatchSource[Tensor]:
     """Opens the batches of a split on one device.
 
     Args:
         config: settings of the run.
-        spec: features to read.
+        dataset: dataset of the run, with the features to read.
         wanted: split, batch size and order.
         device: device of the batches.
 
@@ -51,7 +51,7 @@ def open_split(
     if data.dataset_type == "synthetic_gpu":
         rows = data.synthetic_dataset_num_entries
         return SyntheticBatches(
-            spec=spec,
+            spec=dataset.spec,
             num_rows=rows if wanted.train else max(rows // 16, wanted.batch_size),
             batch_size=wanted.batch_size,
             device=device,
@@ -62,7 +62,7 @@ def open_split(
     check_ids = not config.model.hash_indices
     if data.loader == "merlin":
         return MerlinLoader(
-            reader=ParquetReader(dataset_root(data), wanted.split, spec),
+            reader=ParquetReader(dataset.root, wanted.split, dataset.spec),
             batch_size=wanted.batch_size,
             device=device,
             drop_last=wanted.drop_last,
@@ -70,7 +70,7 @@ def open_split(
             read_ahead=data.read_ahead,
             check_ids=check_ids,
         )
-    source = open_rows(data, wanted.split, spec, check_ids=check_ids)
+    source = dataset.rows(wanted.split, check_ids=check_ids)
     return load_rows(config, source, wanted, device)
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dlrm.config import DataConfig
-from dlrm.data.origin import manifest_of
-from dlrm.data.sources import dataset_root
+from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import CRITEO_KIND, MANIFEST_FILE, QUARANTINE_FILE, Manifest
 
@@ -21,13 +19,12 @@ _LONGEST_CELL = 1 << 23
 """Characters: a raw row has up to 1 MiB, and escaping makes four of a byte."""
 
 
-def raw_lines(config: DataConfig) -> "RawLines | None":
+def raw_lines(dataset: OpenedDataset) -> "RawLines | None":
     """Finds the raw lines of `eval_split`, if the dataset tells them."""
-    manifest = None if config.is_synthetic else manifest_of(config)
-    if manifest is None:
+    if dataset.manifest is None:
         return None
     try:
-        return RawLines.open(dataset_root(config), manifest, config.eval_split)
+        return RawLines.open(dataset.root, dataset.manifest, dataset.config.eval_split)
     except DatasetError as error:
         logger.warning("%s", error)
         return None

@@ -18,11 +18,10 @@ from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource
 from dlrm.data.loader import READER_THREADS, BatchLoader
 from dlrm.data.open_split import SplitPass, load_rows, open_split
-from dlrm.data.sources import open_columns
+from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.exchange import IntArray, rank_bounds, sharded_features
 from dlrm.distributed.placement import Placement
 from recsys.ahead import call_ahead
-from recsys.data.feature_spec import FeatureSpec
 from recsys.data.split_binary import SplitBinaryReader
 
 
@@ -155,13 +154,13 @@ class CutBatches:
 
 
 def open_rank_split(
-    config: DlrmConfig, spec: FeatureSpec, columns: RankColumns, wanted: SplitPass
+    config: DlrmConfig, dataset: OpenedDataset, columns: RankColumns, wanted: SplitPass
 ) -> BatchSource[RankIds]:
     """Opens a rank's local batches of a split.
 
     Args:
         config: settings of the run.
-        spec: features of the dataset.
+        dataset: dataset of the run.
         columns: columns of this rank.
         wanted: split, batch size and order.
 
@@ -171,9 +170,9 @@ def open_rank_split(
     host, features = torch.device("cpu"), None
     if config.data.has_columns:
         check_ids = not config.model.hash_indices
-        rows = open_columns(config.data, wanted.split, spec, check_ids=check_ids)
+        rows = dataset.columns(wanted.split, check_ids=check_ids)
         return ColumnLoader(rows, load_rows(config, rows, wanted, host), columns)
     if config.data.dataset_type == "parquet":
         features = columns.features
-        spec = spec.with_features(features)
-    return CutBatches(open_split(config, spec, wanted, host), columns, features)
+        dataset = dataset.with_features(features)
+    return CutBatches(open_split(config, dataset, wanted, host), columns, features)

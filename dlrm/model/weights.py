@@ -164,7 +164,7 @@ def check_dataset(path: Path, now: Origin, dataset: str, *, ignore_fingerprint: 
 
     Args:
         path: checkpoint, as for `describe_model`.
-        now: dataset to use it with, see `dlrm.data.origin`.
+        now: dataset to use it with, see `OpenedDataset.origin`.
         dataset: name of the dataset, for the error message.
         ignore_fingerprint: compare the sizes of the tables alone.
 

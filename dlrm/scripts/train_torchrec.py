@@ -17,7 +17,7 @@ from absl import flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
 from dlrm.config import DlrmConfig
-from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.recipe import DlrmRecipe, join_run
 from dlrm.scripts import flags as dlrm_flags
 from dlrm.train.evaluate import SplitScores
@@ -142,8 +142,8 @@ def with_rate_change(config: DlrmConfig, point: float, rate: float) -> DlrmConfi
     Raises:
         DatasetError: the dataset, whose size gives the number of steps, is missing or malformed.
     """
-    spec = load_feature_spec(config.data, config.model.num_numerical_features)
-    rows = open_rows(config.data, "train", spec, check_ids=False).num_rows
+    dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
+    rows = dataset.rows("train", check_ids=False).num_rows
     steps = config.run.epochs * (rows // config.data.batch_size)
     decay = {"decay_start_step": int(steps * point), "decay_steps": 1, "decay_end_lr": rate}
     return DlrmConfig.from_dict(config.to_dict() | decay, config.explicit)

@@ -12,8 +12,7 @@ from torch import Tensor
 from dlrm.config import DataConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
-from dlrm.data.origin import dataset_origin
-from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import StoredModel, check_dataset
 from dlrm.train.metrics import ClickMetrics, click_metrics
@@ -54,9 +53,9 @@ def check_dataset_of(stored: StoredModel, data: DataConfig, *, ignore_fingerprin
         CheckpointError: the datasets differ.
         DatasetError: the dataset is missing or damaged.
     """
-    spec, sizes = load_feature_spec(data, stored.config.num_numerical_features), stored.table_sizes
-    sizes = sizes if len(sizes) == len(spec.categorical) else spec.table_sizes
-    now = dataset_origin(data, spec, sizes)
+    dataset = OpenedDataset.open(data, stored.config.num_numerical_features)
+    sizes, here = stored.table_sizes, dataset.spec.table_sizes
+    now = dataset.origin(sizes if len(sizes) == len(here) else here)
     check_dataset(stored.path, now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
 
 
@@ -75,8 +74,8 @@ def read_requests(
         DatasetError: the dataset is missing or damaged.
     """
     numerical, categorical = signature.network.inputs
-    spec = load_feature_spec(data, numerical.shape[0])
-    source = open_rows(data, data.eval_split, spec, check_ids=check_ids)
+    dataset = OpenedDataset.open(data, numerical.shape[0])
+    source = dataset.rows(data.eval_split, check_ids=check_ids)
     loader = BatchLoader(
         source=source, batch_size=batch_size, device=torch.device("cpu"), drop_last=False
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, BatchSource, mixed_seed
 from dlrm.data.open_split import SplitPass, open_split
+from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.exchange import ExchangedLookups
@@ -26,7 +27,6 @@ from dlrm.train.explain import explain
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
 from dlrm.train.quantize import TableBytes, quantize
 from dlrm.train.step import DlrmTrainStep
-from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.loop import TrainStep
 from recsys.train.memory import require_memory
@@ -90,26 +90,27 @@ class OneDevice:
     """A run of one process with the whole model on one device."""
 
     config: DlrmConfig
-    spec: FeatureSpec
+    dataset: OpenedDataset
     device: torch.device
     model: Dlrm
 
     @classmethod
-    def build(cls, config: DlrmConfig, spec: FeatureSpec, device: torch.device) -> "OneDevice":
+    def build(cls, config: DlrmConfig, dataset: OpenedDataset, device: torch.device) -> "OneDevice":
         """Builds the model with random weights.
 
         Raises:
             OutOfMemoryError: it does not fit in memory.
         """
+        spec = dataset.spec
         names = [feature.name for feature in spec.categorical]
         rows = TableRows.of_model(config.model, names, spec.table_sizes)
         require_memory(trained_memory(config, rows, len(names)), device)
         with device:
-            return cls(config, spec, device, Dlrm(config.model, spec.table_sizes))
+            return cls(config, dataset, device, Dlrm(config.model, spec.table_sizes))
 
     def batches(self, wanted: SplitPass) -> BatchSource[Tensor]:
         """Opens the batches of a split."""
-        return open_split(self.config, self.spec, wanted, self.device)
+        return open_split(self.config, self.dataset, wanted, self.device)
 
     def train_step(self, precision: Precision) -> DlrmTrainStep[Tensor]:
         """Builds the training step."""
@@ -143,7 +144,7 @@ class OneDevice:
         Raises:
             UserError: there is no such feature.
         """
-        names = [categorical.name for categorical in self.spec.categorical]
+        names = [categorical.name for categorical in self.dataset.spec.categorical]
         if feature not in names:
             raise UserError(
                 f"`gauc_by` {feature}: no categorical feature of the dataset; they are "
@@ -154,7 +155,7 @@ class OneDevice:
 
     def explanation(self, wanted: SplitPass, precision: Precision) -> Mapping[str, Any]:
         """Computes calibration curve and feature importance; see `explain`."""
-        return explain(self.model, self.batches(wanted).batches(), self.spec, precision)
+        return explain(self.model, self.batches(wanted).batches(), self.dataset.spec, precision)
 
     def quantize(self, calibration: SplitPass) -> TableBytes:
         """Turns the model into one of 8 bits.
@@ -174,7 +175,7 @@ class SeveralDevices:
     """A run of several processes: tables sharded, MLPs data-parallel."""
 
     config: DlrmConfig
-    spec: FeatureSpec
+    dataset: OpenedDataset
     device: torch.device
     model: DistributedDlrm
 
@@ -182,7 +183,7 @@ class SeveralDevices:
     def build(
         cls,
         config: DlrmConfig,
-        spec: FeatureSpec,
+        dataset: OpenedDataset,
         device: torch.device,
         processes: Processes,
         print_line: Callable[[str], None],
@@ -194,15 +195,15 @@ class SeveralDevices:
             OutOfMemoryError: the model does not fit in memory.
         """
         with device:
-            model = build_distributed(config, spec, processes, device, print_line)
-        return cls(config, spec, device, model)
+            model = build_distributed(config, dataset.spec, processes, device, print_line)
+        return cls(config, dataset, device, model)
 
     def batches(self, wanted: SplitPass) -> BatchSource[ExchangedLookups]:
         """Opens this rank's batches of a split, with the exchanged lookups."""
         placement, rank = self.model.sharded.placement, self.model.sharded.rank
         columns = RankColumns.of(placement, rank)
         return ExchangedBatches(
-            open_rank_split(self.config, self.spec, columns, wanted),
+            open_rank_split(self.config, self.dataset, columns, wanted),
             placement,
             rank,
             self.device,
@@ -260,7 +261,7 @@ class SeveralDevices:
 
 def build_devices(
     config: DlrmConfig,
-    spec: FeatureSpec,
+    dataset: OpenedDataset,
     device: torch.device,
     processes: Processes,
     print_line: Callable[[str], None],
@@ -274,5 +275,5 @@ def build_devices(
         OutOfMemoryError: the model does not fit in memory.
     """
     if processes.world_size == 1:
-        return OneDevice.build(config, spec, device)
-    return SeveralDevices.build(config, spec, device, processes, print_line)
+        return OneDevice.build(config, dataset, device)
+    return SeveralDevices.build(config, dataset, device, processes, print_line)

@@ -7,7 +7,7 @@ import torch
 from dlrm.config import DataConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
-from dlrm.data.sources import open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import read_tables
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
@@ -124,9 +124,8 @@ def test_the_loader_brings_the_same_rows(dataset, dataset_type):
     spec = FeatureSpec.load(dataset, NUM_NUMERICAL)
 
     def batches(device):
-        source = open_rows(
-            DataConfig(dataset=str(dataset), dataset_type=dataset_type), "train", spec
-        )
+        config = DataConfig(dataset=str(dataset), dataset_type=dataset_type)
+        source = OpenedDataset(config, spec).rows("train")
         loader = BatchLoader(
             source=source, batch_size=512, device=torch.device(device), drop_last=False
         )

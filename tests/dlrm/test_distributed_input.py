@@ -9,7 +9,7 @@ import torch
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.open_split import SplitPass
-from dlrm.data.sources import open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.columns import ColumnLoader, CutBatches, RankColumns, open_rank_split
 from dlrm.distributed.placement import Placement, TablePlacement
 from recsys.data import split_binary
@@ -47,12 +47,14 @@ def opened(root, dataset_type, placed, rank, split="train", train=False, **more)
         model=ModelConfig(num_numerical_features=NUM_NUMERICAL),
     )
     wanted = SplitPass(split=split, batch_size=BATCH, train=train)
-    return open_rank_split(config, SPEC, RankColumns.of(placed, rank), wanted)
+    return open_rank_split(
+        config, OpenedDataset(config.data, SPEC), RankColumns.of(placed, rank), wanted
+    )
 
 
 def whole_batches(root, dataset_type, **more):
     config = DataConfig(dataset=str(root), dataset_type=dataset_type)
-    source = open_rows(config, "train", SPEC)
+    source = OpenedDataset(config, SPEC).rows("train")
     return BatchLoader(source=source, batch_size=BATCH, device=CPU, drop_last=False, **more)
 
 

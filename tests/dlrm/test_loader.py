@@ -7,7 +7,7 @@ import torch
 
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
-from dlrm.data.sources import open_rows
+from dlrm.data.opened import OpenedDataset
 from dlrm.data.synthetic import SyntheticBatches, draw_ids, write_synthetic_dataset
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
@@ -22,7 +22,7 @@ def loader(dataset, dataset_type="split", split="train", **settings):
     config = DataConfig(dataset=str(dataset), dataset_type=dataset_type)
     spec = FeatureSpec.load(dataset, NUM_NUMERICAL)
     values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
-    return BatchLoader(source=open_rows(config, split, spec), **values)
+    return BatchLoader(source=OpenedDataset(config, spec).rows(split), **values)
 
 
 @pytest.mark.parametrize("dataset_type", FILE_TYPES)
@@ -82,7 +82,7 @@ def test_leaving_early_ends_the_reader_threads(dataset):
 def test_ids_outside_their_table_are_named(dataset, dataset_type):
     config = DataConfig(dataset=str(dataset), dataset_type=dataset_type)
     smaller = FeatureSpec.criteo((5, 150, 40_000, 17), NUM_NUMERICAL)
-    source = open_rows(config, "train", smaller)
+    source = OpenedDataset(config, smaller).rows("train")
     wrong = BatchLoader(source=source, batch_size=512, device=CPU, drop_last=False)
     ids = make_columns(ROWS["train"], 0).categorical[1]
     row = int(np.flatnonzero(ids >= 150)[0])

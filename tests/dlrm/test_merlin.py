@@ -18,7 +18,7 @@ import torch
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
 from dlrm.data.merlin import MerlinLoader
-from dlrm.data.sources import open_rows
+from dlrm.data.opened import OpenedDataset
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.parquet import ParquetReader
@@ -37,7 +37,7 @@ def merlin(dataset, spec=SPEC, **settings):
 def default(dataset, **settings):
     config = DataConfig(dataset=str(dataset), dataset_type="parquet")
     values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
-    return BatchLoader(source=open_rows(config, "train", SPEC), **values)
+    return BatchLoader(source=OpenedDataset(config, SPEC).rows("train"), **values)
 
 
 def losses(records):

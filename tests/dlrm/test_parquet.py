@@ -13,7 +13,7 @@ import torch
 
 from dlrm.config import DataConfig
 from dlrm.data.loader import BatchLoader
-from dlrm.data.sources import load_feature_spec, open_rows
+from dlrm.data.opened import OpenedDataset
 from recsys.data import parquet
 from recsys.data.click_columns import ClickColumns
 from recsys.data.errors import DatasetError
@@ -31,7 +31,7 @@ SMALLER = (5, 150, 20_000, 17)
 def loader(dataset, **settings):
     config = DataConfig(dataset=str(dataset), dataset_type="parquet")
     values = {"batch_size": 512, "device": CPU, "drop_last": False} | settings
-    return BatchLoader(source=open_rows(config, "train", SPEC), **values)
+    return BatchLoader(source=OpenedDataset(config, SPEC).rows("train"), **values)
 
 
 def all_rows(batches):
@@ -154,7 +154,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
 def test_shuffled_batches_are_those_of_split_binary(dataset):
     config = DataConfig(dataset=str(dataset), dataset_type="split")
     split = dataclasses.replace(
-        loader(dataset, shuffle=True, seed=3), source=open_rows(config, "train", SPEC)
+        loader(dataset, shuffle=True, seed=3), source=OpenedDataset(config, SPEC).rows("train")
     )
     for one, other in zip(
         split.batches(epoch=1), loader(dataset, shuffle=True, seed=3).batches(epoch=1), strict=True
@@ -190,7 +190,7 @@ def test_ids_are_checked_once_and_by_part(dataset, monkeypatch, read_ahead):
     smaller = FeatureSpec.criteo((5, highest, 40_000, 17), NUM_NUMERICAL)
     config = DataConfig(dataset=str(dataset), dataset_type="parquet")
     wrong = loader(dataset, read_ahead=read_ahead)
-    wrong = dataclasses.replace(wrong, source=open_rows(config, "train", smaller))
+    wrong = dataclasses.replace(wrong, source=OpenedDataset(config, smaller).rows("train"))
     part = f"part_{row // 2500:05d}.parquet"
     with pytest.raises(DatasetError, match=rf"{part}: feature cat_1, row {row}: id {highest} is"):
         list(wrong.batches())
@@ -255,12 +255,13 @@ def test_files_of_other_software(program, tmp_path, id_type):
         dataset_type="parquet",
         num_embeddings_per_feature=cardinalities,
     )
-    spec = load_feature_spec(config, 13)
+    opened = OpenedDataset.open(config, 13)
+    spec = opened.spec
     assert spec.numerical == ("int_0", "int_1", "int_2")
     assert spec.table_sizes == cardinalities
     assert spec.label == "label"
     (batch,) = BatchLoader(
-        source=open_rows(config, "train", spec), batch_size=3000, device=CPU, drop_last=False
+        source=opened.rows("train"), batch_size=3000, device=CPU, drop_last=False
     ).batches()
     assert torch.equal(batch.ids, torch.from_numpy(np.stack(ids, 1).astype(np.int64)))
     assert np.array_equal(batch.numerical.numpy(), columns.numerical.astype(np.float32))
@@ -328,6 +329,6 @@ def test_an_id_that_no_signed_integer_holds(tmp_path):
     config = DataConfig(
         dataset=str(tmp_path), dataset_type="parquet", num_embeddings_per_feature=CARDINALITIES
     )
-    source = open_rows(config, "train", load_feature_spec(config, 3))
+    source = OpenedDataset.open(config, 3).rows("train")
     with pytest.raises(DatasetError, match=r"part.0.parquet: feature cat_2: .*2\^63.*modulus"):
         list(source.stream(0))

@@ -12,6 +12,7 @@ from torch import Tensor
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.loader import to_device
+from dlrm.data.opened import OpenedDataset
 from dlrm.scripts.plan_placement import CRITEO_LIMIT_15
 from dlrm.train.devices import OneDevice, SeveralDevices
 from recsys.data.click_columns import ClickColumns
@@ -37,7 +38,7 @@ def build(optimizer: str = "sgd", **model: object) -> OneDevice:
         model=ModelConfig(**model),
         optimizer=OptimizerConfig(optimizer=optimizer),
     )
-    return OneDevice.build(config, SPEC, DEVICE)
+    return OneDevice.build(config, OpenedDataset(config.data, SPEC), DEVICE)
 
 
 def read_batch(rows: int) -> NarrowBatch:

@@ -23,6 +23,7 @@ from torch.utils import _pytree
 from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig, RunConfig
 from dlrm.data.batch import Batch
 from dlrm.data.open_split import SplitPass
+from dlrm.data.opened import OpenedDataset
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.train.devices import SeveralDevices
 from recsys.data.click_columns import ClickColumns
@@ -155,7 +156,8 @@ def build_rank(
         optimizer=OptimizerConfig(optimizer=optimizer),
         run=RunConfig(**(run or {})),
     )
-    return SeveralDevices.build(config, SPEC, DEVICE, rank.processes, lambda _: None)
+    dataset = OpenedDataset(config.data, SPEC)
+    return SeveralDevices.build(config, dataset, DEVICE, rank.processes, lambda _: None)
 
 
 def batches_of(devices: SeveralDevices) -> Iterator[Batch[ExchangedLookups]]:

@@ -23,7 +23,8 @@ root=$(realpath --canonicalize-missing "$1") data=${2:-$repository/../shared/dat
 rm -rf "$root/try" && mkdir -p "$root/try/shared/data"
 git clone --quiet "$repository" "$root/try/recipes"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-printf '127.0.0.1 localhost\n::1 localhost\n' > "$root/etc/hosts"  # an installed system has it
+# as on an installed system: torchrun looks for the machine by its name
+printf '127.0.0.1 localhost\n127.0.1.1 %s\n::1 localhost\n' "$(uname -n)" > "$root/etc/hosts"
 
 # shellcheck disable=SC2016  # expanded in the bare system
 inside='

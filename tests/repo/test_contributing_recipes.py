@@ -175,12 +175,12 @@ class NpzReader:
     ),
     Edit(
         "Add a dataset type",
-        "dlrm/data/sources.py",
-        '    if config.dataset_type == "binary":\n',
-        '    if config.dataset_type == "npz":\n'
-        "        from recsys.data.npz import NpzReader\n\n"
-        "        return NpzReader(root, split, spec)\n"
-        '    if config.dataset_type == "binary":\n',
+        "dlrm/data/opened.py",
+        '        if self.config.dataset_type == "binary":\n',
+        '        if self.config.dataset_type == "npz":\n'
+        "            from recsys.data.npz import NpzReader\n\n"
+        "            return NpzReader(self.root, split, self.spec)\n"
+        '        if self.config.dataset_type == "binary":\n',
     ),
     Edit(
         "Add a dataset type",

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's click log, opened once: folder, manifest and features."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlrm.config import DataConfig
+from dlrm.data.sources import ParquetRows, RowSource
+from recsys.data.errors import DatasetError
+from recsys.data.feature_spec import MODEL_SIZE_FILE, SPEC_FILE, FeatureSpec
+from recsys.data.manifest import (
+    CRITEO_KIND,
+    MANIFEST_FILE,
+    SEQUENCES_KIND,
+    Manifest,
+    fingerprint,
+)
+from recsys.data.npy_days import NpyReader
+from recsys.data.parquet import ParquetReader
+from recsys.data.records import BinaryRecordsReader
+from recsys.data.split_binary import Access, SplitBinaryReader
+from recsys.train.origin import Origin
+
+logger = logging.getLogger(__name__)
+
+_DICTIONARIES = "dictionaries/"
+_GENERATED = "synthetic"
+"""Fingerprint of all generated data, whose ids mean nothing."""
+_MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
+"""Keys of the semantics that change neither an id, nor a number, nor a training row's split."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenedDataset:
+    """A click log on disk, or generated data.
+
+    Attributes:
+        config: settings of the dataset.
+        spec: its features.
+        manifest: its manifest, if there is a readable one.
+        column_lines: for parquet without a spec, what each column was taken for.
+    """
+
+    config: DataConfig
+    spec: FeatureSpec
+    manifest: Manifest | None = None
+    column_lines: Sequence[str] = ()
+
+    @classmethod
+    def open(cls, config: DataConfig, num_numerical: int) -> "OpenedDataset":
+        """Opens the dataset of a run.
+
+        Args:
+            config: dataset and, if given, table sizes.
+            num_numerical: number of numerical features, for data whose spec has none: synthetic
+                data, model_size.json and folders without a spec.
+
+        Raises:
+            DatasetError: the folder or the spec is missing or malformed.
+        """
+        if config.is_synthetic:
+            manifest = _read_manifest(_folder(config))
+            return cls(config, generated_spec(config, num_numerical), manifest)
+        root = _folder(config)
+        if not root.is_dir():
+            raise DatasetError(
+                f"`dataset`: {root} is not a folder; python -m preproc.criteo makes one from raw "
+                "logs"
+            )
+        manifest = _read_manifest(root)
+        if manifest is not None and manifest.kind == SEQUENCES_KIND:
+            raise DatasetError(
+                f"`dataset`: {root} is a dataset of sequences, for BERT4Rec: train it by python -m "
+                "bert4rec.scripts.main with `dataset_path`; DLRM takes click logs, of which python "
+                "-m preproc.criteo makes a dataset"
+            )
+        sizes, lines = config.num_embeddings_per_feature, list[str]()
+        files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))
+        has_spec = config.feature_spec is not None or any(files)
+        if config.dataset_type == "parquet" and config.feature_spec is None:
+            reader = ParquetReader(root, "train", cardinalities=() if has_spec else sizes)
+            spec, lines = reader.spec, [] if has_spec else reader.column_lines
+        elif sizes and not has_spec:
+            spec = FeatureSpec.criteo(sizes, num_numerical, "float32")
+        else:
+            spec = _stored_spec(config, root, num_numerical)
+        spec = _resized(spec, sizes) if sizes and has_spec else spec
+        return cls(config, spec, manifest, lines)
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return _folder(self.config)
+
+    @property
+    def has_labels(self) -> bool:
+        """False for a dataset of rows that had no label."""
+        return self.manifest is None or not self.manifest.is_unlabelled
+
+    @property
+    def shares_id_zero(self) -> bool:
+        """True if id 0 stands for missing, rare and unseen values.
+
+        The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
+        """
+        return self.manifest is not None and self.manifest.kind == CRITEO_KIND
+
+    def with_features(self, features: Sequence[int]) -> "OpenedDataset":
+        """Returns the dataset with some of its categorical features."""
+        return dataclasses.replace(self, spec=self.spec.with_features(features))
+
+    def rows(self, split: str, *, check_ids: bool = True) -> RowSource:
+        """Opens the rows of a split.
+
+        Args:
+            split: `train`, `validation` or `test`.
+            check_ids: refuse ids outside their tables.
+
+        Raises:
+            DatasetError: the split is missing or damaged.
+        """
+        if self.config.dataset_type == "parquet":
+            return ParquetRows(ParquetReader(self.root, split, self.spec), check_ids)
+        if self.config.dataset_type == "binary":
+            return BinaryRecordsReader(self.root, split, self.spec, check_ids=check_ids)
+        if self.config.dataset_type == "npy":
+            return NpyReader(self.root, split, self.spec, check_ids=check_ids)
+        return self.columns(split, check_ids=check_ids)
+
+    def columns(self, split: str, *, check_ids: bool = True) -> SplitBinaryReader:
+        """Opens a split stored as a file per column, see `rows`."""
+        access: Access = "memmap" if self.config.dataset_type == "memmap" else "pread"
+        reader = SplitBinaryReader(self.root, split, self.spec, access, check_ids=check_ids)
+        reader.advise_sequential()
+        return reader
+
+    def origin(self, table_sizes: Sequence[int]) -> Origin:
+        """Returns the identity of the dataset: tables, dictionaries and settings.
+
+        It is the same for all formats and layouts of the same data.
+
+        Args:
+            table_sizes: rows of the table of each categorical feature.
+        """
+        names = [feature.name for feature in self.spec.categorical]
+        sizes = {f"rows of {name}": n for name, n in zip(names, table_sizes, strict=True)}
+        manifest = self.manifest
+        if self.config.is_synthetic or (manifest is not None and manifest.kind == _GENERATED):
+            return Origin(sizes, _GENERATED)
+        if manifest is None:
+            return Origin(sizes)
+        files = {n: f for n, f in manifest.files.items() if n.startswith(_DICTIONARIES)}
+        semantics = {
+            name: value
+            for name, value in manifest.semantics.items()
+            if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
+        }
+        return Origin(sizes, fingerprint(files) if files else manifest.fingerprint, semantics)
+
+
+def generated_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
+    """Returns the features of generated data.
+
+    Raises:
+        DatasetError: they are those of a dataset whose spec is missing or malformed.
+    """
+    if not config.synthetic_dataset_use_feature_spec:
+        return FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
+    real = _stored_spec(config, Path(config.dataset or ""), num_numerical)
+    return FeatureSpec.criteo(real.table_sizes, len(real.numerical))
+
+
+def _folder(config: DataConfig) -> Path:
+    is_made = config.dataset_type == "synthetic_disk"
+    return Path(config.synthetic_dataset_dir if is_made else config.dataset or "")
+
+
+def _read_manifest(root: Path) -> Manifest | None:
+    if not (root / MANIFEST_FILE).is_file():
+        return None
+    try:
+        return Manifest.load(root)
+    except DatasetError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _stored_spec(config: DataConfig, root: Path, num_numerical: int) -> FeatureSpec:
+    if config.feature_spec is None:
+        return FeatureSpec.load(root, num_numerical)
+    path = Path(config.feature_spec)
+    path = path if path.is_absolute() else root / path
+    if not path.is_file():
+        raise DatasetError(f"`feature_spec`: {path} is not a file")
+    if path.suffix == ".json":
+        return FeatureSpec.load_model_size(path, num_numerical)
+    return FeatureSpec.load_yaml(path)
+
+
+def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
+    if len(sizes) != len(spec.categorical):
+        raise DatasetError(
+            f"`num_embeddings_per_feature` gives {len(sizes)} sizes, the feature spec of the "
+            f"dataset has {len(spec.categorical)} categorical features; give one for each"
+        )
+    resized = (
+        dataclasses.replace(feature, cardinality=size)
+        for feature, size in zip(spec.categorical, sizes, strict=True)
+    )
+    return dataclasses.replace(spec, categorical=tuple(resized))
