@@ -21,26 +21,19 @@ from bert4rec.data.sources import dataset_fingerprint, dataset_root, open_sequen
 from bert4rec.data.split import Split, targets_of
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import (
-    MODEL_GROUP,
-    NUM_ITEMS,
-    describe_model,
-    load_base,
-    load_weights,
-    weights_of,
-)
+from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
 from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
-from bert4rec.train.resolve import complete
+from bert4rec.train.resolve import complete, open_loaded
 from bert4rec.train.schedule import build_schedule, depends_on_length, total_steps
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint, read_checkpoint
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
 from recsys.train.memory import keep_few_primitives, require_memory
@@ -79,6 +72,7 @@ class Bert4RecRecipe:
         sequences: histories of all users.
         negatives: name of a ranking -> [U, S] negatives of each user.
         model: the network.
+        loaded: checkpoint that gave the model's settings, if any.
     """
 
     config: Bert4RecConfig
@@ -86,6 +80,7 @@ class Bert4RecRecipe:
     sequences: Sequences
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
+    loaded: OpenedCheckpoint | None
     fixed = fixed_settings(SECTIONS)
 
     @classmethod
@@ -96,7 +91,8 @@ class Bert4RecRecipe:
             UserError: a setting, the dataset or the checkpoint is refused.
         """
         keep_few_primitives()
-        config = complete(config)
+        loaded = open_loaded(config)
+        config = complete(config, loaded)
         if config.evaluation.ranks_file:
             check_ranks_file(Path(config.evaluation.ranks_file))
         sequences = open_sequences(config.data, config.run.seed)
@@ -107,7 +103,12 @@ class Bert4RecRecipe:
         with machine.device:
             model = Bert4Rec(config.model, sequences.num_items, config.adapter)
         return cls(
-            config=config, machine=machine, sequences=sequences, negatives=negatives, model=model
+            config=config,
+            machine=machine,
+            sequences=sequences,
+            negatives=negatives,
+            model=model,
+            loaded=loaded,
         )
 
     @property
@@ -129,10 +130,13 @@ class Bert4RecRecipe:
         """True if the model predicts at the last item, without mask."""
         return self.config.objective.objective == "causal"
 
-    def check_dataset(self, path: Path) -> None:
+    def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint that was trained on another dataset."""
+        self._check_dataset(OpenedCheckpoint.from_checkpoint(checkpoint))
+
+    def _check_dataset(self, checkpoint: OpenedCheckpoint) -> None:
         data = self.config.data
-        describe_model(path).check_dataset(
+        checkpoint.check_dataset(
             self.sequences.num_items,
             dataset_fingerprint(data),
             str(dataset_root(data) or data.dataset_name),
@@ -140,17 +144,20 @@ class Bert4RecRecipe:
             ignore_fingerprint=self.config.run.ignore_fingerprint,
         )
 
-    def load_weights(self, path: Path) -> None:
-        """Copies the weights of a checkpoint into the model.
+    def load(self) -> None:
+        """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
 
         A training run keeps adapters of its own. Else `popularity_correction` may differ from that
         of the training: the scores change as if it had been trained with.
         """
-        if self.config.run.mode == "train":
-            load_base(path, self.model)
+        if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
-        load_weights(path, self.model)
-        trained_with = read_checkpoint(path).settings(ObjectiveConfig)
+        self._check_dataset(self.loaded)
+        if self.config.run.mode == "train":
+            self.loaded.load_base_into(self.model)
+            return
+        self.loaded.load_into(self.model)
+        trained_with = self.loaded.checkpoint.settings(ObjectiveConfig)
         change = self.config.objective.popularity_correction
         change -= trained_with.get("popularity_correction", 0.0)
         if change:
@@ -345,7 +352,7 @@ class Bert4RecTraining:
         best = None if folder is None else folder.best()
         with self.step.evaluated_weights():
             if best is not None:
-                load_weights(best, self.recipe.model)
+                OpenedCheckpoint.open(best).load_into(self.recipe.model)
             yield self.recipe.test()
 
 

@@ -25,14 +25,14 @@ from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import DlrmNetwork
-from dlrm.model.weights import check_dataset, load_weights
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.devices import Devices, build_devices
 from dlrm.train.evaluate import SplitScores, check_auc, score_split
 from dlrm.train.explain import explanation_lines
 from dlrm.train.predict import check_predictions_path, write_predictions
-from dlrm.train.resolve import resolve, take_model_from_checkpoint
+from dlrm.train.resolve import resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
@@ -67,6 +67,7 @@ class DlrmRecipe(Generic[LookupsT]):
         dataset: the dataset of the run.
         devices: the model on one device, or this rank's shard of it.
         origin: identity of the dataset, which checkpoints keep.
+        loaded: checkpoint of `load_checkpoint_path`.
     """
 
     config: DlrmConfig
@@ -74,6 +75,7 @@ class DlrmRecipe(Generic[LookupsT]):
     dataset: OpenedDataset
     devices: Devices[LookupsT]
     origin: Origin
+    loaded: OpenedCheckpoint | None
     fixed = fixed_settings(SECTIONS)
     summary = ()
 
@@ -84,7 +86,9 @@ class DlrmRecipe(Generic[LookupsT]):
         Raises:
             UserError: a setting, the dataset or the checkpoint is invalid.
         """
-        config, processes = take_model_from_checkpoint(config), machine.processes
+        processes, path = machine.processes, config.run.load_checkpoint_path
+        loaded = None if path is None else OpenedCheckpoint.open(Path(path))
+        config = config if loaded is None else take_model(config, loaded)
         if config.data.dataset_type == "synthetic_disk":
             if processes.is_first:
                 ensure_synthetic_dataset(config, machine.print_line)
@@ -100,17 +104,29 @@ class DlrmRecipe(Generic[LookupsT]):
         config = resolve(config, machine.device, dataset.spec, processes.world_size)
         devices = build_devices(config, dataset, machine.device, processes, machine.print_line)
         origin = dataset.origin(devices.model.embeddings.table_sizes)
-        return cls(config=config, machine=machine, dataset=dataset, devices=devices, origin=origin)
+        return cls(
+            config=config,
+            machine=machine,
+            dataset=dataset,
+            devices=devices,
+            origin=origin,
+            loaded=loaded,
+        )
 
-    def check_dataset(self, path: Path) -> None:
+    def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint that was trained on another dataset."""
+        self._check_dataset(OpenedCheckpoint.from_native(checkpoint))
+
+    def _check_dataset(self, checkpoint: OpenedCheckpoint) -> None:
         data, ignore = self.config.data, self.config.run.ignore_fingerprint
         dataset = data.dataset or data.dataset_type
-        check_dataset(path, self.origin, dataset, ignore_fingerprint=ignore)
+        checkpoint.check_dataset(self.origin, dataset, ignore_fingerprint=ignore)
 
-    def load_weights(self, path: Path) -> None:
-        """Loads the weights of a checkpoint into the model."""
-        load_weights(path, self.devices.model)
+    def load(self) -> None:
+        """Loads the weights of `load_checkpoint_path`, if it is set."""
+        if self.loaded is not None:
+            self._check_dataset(self.loaded)
+            self.loaded.load_into(self.devices.model)
 
     def training(self) -> "DlrmTraining[LookupsT]":
         """Opens the training batches and builds the training step."""
@@ -313,13 +329,13 @@ class DlrmRecipe(Generic[LookupsT]):
 
     def _another_model(self, checkpoint: str) -> DlrmNetwork[LookupsT]:
         """Loads another checkpoint of the same model and dataset."""
-        self.check_dataset(Path(checkpoint))
-        machine = self.machine
+        opened, machine = OpenedCheckpoint.open(Path(checkpoint)), self.machine
+        self._check_dataset(opened)
         devices: Devices[LookupsT] = build_devices(
             self.config, self.dataset, machine.device, machine.processes, machine.print_line
         )
         try:
-            load_weights(Path(checkpoint), devices.model)
+            opened.load_into(devices.model)
         except CheckpointError as error:
             raise UserError(
                 f"`average_with` takes checkpoints of one model, that of `load_checkpoint_path`: "

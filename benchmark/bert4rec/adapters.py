@@ -141,7 +141,7 @@ def open_recipe(setup: Setup, method: str) -> Bert4RecRecipe:
     values = PRESETS.read(setup.preset).values | own | {"num_threads": setup.threads}
     config = Bert4RecConfig.from_dict(values)
     recipe = Bert4RecRecipe.open(config, set_up_machine(config, lambda _line: None))
-    recipe.load_weights(setup.base)
+    recipe.load()
     return recipe
 
 

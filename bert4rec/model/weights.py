@@ -28,73 +28,65 @@ def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def load_weights(path: Path, model: Bert4Rec) -> None:
-    """Copies the weights of a checkpoint into a model.
-
-    Raises:
-        CheckpointError: it is missing or damaged, a shape differs, or it has tensors that the
-            model lacks.
-    """
-    checkpoint = read_checkpoint(path)
-    adapter = adapter_of(checkpoint).adapter
-    if adapter != "none" and model.adapters is None:
-        raise CheckpointError(f"{checkpoint.path}: has adapters ({adapter}), the model has none")
-    logger.info("Loading %s", checkpoint.path)
-    checkpoint.copy_into(MODEL_GROUP, weights_of(model))
-
-
-def load_base(path: Path, model: Bert4Rec) -> None:
-    """Copies the weights of a checkpoint into a model's frozen layers.
-
-    Adapters of the checkpoint are merged into their layers first.
-
-    Raises:
-        CheckpointError: it is missing or damaged, a shape differs, or its adapters depend on the
-            history.
-    """
-    checkpoint = read_checkpoint(path)
-    adapter = adapter_of(checkpoint)
-    plain = {n: w for n, w in weights_of(model).items() if not n.startswith(ADAPTERS)}
-    if not adapter.is_constant:
-        raise CheckpointError(
-            f"{checkpoint.path}: its adapters ({adapter.adapter}) depend on the history, so no "
-            "weights of a layer equal them and it cannot be trained further as a base; continue "
-            "its own run by `resume`, or load the checkpoint that it started from"
-        )
-    logger.info("Loading %s", checkpoint.path)
-    checkpoint.copy_into(MODEL_GROUP, plain, left_out=lambda name: name.startswith(ADAPTERS))
-    if adapter.adapter != "none":
-        logger.info("Merging its adapters (%s) into their layers", adapter.adapter)
-        for name, weight in merged_weights(checkpoint.tensors(MODEL_GROUP), adapter).items():
-            plain[name].copy_(weight)
-
-
-def adapter_of(checkpoint: Checkpoint) -> AdapterConfig:
-    """Reads the settings of a checkpoint's adapters; none in earlier releases."""
-    return section_from_dict(AdapterConfig, checkpoint.settings(AdapterConfig))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class StoredModel:
-    """The model of a checkpoint, without its weights.
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenedCheckpoint:
+    """A checkpoint of a BERT4Rec; its weights are read later.
 
     Attributes:
-        path: folder of the checkpoint itself, not of the run.
-        step: steps that the model was trained for.
-        config: settings of the network.
-        adapter: settings of its adapters.
-        causal: the model predicts the next item at the last one, without a mask item.
+        checkpoint: the checkpoint of any model.
         num_items: items of the catalogue.
-        origin: training dataset.
+        config: settings of the network.
+        adapter: settings of its adapters; none in earlier releases.
+        causal: the model predicts the next item at the last one, without a mask item.
     """
 
-    path: Path
-    step: int
+    checkpoint: Checkpoint
+    num_items: int
     config: ModelConfig
     adapter: AdapterConfig
     causal: bool
-    num_items: int
-    origin: Origin
+
+    @classmethod
+    def open(cls, path: Path) -> "OpenedCheckpoint":
+        """Opens a checkpoint, or the folder of a run.
+
+        Raises:
+            CheckpointError: it is missing, damaged or of another model.
+        """
+        return cls.from_checkpoint(read_checkpoint(path))
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
+        """Reads the settings of a checkpoint's model.
+
+        Raises:
+            CheckpointError: it is of another model.
+        """
+        if NUM_ITEMS not in checkpoint.state:
+            raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+        objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
+        return cls(
+            checkpoint,
+            checkpoint.count(NUM_ITEMS),
+            section_from_dict(ModelConfig, checkpoint.settings(ModelConfig)),
+            section_from_dict(AdapterConfig, checkpoint.settings(AdapterConfig)),
+            causal=objective.objective == "causal",
+        )
+
+    @property
+    def path(self) -> Path:
+        """Folder of the checkpoint itself, not of the run."""
+        return self.checkpoint.path
+
+    @property
+    def step(self) -> int:
+        """Steps that the model was trained for."""
+        return self.checkpoint.count("step", 0)
+
+    @property
+    def origin(self) -> Origin:
+        """The training dataset."""
+        return Origin.of_checkpoint({"items": self.num_items}, self.checkpoint.state)
 
     def check_dataset(
         self,
@@ -123,6 +115,41 @@ class StoredModel:
             ignore_fingerprint=ignore_fingerprint,
         )
 
+    def load_into(self, model: Bert4Rec) -> None:
+        """Copies the weights into a model.
+
+        Raises:
+            CheckpointError: they are damaged, a shape differs, or the model lacks a tensor.
+        """
+        if self.adapter.adapter != "none" and model.adapters is None:
+            raise CheckpointError(
+                f"{self.path}: has adapters ({self.adapter.adapter}), the model has none"
+            )
+        logger.info("Loading %s", self.path)
+        self.checkpoint.copy_into(MODEL_GROUP, weights_of(model))
+
+    def load_base_into(self, model: Bert4Rec) -> None:
+        """Copies the weights into a model's frozen layers, the checkpoint's adapters merged.
+
+        Raises:
+            CheckpointError: they are damaged, a shape differs, or the adapters depend on the
+                history.
+        """
+        plain = {n: w for n, w in weights_of(model).items() if not n.startswith(ADAPTERS)}
+        if not self.adapter.is_constant:
+            raise CheckpointError(
+                f"{self.path}: its adapters ({self.adapter.adapter}) depend on the history, so no "
+                "weights of a layer equal them and it cannot be trained further as a base; "
+                "continue its own run by `resume`, or load the checkpoint that it started from"
+            )
+        logger.info("Loading %s", self.path)
+        stored = self.checkpoint
+        stored.copy_into(MODEL_GROUP, plain, left_out=lambda name: name.startswith(ADAPTERS))
+        if self.adapter.adapter != "none":
+            logger.info("Merging its adapters (%s) into their layers", self.adapter.adapter)
+            for name, weight in merged_weights(stored.tensors(MODEL_GROUP), self.adapter).items():
+                plain[name].copy_(weight)
+
     def load(self) -> Bert4Rec:
         """Returns the model with its weights, in evaluation mode on the CPU.
 
@@ -132,33 +159,8 @@ class StoredModel:
         """
         require_memory(loaded_memory(self.config, self.num_items, self.adapter))
         model = Bert4Rec(self.config, self.num_items, self.adapter)
-        load_weights(self.path, model)
+        self.load_into(model)
         return model.eval()
-
-
-def describe_model(path: Path) -> StoredModel:
-    """Reads the settings of a checkpoint's model, but no weights.
-
-    Args:
-        path: a checkpoint, or the folder of a run.
-
-    Raises:
-        CheckpointError: it is missing, damaged or of another model.
-    """
-    checkpoint = read_checkpoint(path)
-    if NUM_ITEMS not in checkpoint.state:
-        raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
-    objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
-    num_items = checkpoint.count(NUM_ITEMS)
-    return StoredModel(
-        path=checkpoint.path,
-        step=checkpoint.count("step", 0),
-        config=section_from_dict(ModelConfig, checkpoint.settings(ModelConfig)),
-        adapter=adapter_of(checkpoint),
-        causal=objective.objective == "causal",
-        num_items=num_items,
-        origin=Origin.of_checkpoint({"items": num_items}, checkpoint.state),
-    )
 
 
 def is_bert4rec_checkpoint(path: Path) -> bool:

@@ -17,7 +17,7 @@ from bert4rec.model.merge import merged
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
 from bert4rec.model.next_item import NextItemNetwork
 from bert4rec.model.scoring import history_item_pairs, scorer_for
-from bert4rec.model.weights import describe_model, weights_of
+from bert4rec.model.weights import OpenedCheckpoint, weights_of
 from bert4rec.rules import max_history_length
 from bert4rec.serve import triton_model
 from bert4rec.serve.item_names import ItemNames
@@ -70,7 +70,7 @@ class Bert4RecExport(CheckpointExport):
         titles: bool = False,
         ignore_fingerprint: bool = False,
     ) -> None:
-        self._stored = describe_model(path)
+        self._stored = OpenedCheckpoint.open(path)
         self.path = self._stored.path
         self.step = self._stored.step
         if not 1 <= top_k <= self._stored.num_items:

@@ -14,7 +14,7 @@ import torch
 from bert4rec.data.split import Split, known_lengths, true_items
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import Histories, history_item_pairs, scorer_for
-from bert4rec.model.weights import StoredModel
+from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.metrics import ranking_metrics
 from recsys.data.manifest import Manifest
 from recsys.data.sequences import Sequences, read_sequences
@@ -70,7 +70,7 @@ class UserRequest:
 
 
 def open_dataset(
-    root: Path, stored: StoredModel | None, *, ignore_fingerprint: bool = False
+    root: Path, stored: OpenedCheckpoint | None, *, ignore_fingerprint: bool = False
 ) -> Sequences:
     """Reads the sequences that a model was trained on.
 

@@ -34,9 +34,9 @@ from bert4rec.data.sources import (
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.scoring import history_item_pairs, pack_items, scorer_for
-from bert4rec.model.weights import describe_model, load_weights
+from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.answers import Catalogue, as_json, as_table, name_of
-from bert4rec.train.resolve import take_model_from_checkpoint
+from bert4rec.train.resolve import take_model
 from cuda_ext import ops
 from recsys.data.sequences import read_item_map
 from recsys.data.titles import read_titles
@@ -84,9 +84,9 @@ class Recommender:
         """
         if config.run.load_checkpoint_path is None:
             raise UserError("`mode` recommend needs `load_checkpoint_path`, a trained model")
-        path = Path(config.run.load_checkpoint_path)
+        loaded = OpenedCheckpoint.open(Path(config.run.load_checkpoint_path))
         machine = set_up_machine(config, logger.info)
-        config = take_model_from_checkpoint(config)
+        config = take_model(config, loaded)
         root = dataset_root(config.data)
         titles = None
         if root is None:  # a generated dataset has no raw ids but its numbers
@@ -95,7 +95,7 @@ class Recommender:
             require_prepared(config.data, root)
             items = read_item_map(root).raw.to_pylist()
             titles = read_titles(root, len(items))
-        describe_model(path).check_dataset(
+        loaded.check_dataset(
             len(items),
             dataset_fingerprint(config.data),
             str(root or config.data.dataset_name),
@@ -106,7 +106,7 @@ class Recommender:
         require_memory(needed, machine.device)
         with machine.device:
             model = Bert4Rec(config.model, len(items), config.adapter)
-        load_weights(path, model)
+        loaded.load_into(model)
         model.eval()
         return cls(
             model=model,

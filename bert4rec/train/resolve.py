@@ -8,11 +8,11 @@ from typing import Any
 
 from bert4rec.config import Bert4RecConfig, DataConfig, ModelConfig, ObjectiveConfig
 from bert4rec.data.sources import dataset_root
-from bert4rec.model.weights import adapter_of
+from bert4rec.model.weights import OpenedCheckpoint
 from recsys.data.manifest import MANIFEST_FILE, SEQUENCES_KIND, Manifest
 from recsys.data.sequences import LEAVE_ONE_OUT
 from recsys.errors import UserError
-from recsys.train.checkpoint import Checkpoint, CheckpointError, read_checkpoint, read_pointers
+from recsys.train.checkpoint import Checkpoint, read_pointers
 from recsys.train.recipe import adopt
 
 logger = logging.getLogger(__name__)
@@ -21,16 +21,30 @@ _FILTERS = ("min_user_count", "min_item_count", "min_rating", "split")
 _TEMPORAL = frozenset({"temporal_targets", "temporal_validation"})
 
 
-def complete(config: Bert4RecConfig) -> Bert4RecConfig:
+def complete(config: Bert4RecConfig, loaded: OpenedCheckpoint | None) -> Bert4RecConfig:
     """Completes the settings of a run that opens a dataset.
+
+    Args:
+        config: settings as the user gave them.
+        loaded: result of `open_loaded`.
 
     Raises:
         UserError: the checkpoint, the dataset and the settings contradict each other.
     """
-    return take_split(take_filters_from_dataset(take_model_from_checkpoint(config)))
+    config = config if loaded is None else take_model(config, loaded)
+    config = take_filters_from_dataset(config)
+    if config.data.split == LEAVE_ONE_OUT:
+        for name in sorted(_TEMPORAL & config.explicit):
+            raise UserError(
+                f"`{name}` is of temporal splits, the dataset has the `split` {LEAVE_ONE_OUT}: "
+                "leave it out, or prepare the ratings with a `split` such as temporal:0.9"
+            )
+    if loaded is None or config.run.load_checkpoint_path is None:
+        return config
+    return take_split(config, loaded.checkpoint)
 
 
-def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
+def take_model(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> Bert4RecConfig:
     """Copies model settings and objective from the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
@@ -38,15 +52,9 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
     popularity are those of the checkpoint too, except in training, which has its own.
 
     Raises:
-        CheckpointError: `load_checkpoint_path` is not a checkpoint of this model.
-        UserError: other adapters than the checkpoint's are asked for, or there is no checkpoint.
+        UserError: other adapters than the checkpoint's are asked for.
     """
-    path = _loaded_path(config)
-    if path is None:
-        return config
-    checkpoint = read_checkpoint(path)
-    if "num_items" not in checkpoint.state:
-        raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+    checkpoint = loaded.checkpoint
     stored = checkpoint.settings(ModelConfig)
     given, trained_with = config.objective.objective, checkpoint.settings(ObjectiveConfig)
     if "objective" in trained_with:
@@ -57,15 +65,20 @@ def take_model_from_checkpoint(config: Bert4RecConfig) -> Bert4RecConfig:
             )
     if config.run.mode != "train":
         stored["popularity_correction"] = trained_with.get("popularity_correction", 0.0)
-        stored |= _adapter_settings(config, checkpoint)
+        stored |= _adapter_settings(config, loaded)
     return adopt(config, stored)
 
 
-def _loaded_path(config: Bert4RecConfig) -> Path | None:
-    """Returns the checkpoint that gives the model's settings, if any."""
+def open_loaded(config: Bert4RecConfig) -> OpenedCheckpoint | None:
+    """Opens the checkpoint that gives the model's settings, if any.
+
+    Raises:
+        CheckpointError: it is damaged, or of another model.
+        UserError: adapters are to be trained further, and there is no checkpoint.
+    """
     run = config.run
     if run.load_checkpoint_path is not None:
-        return Path(run.load_checkpoint_path)
+        return OpenedCheckpoint.open(Path(run.load_checkpoint_path))
     # The run of adapters that is resumed took its model from another checkpoint's settings.
     if run.mode != "train" or config.adapter.adapter == "none":
         return None
@@ -75,16 +88,16 @@ def _loaded_path(config: Bert4RecConfig) -> Path | None:
             f"`resume`: {folder} has no checkpoint yet, and `adapter` {config.adapter.adapter} "
             "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`"
         )
-    return folder
+    return OpenedCheckpoint.open(folder)
 
 
-def _adapter_settings(config: Bert4RecConfig, checkpoint: Checkpoint) -> dict[str, Any]:
-    stored = dataclasses.asdict(adapter_of(checkpoint))
+def _adapter_settings(config: Bert4RecConfig, loaded: OpenedCheckpoint) -> dict[str, Any]:
+    stored = dataclasses.asdict(loaded.adapter)
     current = config.to_dict()
     for name, value in stored.items():
         if name in config.explicit and current[name] != value:
             raise UserError(
-                f"`{name}` {current[name]}: {checkpoint.path} was trained with `{name}` {value}; "
+                f"`{name}` {current[name]}: {loaded.path} was trained with `{name}` {value}; "
                 "leave the flag out"
             )
     return stored
@@ -125,25 +138,14 @@ def take_filters_from_dataset(config: Bert4RecConfig) -> Bert4RecConfig:
     return adopt(config, filters)
 
 
-def take_split(config: Bert4RecConfig) -> Bert4RecConfig:
+def take_split(config: Bert4RecConfig, checkpoint: Checkpoint) -> Bert4RecConfig:
     """Copies the split of the checkpoint that the run loads.
 
     The targets may be others than those of the training; what it saw may not.
 
     Raises:
-        UserError: a setting of temporal splits has none to apply to, or the checkpoint was trained
-            with another split.
+        UserError: the checkpoint was trained with another split.
     """
-    split = config.data.split
-    if split == LEAVE_ONE_OUT:
-        for name in sorted(_TEMPORAL & config.explicit):
-            raise UserError(
-                f"`{name}` is of temporal splits, the dataset has the `split` {split}: leave it "
-                "out, or prepare the ratings with a `split` such as temporal:0.9"
-            )
-    if config.run.load_checkpoint_path is None:
-        return config
-    checkpoint = read_checkpoint(Path(config.run.load_checkpoint_path))
     stored = {"split": LEAVE_ONE_OUT} | checkpoint.settings(DataConfig)
     of_split = {"validation_users"} if stored["split"] == LEAVE_ONE_OUT else _TEMPORAL
     stored = {name: stored[name] for name in {"split"} | of_split if name in stored}

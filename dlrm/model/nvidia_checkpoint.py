@@ -182,7 +182,7 @@ def load(path: Path, model: DlrmNetwork[LookupsT]) -> None:
 
 def _stored_order(path: Path, num_tables: int) -> list[int]:
     """Reads the order in which the tables reach the stored top MLP."""
-    data, config = read_metadata(path)
+    data, config = _read_metadata(path)
     try:
         devices = [list(tables) for tables in data["device_mapping"]["embedding"]]
     except (KeyError, TypeError):
@@ -208,25 +208,25 @@ def _columns(model: DlrmNetwork[LookupsT], order: Sequence[int]) -> Tensor:
     return torch.cat([columns[:dim], number[vectors][:, vectors][i, j], columns[dim + len(i) :]])
 
 
-def read_settings(path: Path) -> tuple[dict[str, Any], int]:
-    """Reads (settings of the model, completed steps) from metadata.pt.
+def read_settings(path: Path) -> tuple[dict[str, Any], int, dict[str, Any]]:
+    """Reads (settings of the model, completed steps, all settings) from metadata.pt.
 
     Raises:
         UserError: metadata.pt is missing, damaged, or a setting is of another type.
     """
-    data, config = read_metadata(path)
-    if config.get("embedding_type") == "custom_cuda":  # NVIDIA's name for its choice of two
-        del config["embedding_type"]
+    data, config = _read_metadata(path)
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in config.items()}
+    if plain.get("embedding_type") == "custom_cuda":  # NVIDIA's name for its choice of two
+        del plain["embedding_type"]
     settings = stored_settings(path / _METADATA, plain, ModelConfig)
     weights = _read_mlp(path / _BOTTOM_MLP)["weights"]
     if "num_numerical_features" not in settings and weights:
         settings["num_numerical_features"] = weights[0].shape[1]  # NVIDIA's dataset has it
     step = data.get("step")
-    return settings, step if type(step) is int else 0
+    return settings, step if type(step) is int else 0, config
 
 
-def read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads (position and placement, settings) of the run from metadata.pt.
 
     Raises:

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 MLP_GROUP = "mlp"
 WEIGHT = "weight"
 
-
 _ROW_STATE = frozenset(
     name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
 )
@@ -59,24 +58,6 @@ def row_shards(model: DlrmNetwork[LookupsT]) -> dict[str, RowShard]:
     }
 
 
-def load_weights(path: Path, model: DlrmNetwork[LookupsT]) -> None:
-    """Loads the weights of a checkpoint into a model.
-
-    Args:
-        path: a checkpoint of this project, or a folder in NVIDIA's layout.
-        model: network whose weights are overwritten.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or a shape differs.
-    """
-    if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        nvidia_checkpoint.load(path, model)
-        return
-    checkpoint = read_checkpoint(path)
-    logger.info("Loading %s", checkpoint.path)
-    load_model(checkpoint, model)
-
-
 def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     """Loads the weights of an opened checkpoint into a model.
 
@@ -99,32 +80,121 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     model.train(model.training)  # drops copies of the weights before
 
 
-def model_settings(path: Path) -> dict[str, Any]:
-    """Reads the model's settings of a checkpoint.
-
-    Raises:
-        CheckpointError: there is no checkpoint.
-    """
-    if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        return nvidia_checkpoint.read_settings(path)[0]
-    return read_checkpoint(path).settings(ModelConfig)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class StoredModel:
-    """The model of a checkpoint, without its weights.
+class OpenedCheckpoint:
+    """A checkpoint of a DLRM in either layout; its weights are read later.
 
     Attributes:
         path: folder of the checkpoint itself.
         step: number of training steps.
-        config: settings of the model.
+        settings: stored settings of the model.
         table_sizes: rows of each stored table.
+        values: plain values beside the weights.
+        native: the checkpoint in this project's layout; None in NVIDIA's.
     """
 
     path: Path
     step: int
-    config: ModelConfig
+    settings: Mapping[str, Any]
     table_sizes: tuple[int, ...]
+    values: Mapping[str, Any]
+    native: Checkpoint | None
+
+    @classmethod
+    def open(cls, path: Path) -> "OpenedCheckpoint":
+        """Opens a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
+
+        Raises:
+            CheckpointError: the checkpoint is missing or damaged.
+            UserError: a setting is of another type.
+        """
+        if not nvidia_checkpoint.is_nvidia_checkpoint(path):
+            return cls.from_native(read_checkpoint(path))
+        settings, step, values = nvidia_checkpoint.read_settings(path)
+        return cls(
+            path=path,
+            step=step,
+            settings=settings,
+            table_sizes=nvidia_checkpoint.table_sizes(path),
+            values=values,
+            native=None,
+        )
+
+    @classmethod
+    def from_native(cls, checkpoint: Checkpoint) -> "OpenedCheckpoint":
+        """Reads the model of a checkpoint in this project's layout.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+            UserError: a setting is of another type.
+        """
+        tables = range(_num_tables(checkpoint))
+        return cls(
+            path=checkpoint.path,
+            step=checkpoint.count("step", 0),
+            settings=checkpoint.settings(ModelConfig),
+            table_sizes=tuple(checkpoint.shape_of(table_group(i), WEIGHT)[0] for i in tables),
+            values=checkpoint.state,
+            native=checkpoint,
+        )
+
+    @property
+    def config(self) -> ModelConfig:
+        """Settings of the model.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model.
+        """
+        missing = {"bottom_mlp_sizes", "top_mlp_sizes", "embedding_dim"} - self.settings.keys()
+        if missing:
+            raise CheckpointError(
+                f"{self.path}: its settings have no {', '.join(sorted(missing))}: not a checkpoint "
+                "of DLRM"
+            )
+        # apex depends on the machine and is for training.
+        return section_from_dict(ModelConfig, {**self.settings, "optimized_mlp": False})
+
+    def check_dataset(self, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
+        """Refuses another dataset than that of the training; see `check_same_dataset`.
+
+        Args:
+            now: dataset to use the checkpoint with, see `OpenedDataset.origin`.
+            dataset: name of the dataset, for the error message.
+            ignore_fingerprint: compare the sizes of the tables alone.
+
+        Raises:
+            CheckpointError: the datasets differ.
+        """
+        stored = self.table_sizes
+        if not stored:
+            raise CheckpointError(
+                f"{self.path}: holds no embedding tables: not a checkpoint of DLRM"
+            )
+        if len(stored) == len(now.sizes):
+            sizes = dict(zip(now.sizes, stored, strict=True))
+        else:
+            sizes = {"categorical features": len(stored)}
+            now = Origin({"categorical features": len(now.sizes)})
+        check_same_dataset(
+            self.path,
+            Origin.of_checkpoint(sizes, self.values),
+            now,
+            dataset,
+            "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
+            ignore_fingerprint=ignore_fingerprint,
+        )
+
+    def load_into(self, model: DlrmNetwork[LookupsT]) -> None:
+        """Loads the weights into a model.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or a shape differs.
+        """
+        logger.info("Loading %s", self.path)
+        if self.native is None:
+            nvidia_checkpoint.load(self.path, model)
+        else:
+            load_model(self.native, model)
 
     def load(self) -> Dlrm:
         """Loads the model with its weights, in evaluation mode on the CPU.
@@ -133,97 +203,13 @@ class StoredModel:
             CheckpointError: a file is missing or damaged, or a shape differs.
             OutOfMemoryError: it does not fit in memory.
         """
-        names = [f"table {i}" for i in range(len(self.table_sizes))]
-        rows = TableRows.of_model(self.config, names, self.table_sizes)
-        require_memory(loaded_memory(self.config, rows, len(names)))
-        model = Dlrm(self.config, self.table_sizes)
-        load_weights(self.path, model)
+        config, names = self.config, [f"table {i}" for i in range(len(self.table_sizes))]
+        rows = TableRows.of_model(config, names, self.table_sizes)
+        require_memory(loaded_memory(config, rows, len(names)))
+        model = Dlrm(config, self.table_sizes)
+        self.load_into(model)
         return model.eval()
-
-
-def stored_table_sizes(path: Path) -> tuple[int, ...]:
-    """Reads the number of rows of each table in a checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged.
-    """
-    if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        return nvidia_checkpoint.table_sizes(path)
-    checkpoint = read_checkpoint(path)
-    return tuple(
-        checkpoint.shape_of(table_group(i), WEIGHT)[0] for i in range(_num_tables(checkpoint))
-    )
 
 
 def _num_tables(checkpoint: Checkpoint) -> int:
     return sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
-
-
-def check_dataset(path: Path, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
-    """Refuses a checkpoint trained on another dataset; see `check_same_dataset`.
-
-    Args:
-        path: checkpoint, as for `describe_model`.
-        now: dataset to use it with, see `OpenedDataset.origin`.
-        dataset: name of the dataset, for the error message.
-        ignore_fingerprint: compare the sizes of the tables alone.
-
-    Raises:
-        CheckpointError: the datasets differ, or the checkpoint is missing or damaged.
-    """
-    stored = stored_table_sizes(path)
-    if not stored:
-        raise CheckpointError(f"{path}: holds no embedding tables: not a checkpoint of DLRM")
-    if len(stored) == len(now.sizes):
-        sizes = dict(zip(now.sizes, stored, strict=True))
-    else:
-        sizes = {"categorical features": len(stored)}
-        now = Origin({"categorical features": len(now.sizes)})
-    check_same_dataset(
-        path,
-        Origin.of_checkpoint(sizes, stored_values(path)),
-        now,
-        dataset,
-        "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
-        ignore_fingerprint=ignore_fingerprint,
-    )
-
-
-def stored_values(path: Path) -> Mapping[str, Any]:
-    """Reads the plain values beside the weights; none of NVIDIA's own checkpoints."""
-    if not nvidia_checkpoint.is_nvidia_checkpoint(path):
-        return read_checkpoint(path).state
-    try:
-        return nvidia_checkpoint.read_metadata(path)[1]
-    except CheckpointError:
-        return {}
-
-
-def describe_model(path: Path) -> StoredModel:
-    """Reads the model of a checkpoint, without its weights.
-
-    Args:
-        path: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged or of another model.
-    """
-    if nvidia_checkpoint.is_nvidia_checkpoint(path):
-        settings, step = nvidia_checkpoint.read_settings(path)
-        config, folder = _model_config(path, settings), path
-    else:
-        checkpoint = read_checkpoint(path)
-        config = _model_config(checkpoint.path, checkpoint.settings(ModelConfig))
-        step, folder = checkpoint.count("step", 0), checkpoint.path
-    sizes = stored_table_sizes(path)
-    return StoredModel(path=folder, step=step, config=config, table_sizes=sizes)
-
-
-def _model_config(path: Path, settings: Mapping[str, Any]) -> ModelConfig:
-    missing = {"bottom_mlp_sizes", "top_mlp_sizes", "embedding_dim"} - settings.keys()
-    if missing:
-        raise CheckpointError(
-            f"{path}: its settings have no {', '.join(sorted(missing))}: not a checkpoint of DLRM"
-        )
-    # apex depends on the machine and is for training.
-    return section_from_dict(ModelConfig, {**settings, "optimized_mlp": False})

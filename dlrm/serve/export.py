@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import describe_model, stored_values
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.serve import triton_model
 from dlrm.serve.native import NativeDlrm, check_native
 from dlrm.serve.network import build_network, weights_to_deploy
@@ -51,12 +51,13 @@ class DlrmExport(CheckpointExport):
     model_file: ClassVar[Path] = Path(triton_model.__file__)
 
     def __init__(self, path: Path) -> None:
-        self.stored = describe_model(path)
+        self.stored = OpenedCheckpoint.open(path)
         self.path = self.stored.path
         self.step = self.stored.step
-        if not self.stored.table_sizes or not self.stored.config.num_numerical_features:
+        self.config = self.stored.config
+        if not self.stored.table_sizes or not self.config.num_numerical_features:
             raise UserError(
-                f"{path}: a model with {self.stored.config.num_numerical_features} numerical and "
+                f"{path}: a model with {self.config.num_numerical_features} numerical and "
                 f"{len(self.stored.table_sizes)} categorical features cannot be deployed: Triton "
                 "has no empty tensors"
             )
@@ -69,18 +70,16 @@ class DlrmExport(CheckpointExport):
     @property
     def origin(self) -> Origin:
         """The training dataset."""
-        return Origin.of_checkpoint({}, stored_values(self.path))
+        return Origin.of_checkpoint({}, self.stored.values)
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
         """Returns the network's inputs and outputs."""
-        return dlrm_signature(
-            self.stored.config.num_numerical_features, len(self.stored.table_sizes)
-        )
+        return dlrm_signature(self.config.num_numerical_features, len(self.stored.table_sizes))
 
     def model_values(self) -> dict[str, Any]:
         """Returns the model settings and table sizes for `deployment.json`."""
         return {
-            "config": dataclasses.asdict(self.stored.config),
+            "config": dataclasses.asdict(self.config),
             "table_sizes": list(self.stored.table_sizes),
         }
 
@@ -94,12 +93,12 @@ class DlrmExport(CheckpointExport):
         Raises:
             UserError: the native backend is not built, or does not run this model.
         """
-        check_native(self.stored.config, len(self.stored.table_sizes))
+        check_native(self.config, len(self.stored.table_sizes))
         return NativeDlrm
 
     def portable_network(self, weights: dict[str, Tensor], out_of_range: OutOfRange) -> nn.Module:
         """Returns the network in plain PyTorch."""
-        config, sizes = self.stored.config, self.stored.table_sizes
+        config, sizes = self.config, self.stored.table_sizes
         return build_network(config, sizes, weights, out_of_range, portable=True)
 
     def example_requests(
@@ -114,7 +113,7 @@ class DlrmExport(CheckpointExport):
         requests: list[Arrays] = []
         for start in range(0, count, _ROWS_PER_REQUEST):
             rows = min(_ROWS_PER_REQUEST, count - start)
-            shape = (rows, self.stored.config.num_numerical_features)
+            shape = (rows, self.config.num_numerical_features)
             requests.append(
                 {
                     NUMERICAL: generator.normal(size=shape).astype(np.float32),

@@ -14,7 +14,7 @@ from dlrm.data.batch import Batch
 from dlrm.data.loader import BatchLoader
 from dlrm.data.opened import OpenedDataset
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import StoredModel, check_dataset
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.metrics import ClickMetrics, click_metrics
 from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import Signature
@@ -41,7 +41,9 @@ class ServedSplit:
     rows_per_s: float
 
 
-def check_dataset_of(stored: StoredModel, data: DataConfig, *, ignore_fingerprint: bool) -> None:
+def check_dataset_of(
+    stored: OpenedCheckpoint, data: DataConfig, *, ignore_fingerprint: bool
+) -> None:
     """Refuses another dataset than that of a checkpoint's training.
 
     Args:
@@ -56,7 +58,7 @@ def check_dataset_of(stored: StoredModel, data: DataConfig, *, ignore_fingerprin
     dataset = OpenedDataset.open(data, stored.config.num_numerical_features)
     sizes, here = stored.table_sizes, dataset.spec.table_sizes
     now = dataset.origin(sizes if len(sizes) == len(here) else here)
-    check_dataset(stored.path, now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
+    stored.check_dataset(now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
 
 
 def read_requests(

@@ -2,12 +2,11 @@
 """Fills in open settings from machine, dataset and checkpoint."""
 
 import dataclasses
-from pathlib import Path
 
 import torch
 
 from dlrm.config import DlrmConfig, ModelConfig
-from dlrm.model.weights import model_settings
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.mlp import has_apex
 from dlrm.train.graphs import check_graphable
 from recsys.data.feature_spec import FeatureSpec
@@ -18,19 +17,13 @@ _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
 """Model settings that depend on the machine and are not taken from a checkpoint."""
 
 
-def take_model_from_checkpoint(config: DlrmConfig) -> DlrmConfig:
+def take_model(config: DlrmConfig, checkpoint: OpenedCheckpoint) -> DlrmConfig:
     """Takes the model settings of the checkpoint that a run loads.
 
     Settings that the user gave are kept; each change is logged.
-
-    Raises:
-        CheckpointError: `load_checkpoint_path` holds no checkpoint.
     """
-    if config.run.load_checkpoint_path is None:
-        return config
-    stored = model_settings(Path(config.run.load_checkpoint_path))
     taken = {field.name for field in dataclasses.fields(ModelConfig)} - _CHOSEN_BY_MACHINE
-    values = {name: value for name, value in stored.items() if name in taken}
+    values = {name: value for name, value in checkpoint.settings.items() if name in taken}
     return adopt(config, values)
 
 

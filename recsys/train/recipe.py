@@ -290,18 +290,18 @@ class Recipe(Protocol[BatchT]):
     def summary(self) -> Sequence[str]:
         """Lines that describe the data and the model."""
 
-    def check_dataset(self, path: Path) -> None:
+    def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint that was trained on another dataset.
 
         Raises:
             CheckpointError: the datasets differ.
         """
 
-    def load_weights(self, path: Path) -> None:
-        """Copies the weights of a checkpoint into the model.
+    def load(self) -> None:
+        """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
 
         Raises:
-            CheckpointError: it is damaged or of another model.
+            CheckpointError: it is damaged, or of another model or dataset.
         """
 
     def training(self) -> Training[BatchT]:

@@ -117,9 +117,7 @@ class Run(Generic[BatchT]):
             CheckpointError: the checkpoint is damaged, or of another model or dataset.
         """
         run, processes = recipe.config.run, machine.processes
-        if run.load_checkpoint_path is not None:
-            recipe.check_dataset(Path(run.load_checkpoint_path))
-            recipe.load_weights(Path(run.load_checkpoint_path))
+        recipe.load()
         log_path = Path(run.log_path) if processes.is_first else None
         events = recipe.config.measure.tensorboard
         log = log_class(
@@ -226,7 +224,7 @@ class Run(Generic[BatchT]):
         folder.best()  # refuses a missing one now, not when the training has ended
         checkpoint = read_checkpoint(latest)
         checkpoint.check_same_settings(self.recipe.config.to_dict(), self.recipe.fixed)
-        self.recipe.check_dataset(latest)
+        self.recipe.check_dataset(checkpoint)
         try:
             state = LoopState.from_dict(checkpoint.state)
         except UserError as error:

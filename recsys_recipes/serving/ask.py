@@ -36,11 +36,11 @@ from typing import Any, Literal
 
 from absl import flags
 
-from bert4rec.model.weights import describe_model as describe_bert4rec
+from bert4rec.model.weights import OpenedCheckpoint as Bert4RecCheckpoint
 from bert4rec.serve import score as bert4rec_split
 from bert4rec.serve.item_names import ItemNames
 from dlrm.config import DataConfig
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint as DlrmCheckpoint
 from dlrm.serve.score import check_dataset_of, read_requests, score_served_split
 from recsys import program
 from recsys.data.sequences import read_item_map
@@ -305,7 +305,7 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
         return test_ranking(options, endpoint, concurrency, size)
     model = None
     if options.checkpoint is not None:
-        stored = describe_model(options.checkpoint)
+        stored = DlrmCheckpoint.open(options.checkpoint)
         check_dataset_of(stored, options.data, ignore_fingerprint=options.ignore_fingerprint)
         model = stored.load()
     scored = score_served_split(
@@ -337,7 +337,7 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
 
 def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, size: int) -> int:
     """Evaluates BERT4Rec's rankings, and compares them with a checkpoint."""
-    stored = None if options.checkpoint is None else describe_bert4rec(options.checkpoint)
+    stored = None if options.checkpoint is None else Bert4RecCheckpoint.open(options.checkpoint)
     sequences = bert4rec_split.open_dataset(
         options.dataset_folder, stored, ignore_fingerprint=options.ignore_fingerprint
     )

@@ -8,7 +8,7 @@ import pytest
 from bert4rec.config import Bert4RecConfig
 from bert4rec.model.memory import trained_memory
 from bert4rec.model.network import Bert4Rec
-from bert4rec.model.weights import describe_model
+from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.train.step import Bert4RecTrainStep
 from recsys.train.memory import OutOfMemoryError
 from recsys.train.optimizers.precision import Precision
@@ -29,7 +29,7 @@ def test_what_needs_the_memory_is_named(program, dataset, capsys, mode):
 
 def test_a_checkpoint_that_does_not_fit_is_not_deployed(program, dataset, tmp_path):
     program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'run'}", "--max_steps=1")
-    stored = describe_model(tmp_path / "run")
+    stored = OpenedCheckpoint.open(tmp_path / "run")
     assert stored.load().num_items == stored.num_items
     with pytest.raises(OutOfMemoryError, match=r"116\.4 TiB of item tables"):
         dataclasses.replace(stored, num_items=10**12).load()

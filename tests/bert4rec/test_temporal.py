@@ -12,7 +12,7 @@ import pytest
 from bert4rec.data.negative_sampler import draw_negatives, training_counts
 from bert4rec.data.split import known_lengths, targets_of, true_items
 from bert4rec.data.temporal import split_by_time
-from bert4rec.model.weights import describe_model
+from bert4rec.model.weights import OpenedCheckpoint
 from bert4rec.serve.score import open_dataset
 from preproc import movielens
 from recsys.data.manifest import Manifest
@@ -287,7 +287,7 @@ def test_recommending_and_resuming_work_as_ever(dataset, trained, program, capsy
 
 def test_a_deployed_model_is_not_scored_on_such_a_dataset(dataset, trained):
     with pytest.raises(UserError, match="is split by time, and a deployed model is compared on"):
-        open_dataset(dataset, describe_model(trained))
+        open_dataset(dataset, OpenedCheckpoint.open(trained))
 
 
 def test_inference_is_measured_on_the_targets(dataset, trained, program):

@@ -14,7 +14,7 @@ import time
 import pytest
 import torch
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.scripts import main
 from recsys.train.checkpoint import read_checkpoint
 from tests import harness
@@ -286,7 +286,7 @@ def test_a_placement_is_for_several_processes(dataset, tmp_path, capsys):
     file = place(tmp_path, 2, 0, 0, 0, 1, 1)
     run(1, *from_first(dataset, tmp_path, "split", file), status=2)
     assert "--placement is for several processes" in capsys.readouterr().err
-    assert describe_model(dataset / "first").table_sizes == (10, 2000, 30000, 500, 7)
+    assert OpenedCheckpoint.open(dataset / "first").table_sizes == (10, 2000, 30000, 500, 7)
 
 
 def checksums(run):

@@ -9,7 +9,7 @@ from dlrm.config import (
     DlrmConfig,
     OptimizerConfig,
 )
-from dlrm.model.weights import describe_model, load_weights
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.train.checkpoint import restore_state, saved_state
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
@@ -122,14 +122,14 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path):
 
 def test_a_part_that_is_missing_is_found_out(tmp_path):
     run_ranks(2, train_on_ranks, placement("mixed", 2), tmp_path, 0, 1)
-    stored = describe_model(tmp_path)
+    stored = OpenedCheckpoint.open(tmp_path)
     assert stored.table_sizes == SIZES
     step = tmp_path / "step_000000001"
     (step / "embedding_5.1_of_2.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"embedding_5.1_of_2.safetensors: missing"):
-        load_weights(tmp_path, single("joint_fused"))
+        OpenedCheckpoint.open(tmp_path).load_into(single("joint_fused"))
     manifest = step / "manifest.json"
     text = manifest.read_text()
     manifest.write_text(text.replace('"embedding_5.1_of_2.safetensors"', '"other.safetensors"'))
     with pytest.raises(CheckpointError, match="1 parts of embedding_5, but they are 2"):
-        load_weights(tmp_path, single("joint_fused"))
+        OpenedCheckpoint.open(tmp_path).load_into(single("joint_fused"))

@@ -7,7 +7,7 @@ import torch
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.row_blocks import whole_blocks
-from dlrm.model.weights import load_weights
+from dlrm.model.weights import OpenedCheckpoint
 from recsys.train.processes import Processes
 from tests.dlrm.ranks import distributed, placement, single
 from tests.harness import run_ranks
@@ -37,7 +37,7 @@ def load_and_save_on_ranks(rank, world_size, source, folder):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(9.0)
-    load_weights(source, model)
+    OpenedCheckpoint.open(source).load_into(model)
     processes = Processes(rank, world_size, rank)
     nvidia_checkpoint.save(folder / "saved", model, 1, 7, CONFIG, processes)
 

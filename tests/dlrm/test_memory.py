@@ -9,7 +9,7 @@ from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement, TablePlacement
 from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.scripts import main
 from dlrm.train.step import DlrmTrainStep
 from recsys.train.memory import OutOfMemoryError
@@ -63,7 +63,7 @@ def test_the_processes_of_a_machine_count_together(tmp_path):
 def test_a_checkpoint_that_does_not_fit_is_not_deployed(program, dataset, tmp_path):
     run = tmp_path / "run"
     program(f"--dataset={dataset}", f"--save_checkpoint_path={run}", "--max_steps=1")
-    stored = describe_model(run)
+    stored = OpenedCheckpoint.open(run)
     assert stored.load().embeddings.table_sizes == stored.table_sizes
     larger = dataclasses.replace(stored, table_sizes=(*stored.table_sizes[1:], 10**12))
     with pytest.raises(OutOfMemoryError, match=r"29\.1 TiB of tables.*Largest tables: table 3 29"):

@@ -15,7 +15,7 @@ from dlrm.config import DlrmConfig, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import load_weights, weights_of
+from dlrm.model.weights import OpenedCheckpoint, weights_of
 from dlrm.nn.embedding import load_table, read_tables
 from dlrm.nn.mlp import Mlp
 from dlrm.scripts.flags import PRESETS
@@ -368,12 +368,12 @@ def test_inference_of_few_and_of_many_samples_is_that_of_the_present_weights(hal
     check()
     other = build(1, top_mlp_sizes=(40, 8, 1), sizes=(50, 60))
     write_checkpoint(tmp_path / "ours", weights_of(other), {}, {})
-    load_weights(tmp_path / "ours", model)
+    OpenedCheckpoint.open(tmp_path / "ours").load_into(model)
     loaded = check()
     nvidia_checkpoint.save(
         tmp_path / "theirs", build(2, top_mlp_sizes=(40, 8, 1), sizes=(50, 60)), 0, 0, {}
     )
-    load_weights(tmp_path / "theirs", model)
+    OpenedCheckpoint.open(tmp_path / "theirs").load_into(model)
     assert not torch.allclose(loaded, check(), rtol=0.05)
     model = copy.deepcopy(model)
     check()

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from dlrm.config import ModelConfig
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.network import Dlrm
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import read_tables
 from recsys.errors import UserError
 from recsys.train.checkpoint import CheckpointError
@@ -139,7 +139,7 @@ def test_our_writer_gives_the_same_bytes_and_tensors(folder, tmp_path):
 
 
 def test_the_model_is_described_by_their_metadata(folder):
-    described = describe_model(folder)
+    described = OpenedCheckpoint.open(folder)
     config = described.config
     assert (described.step, described.table_sizes, config.num_numerical_features) == (5, SIZES, 3)
     assert (config.bottom_mlp_sizes, config.top_mlp_sizes) == ((DIM,), (4, 1))
@@ -194,12 +194,12 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     torch.testing.assert_close(
         their_logits(folder, mapping[0], interaction_op, numerical, ids), ours
     )
-    assert torch.equal(describe_model(folder).load()(numerical, ids).squeeze(-1), ours)
+    assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
     # The same files as written on two devices, where the order is by device or by number.
     metadata["data"]["device_mapping"]["embedding"] = [mapping[0][:2], mapping[0][2:]]
     metadata["config"]["bottom_features_ordered"] = ordered
     torch.save(metadata, folder / "metadata.pt")
-    assert torch.equal(describe_model(folder).load()(numerical, ids).squeeze(-1), ours)
+    assert torch.equal(OpenedCheckpoint.open(folder).load()(numerical, ids).squeeze(-1), ours)
 
 
 @pytest.mark.parametrize("mapping", [None, {"embedding": 3}, {"embedding": [[0], [0]]}, "x"])
@@ -220,7 +220,7 @@ def test_a_checkpoint_without_the_order_of_its_tables_is_refused(folder, mapping
 def test_wrong_types_in_the_metadata_are_named(folder, metadata, message):
     torch.save(metadata, folder / "metadata.pt")
     with pytest.raises(UserError, match=f"metadata.pt.*{message}"):
-        describe_model(folder)
+        OpenedCheckpoint.open(folder)
 
 
 def test_saving_again_replaces_the_checkpoint(tmp_path):

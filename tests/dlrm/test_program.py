@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
 from preproc.criteo.rules import CriteoSemantics
 from recsys.train.checkpoint import read_checkpoint
@@ -336,7 +336,7 @@ def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path)
     )  # fmt: skip
     assert program.exit_code == 0
     assert records[0]["data"]["num_numerical_features"] == 3
-    assert describe_model(folder).table_sizes == CARDINALITIES
+    assert OpenedCheckpoint.open(folder).table_sizes == CARDINALITIES
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
     assert metadata["data"]["device_mapping"]["embedding"] == [[0, 1, 2, 3]]
     tested = program("--mode=test", "--dataset_type=parametric", f"--dataset={dataset}",

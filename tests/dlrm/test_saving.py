@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from tests import harness
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.test_interruptions import command, wait_for_step
@@ -147,7 +147,7 @@ def test_nvidias_layout_is_written_onto_a_mount_point_and_here(dataset, tmp_path
             run = command(dataset, where, "--checkpoint_format=nvidia", "--max_steps=2",
                           f"--log_path={tmp_path / 'log'}")  # fmt: skip
             harness.forked(*run, folder=folder)
-            assert describe_model(folder).step == 2
+            assert OpenedCheckpoint.open(folder).step == 2
             assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
 
 

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from preproc import movielens
 from preproc.files.workspace import Workspace
 from recsys.data.manifest import Manifest, file_checksum
@@ -153,7 +153,7 @@ def test_what_was_saved_before_a_power_failure_is_whole(disk, tmp_path):
     deploy(disk, checkpoint)
     with disk.after_power_failure() as folder:
         assert saved_step(folder) == 4
-        assert describe_model(folder / "nvidia").step == 4
+        assert OpenedCheckpoint.open(folder / "nvidia").step == 4
         live = {p.name: p.read_bytes() for p in (disk.folder / "nvidia").iterdir()}
         assert {p.name: p.read_bytes() for p in (folder / "nvidia").iterdir()} == live
         assert users_of_dataset(folder) == 8

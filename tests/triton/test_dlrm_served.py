@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.client.requests import BadRequestError
@@ -49,7 +49,7 @@ def draw(rows, seed=0):
 
 @pytest.fixture(scope="module")
 def offline(dlrm_checkpoint):
-    model = describe_model(dlrm_checkpoint).load()
+    model = OpenedCheckpoint.open(dlrm_checkpoint).load()
 
     @torch.inference_mode()
     def answer(request):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.model.weights import describe_model
+from dlrm.model.weights import OpenedCheckpoint
 from recsys.serve.client.connection import Endpoint, EndpointError, predict_in_order
 from recsys.serve.server.instances import find_instances
 from recsys.serve.server.process import ServerSettings, TritonServer
@@ -47,7 +47,7 @@ def open_endpoint(server, model, protocol="grpc"):
 
 @pytest.fixture(scope="module")
 def offline(dlrm_checkpoint):
-    model = describe_model(dlrm_checkpoint).load()
+    model = OpenedCheckpoint.open(dlrm_checkpoint).load()
 
     @torch.inference_mode()
     def answer(request):

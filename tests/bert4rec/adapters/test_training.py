@@ -10,7 +10,7 @@ from bert4rec.config import Bert4RecConfig
 from bert4rec.model.memory import loaded_memory, trained_memory
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import scorer_for
-from bert4rec.model.weights import MODEL_GROUP, describe_model, load_base
+from bert4rec.model.weights import MODEL_GROUP, OpenedCheckpoint
 from bert4rec.train.step import Bert4RecTrainStep
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.optimizers.precision import Precision
@@ -64,7 +64,7 @@ def test_only_adapters_move(program, dataset, tmp_path, capsys, adapter, flags):
 
 
 def scores(folder, histories):
-    stored = describe_model(folder)
+    stored = OpenedCheckpoint.open(folder)
     return scorer_for(stored.load(), histories, causal=stored.causal).vectors
 
 
@@ -94,16 +94,16 @@ def test_a_run_begins_with_merged_adapters_of_another(program, dataset, tmp_path
     base = f"--load_checkpoint_path={trained}"
     tune(program, dataset, tmp_path / "lora", "lora", base, "--max_steps=4")
     lora = f"--load_checkpoint_path={tmp_path / 'lora'}"
-    stored = describe_model(tmp_path / "lora")
+    stored = OpenedCheckpoint.open(tmp_path / "lora")
     again = Bert4Rec(stored.config, stored.num_items, stored.adapter).eval()
-    load_base(stored.path, again)
+    stored.load_base_into(again)
     histories = [torch.arange(start, start + 5).numpy() for start in (1, 9, 30)]
     torch.testing.assert_close(
         scorer_for(again, histories, causal=False).vectors, scores(stored.path, histories)
     )
     program(f"--dataset_path={dataset}", lora, "--max_steps=1", f"--export_root={tmp_path / 'all'}")
     assert program.exit_code == 0
-    assert describe_model(tmp_path / "all").adapter.adapter == "none"
+    assert OpenedCheckpoint.open(tmp_path / "all").adapter.adapter == "none"
     tune(program, dataset, tmp_path / "ilora", "ilora", lora, "--max_steps=1")
     assert program.exit_code == 0
     capsys.readouterr()
