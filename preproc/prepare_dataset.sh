@@ -33,8 +33,6 @@ esac
 case $device in
   CPU) ;;
   GPU)
-    [[ $engine != Spark ]] ||
-    fail "Spark on GPUs takes NVIDIA's plugin: docs/preprocessing.md, section Spark, has the configuration"
     [[ $engine == NVTabular ]] || fail "engine $engine works on the CPU; choose CPU, or NVTabular"
     ;;
   *) fail "the device must be CPU or GPU, got '$device'" ;;

@@ -11,7 +11,7 @@
 # TOTAL_CORES          cores to use in all                         (default: all there are)
 # TOTAL_MEMORY         GB to use in all: the JVM of this machine, or shared by the executors
 # EXECUTOR_CORES       cores of an executor on a cluster           (default 4)
-# SPARK_LOCAL_DIRS     where Spark keeps what it shuffles; only --spark_mode=dataframe shuffles much
+# SPARK_LOCAL_DIRS     where Spark keeps what it shuffles
 # USE_FREQUENCY_LIMIT  0: keep every category; 1: the limit in OPTS, else the preset's (15);
 #                      another number: that limit                  (default 1)
 # OPTS                 further flags, such as OPTS="--frequency_limit 8"

@@ -41,7 +41,7 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
         SECTIONS,
         defaults={"progress": "auto"},
         help_texts=help_texts,
-        omit=("spark_mode", *(("titles", "id_type") if source is AMAZON else ())),
+        omit=("titles", "id_type") if source is AMAZON else (),
         check_choices=False,
     )
     return values
@@ -54,8 +54,7 @@ def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJo
         UserError: a value is invalid.
     """
     given, _ = values_from_flags(values, SECTIONS)
-    # Spark SQL only: there is no kernel for ratings.
-    spark = section_from_dict(SparkSettings, given | {"spark_mode": "dataframe"})
+    spark = section_from_dict(SparkSettings, given)
     return section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
 
 

@@ -134,7 +134,7 @@ class RatingsJob:
         None, "Interpreter that has NVTabular; by default that of `make nvtabular`."
     )
     nvtabular_device: NvtabularDevice = setting("auto", f"Device: {', '.join(NVTABULAR_DEVICES)}.")
-    spark: SparkSettings = SparkSettings(spark_mode="dataframe")
+    spark: SparkSettings = SparkSettings()
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""

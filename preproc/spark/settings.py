@@ -3,14 +3,10 @@
 
 import dataclasses
 import re
-from typing import Literal, get_args
 
 from preproc.files.errors import PreprocError
-from recsys.settings import require_choices, setting
+from recsys.settings import setting
 from recsys.sizes import JVM_UNITS, parse_size
-
-SparkMode = Literal["kernel", "dataframe"]
-SPARK_MODES: tuple[SparkMode, ...] = get_args(SparkMode)
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
 _NEXT_KEY = re.compile(r",(?=[A-Za-z][\w.-]*=)")
@@ -56,10 +52,6 @@ class SparkSettings:
         "Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by "
         "default what spark-submit or Spark's configuration says, else all cores of this machine.",
     )
-    spark_mode: SparkMode = setting(
-        "kernel",
-        f"{', '.join(SPARK_MODES)}: executors run the native kernel, or Spark SQL does everything.",
-    )
     spark_conf: tuple[tuple[str, str], ...] = setting(
         (),
         "Further configuration, spark.KEY=VALUE, several separated by commas; may be repeated.",
@@ -71,7 +63,6 @@ class SparkSettings:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot be carried out."""
-        require_choices(self)
         if self.master is not None and _MASTER.fullmatch(self.master) is None:
             raise PreprocError(
                 "`master` must be local[*], local[N], spark://HOST:PORT, yarn or "

@@ -4,7 +4,7 @@
 ENGINES = {
     "native": "preproc.criteo.engines.native.run",
     "reference": "preproc.criteo.engines.reference",
-    "spark": "preproc.criteo.engines.spark.run",
+    "spark": "preproc.criteo.engines.spark",
     "nvtabular": "preproc.criteo.engines.nvtabular.run",
 }
 """Module of each engine; its `run` is a `preproc.criteo.engine.Engine`."""

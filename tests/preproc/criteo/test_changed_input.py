@@ -15,14 +15,12 @@ from tests.tools import needs
 KERNEL = needs("compiled Criteo kernel")
 SPARK, NVTABULAR, RELEASE = needs("Spark"), needs("NVTabular"), pytest.mark.release
 SCANNED = r"/merge/\w+$"
-ON_KERNEL = ("--engine=spark", "--spark_mode=kernel", "--master=local[2]")
-ON_DATAFRAMES = ("--engine=spark", "--spark_mode=dataframe", "--master=local[2]")
+ON_SPARK = ("--engine=spark", "--master=local[2]")
 CASES = [
     pytest.param(["--engine=native"], SCANNED, False, marks=[KERNEL]),
     pytest.param(["--engine=native"], SCANNED, True, marks=[KERNEL]),
-    pytest.param(ON_KERNEL, SCANNED, True, marks=[KERNEL, SPARK, RELEASE]),
-    # Those that read the text once cannot tell when a change was that kept the time.
-    pytest.param(ON_DATAFRAMES, "/rows$", False, marks=[SPARK, RELEASE]),
+    pytest.param(ON_SPARK, SCANNED, True, marks=[KERNEL, SPARK, RELEASE]),
+    # An engine that reads the text once cannot tell when a change was that kept the time.
     pytest.param(
         ["--engine=nvtabular"],
         r"/nvtabular_rows/\w+/000_00000\.parquet$",

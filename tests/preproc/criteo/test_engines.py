@@ -18,7 +18,6 @@ from preproc.criteo.applied import semantics_of_dataset
 from preproc.criteo.engines.native.units import NativeSettings
 from preproc.criteo.engines.nvtabular import rows as nvtabular_rows
 from preproc.criteo.engines.nvtabular import run as nvtabular_criteo
-from preproc.criteo.engines.spark import rows as spark_rows
 from preproc.criteo.job import PRESETS, semantics_of
 from preproc.criteo.rules import REJECT_REASONS
 from preproc.files import input_file
@@ -47,28 +46,20 @@ SPARK = (needs("Spark"), pytest.mark.timeout(900), NEEDS_KERNEL)  # on a loaded 
 ENGINES = {
     "reference": (),
     "native": NEEDS_KERNEL,
-    "spark-kernel": SPARK,
-    "spark-dataframe": SPARK,
+    "spark": SPARK,
     "nvtabular": needs("NVTabular"),
 }
 
 
-def matrix(
-    cases: Iterable[str], *, dataframe: Iterable[str] | None = None, reference: bool = True
-) -> pytest.MarkDecorator:
+def matrix(cases: Iterable[str], *, reference: bool = True) -> pytest.MarkDecorator:
     """Returns the parameters `engine` and `case` of a test.
 
     Args:
         cases: names.
-        dataframe: those of Spark's slow mode, where it does not get all.
         reference: whether the reference engine is among the engines.
     """
     engines = list(ENGINES.items())[not reference :]
-    pairs = [
-        pytest.param(engine, case, marks=marks)
-        for engine, marks in engines
-        for case in (dataframe if dataframe and engine == "spark-dataframe" else cases)
-    ]
+    pairs = [pytest.param(engine, case, marks=marks) for engine, marks in engines for case in cases]
     return pytest.mark.parametrize(("engine", "case"), pairs, indirect=["engine"])
 
 
@@ -80,7 +71,7 @@ class Engine:
     """An engine that is ready to run."""
 
     def __init__(self, label: str) -> None:
-        self.name, _, self.mode = label.partition("-")
+        self.name = label
         self.unit_bytes = 50_000  # of text
 
     def __call__(self, source: Path, output: Path, **fields: Any) -> Manifest:
@@ -89,14 +80,14 @@ class Engine:
             fields["settings"] = NativeSettings(unit_bytes=self.unit_bytes)
         if self.name == "spark":
             conf = (("spark.sql.files.maxPartitionBytes", str(self.unit_bytes)),)
-            fields["spark"] = SparkSettings(spark_mode=self.mode, spark_conf=conf)
+            fields["spark"] = SparkSettings(spark_conf=conf)
         return run(source, output, self.name, **fields)
 
 
 @pytest.fixture
 def engine(request, monkeypatch) -> Engine:
     label = request.param
-    if label.startswith("spark"):
+    if label == "spark":
         request.getfixturevalue("spark_session")
     if label == "nvtabular":
         process = request.getfixturevalue("nvtabular_process")
@@ -109,7 +100,6 @@ def small_units(engine, monkeypatch) -> None:
     """Several units and buckets even of few rows."""
     engine.unit_bytes = 20_000
     for module, name, size in (
-        (spark_rows, "UNIT_BYTES", 45_000),
         (nvtabular_rows, "CHUNK_BYTES", 22_000),
         (nvtabular_counts, "MAX_GROUP_PARTS", 12),
         (input_file, "_BLOCK_BYTES", 22_000),
@@ -125,10 +115,10 @@ def work(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-@matrix(PRESETS.names(), dataframe=("dlrm", "mlperf"))
+@matrix(PRESETS.names())
 def test_recorded_bytes(engine, work, tmp_path, case):
     fields = {"semantics": semantics_of(case), "preset": case, "max_bad_fraction": 0.2}
-    folder = work / f"{engine.name}{engine.mode}"
+    folder = work / engine.name
     manifest = engine(CONFORMANCE, tmp_path / "made", work_dir=folder, **fields)
     expected = EXPECTED[case]
     assert (manifest.rejected, manifest.rows) == (expected["rejected"], expected["rows"])
@@ -248,11 +238,7 @@ def expected(request, tmp_path_factory) -> Callable[[str], tuple[Path, Manifest]
     return prepared
 
 
-@matrix(
-    CASES,
-    dataframe=("odd spelling", "real rows", "bins of real numbers", "no labels, bins"),
-    reference=False,
-)
+@matrix(CASES, reference=False)
 def test_bytes_of_the_reference_engine(engine, small_units, expected, tmp_path, case):
     source, wanted = expected(case)
     made = engine(source, tmp_path / "made", **CASES[case][1])
@@ -324,8 +310,7 @@ def test_odd_days_are_odd(expected):
     assert sum(rejected[reason] > 0 for reason in REJECT_REASONS) >= 3
 
 
-# Spark's dataframes are slow, and read all of these in "odd spelling"
-@pytest.mark.parametrize("engine", [e for e in EVERY if "dataframe" not in str(e)], indirect=True)
+@every_engine
 def test_spelling_of_the_input_changes_nothing(engine, tmp_path):
     days = write_days(tmp_path / "days", rows=150)
     crlf, packed, cut = ((days / f"day_{day}").read_bytes() for day in range(3))

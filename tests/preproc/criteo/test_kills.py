@@ -19,16 +19,14 @@ Settings = dict[str, object]
 _UNLESS_BUILT = needs("compiled Criteo kernel")
 _MARKS = {
     "native": [_UNLESS_BUILT],
-    "kernel": [_UNLESS_BUILT, needs("Spark")],
+    "spark": [_UNLESS_BUILT, needs("Spark")],
     "reference": [],
-    "dataframe": [needs("Spark")],
     "nvtabular": [needs("NVTabular")],
 }
 ENGINES: dict[str, Settings] = {
     "native": {"engine": "native"},
-    "kernel": {"engine": "spark", "spark_mode": "kernel", "master": "local[2]"},
+    "spark": {"engine": "spark", "master": "local[2]"},
     "reference": {"engine": "reference"},
-    "dataframe": {"engine": "spark", "spark_mode": "dataframe", "master": "local[2]"},
     "nvtabular": {"engine": "nvtabular"},
 }
 
@@ -92,17 +90,11 @@ KILLS = {
         "wide": ("format", "split"),
         "manifest": ("format", "dictionaries"),
     },
-    "kernel": {
+    "spark": {
         "scanned": ("input", "split"),
         "given": ("input",),
         "npy": ("order", "preset"),
         "wide": ("format",),
-    },
-    "dataframe": {
-        "rows": ("input", "preset"),
-        "ids": ("split", "dictionaries"),
-        "encoded given": ("input", "dictionaries"),
-        "wide": ("format", "nvidia"),
     },
     "nvtabular": {
         "rows": ("input",),
@@ -182,7 +174,7 @@ def prepare(folder: Path, settings: Mapping[str, object]) -> Manifest:
 def test_the_next_command_makes_what_it_would_make_alone(
     request, folder, undisturbed, tmp_path, engine, stage, change
 ):
-    if engine in ("kernel", "dataframe"):
+    if engine == "spark":
         request.getfixturevalue("spark_session")
     pattern, needed = STAGES[stage]
     first = {"input": "a", "frequency_limit": 3} | needed

@@ -297,7 +297,6 @@ def test_unusable_files_end_with_status_2(tmp_path, capsys, case):
         ("--progress=loud", "--progress must be one of"),
         ("--columns=user,item", "--columns must be auto | user=NAME,item=NAME,rating=NAME"),
         ("--master=nowhere", "--master must be local[*], local[N], spark://HOST:PORT"),
-        ("--spark_mode=kernel", "Unknown command line flag 'spark_mode'"),  # there is one mode
         ("stray", "unexpected argument 'stray'"),
         ("--input=", "--input is needed"),
         ("--input=/nowhere", "no such file or folder"),
@@ -323,7 +322,6 @@ def test_spark_without_pyspark_and_its_flags(tmp_path, monkeypatch, capsys):
     values(["", "--input=in", "--output=out", "--master=local[3]", "--executor_memory=2g"])
     spark = ratings_command.job_from_flags(AMAZON_SOURCE, values).spark
     assert (spark.master, spark.executor_memory) == ("local[3]", "2g")
-    assert spark.spark_mode == "dataframe"
 
 
 def test_a_folder_with_two_logs_is_ambiguous(tmp_path, capsys):

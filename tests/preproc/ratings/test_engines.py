@@ -135,7 +135,7 @@ def test_users_in_several_parts(tmp_path, spark_session, monkeypatch):
     source.write_text("".join(f"{u}\t{i}\t{int(r)}\t{t}\n" for u, i, r, t in rows))
     conf = {"shuffle.partitions": "5", "adaptive.enabled": "false"}
     settings = spark_settings.SparkSettings(
-        spark_mode="dataframe", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
+        spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
     )
     assert_agrees("spark", source, tmp_path, spark=settings, min_user_count=3)
     assert parts == [5]

@@ -4,16 +4,11 @@
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from preproc.criteo import __main__ as criteo
-from preproc.criteo.engines.spark.row_numbers import DayRows, UnitRows
 from preproc.files.errors import PreprocError
-from preproc.files.input_file import InputFile
-from preproc.files.quarantine import RejectedRow
 from preproc.spark.cluster import Worker, explain_workers
 from preproc.spark.runner import cause, within
 from preproc.spark.session import java_version
@@ -28,14 +23,13 @@ def test_flags_become_settings():
     values = criteo.define_flags()
     values(
         [
-            "criteo", "--input=in", "--output=out", "--engine=spark", "--spark_mode=dataframe",
+            "criteo", "--input=in", "--output=out", "--engine=spark",
             "--master=spark://host:7077", "--executor_cores=4", "--executor_memory=8g",
             "--spark_conf=spark.jars=a.jar,b.jar,spark.task.cpus=2", "--spark_conf=spark.x=1=2",
             "--spark_start_timeout=20",
         ]
     )  # fmt: skip
     assert criteo.job_from_flags(values).spark == SparkSettings(
-        spark_mode="dataframe",
         master="spark://host:7077",
         spark_conf=(("spark.jars", "a.jar,b.jar"), ("spark.task.cpus", "2"), ("spark.x", "1=2")),
         executor_cores=4,
@@ -47,7 +41,6 @@ def test_flags_become_settings():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"spark_mode": "sql"}, r"`spark_mode` must be one of kernel, dataframe; got 'sql'"),
         ({"master": "host:7077"}, r"`master` must be local\[\*\].*; got 'host:7077'"),
         ({"executor_cores": 0}, "`executor_cores` must be at least 1, got 0"),
         ({"executor_memory": "lots"}, "`executor_memory` must be a size such as 512m"),
@@ -72,49 +65,6 @@ def test_sizes_and_configuration():
     for text in ("spark.x", "executor.memory=1g", "=1"):
         with pytest.raises(PreprocError, match=r"`spark_conf` must be spark\.KEY=VALUE"):
             parse_spark_conf([text])
-
-
-def day(tmp_path: Path, counts: list[int], bad_lines: list[int]) -> DayRows:
-    """A file of blocks of 1000 bytes with so many lines each, numbered by Spark as it pleases."""
-    path = tmp_path / "day"
-    path.write_bytes(b"x")
-    rejected = tuple(RejectedRow("day", 0, line + 1, "columns", b"") for line in bad_lines)
-    return DayRows(
-        file=InputFile.open(path),
-        starts=np.arange(len(counts)) * 1000,
-        first_lines=np.array([2**33 * (len(counts) - i) for i in range(len(counts))]),
-        lines_before=np.concatenate([[0], np.cumsum(counts)]),
-        rejected=rejected,
-    )
-
-
-def test_rows_are_numbered_past_bad_ones(tmp_path):
-    rows = day(tmp_path, [4, 1, 5], [1, 4, 9])
-    assert (rows.lines, rows.rows) == (10, 7)
-    blocks = np.repeat([0, 1000, 2000], [4, 1, 5])
-    lines = np.concatenate([rows.first_lines[i] + np.arange(n) for i, n in enumerate([4, 1, 5])])
-    good = [p for p in range(10) if p not in (1, 4, 9)]
-    assert rows.row_numbers(blocks[good], lines[good]).tolist() == list(range(7))
-    shuffled = np.array(good)[::-1]
-    assert rows.row_numbers(blocks[shuffled], lines[shuffled]).tolist() == list(range(6, -1, -1))
-
-
-@pytest.mark.parametrize("bad_lines", [[], [0], [1, 4, 9], [0, 1, 2, 3], [9]])
-def test_condition_holds_for_the_first_rows(tmp_path, bad_lines):
-    one = day(tmp_path, [4, 1, 5], bad_lines)
-    unit = UnitRows("key", tmp_path, (one, one))
-    every = [
-        (d, block, int(one.first_lines[i]) + line, d * 10 + int(one.lines_before[i]) + line)
-        for d in range(2)
-        for i, (block, count) in enumerate([(0, 4), (1000, 1), (2000, 5)])
-        for line in range(count)
-    ]
-    good = [row for row in every if row[3] % 10 not in bad_lines]
-    for count in range(len(good) + 1):
-        condition = unit.first_rows_condition(count).replace("L", "").replace(" = ", " == ")
-        code = condition.replace("AND", "and").replace("OR", "or")
-        held = [row for row in good if eval(code, {"day": row[0], "block": row[1], "line": row[2]})]
-        assert held == good[:count]
 
 
 def test_explanation_of_a_cluster():

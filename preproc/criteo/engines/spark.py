@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel mode: Spark schedules the native engine's units on executors.
+"""The Spark engine: Spark schedules the native engine's units on the executors of a cluster.
 
 Stages, units and their files are those of the native engine. Scanning a unit writes sorted runs to
 the shared storage, one task merges the runs of a column, and encoding a unit writes its rows of the
 final columns. So nothing is shuffled, counts never pass through the driver, and an interrupted run
-continues with the units that are missing.
+continues with the units that are missing. Driver and executors must see input, output and work
+folder under the same paths.
 """
 
 import dataclasses
@@ -22,20 +23,28 @@ from preproc.files.budget import Threads, Unit, Work, nothing
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import Progress, Tally
+from preproc.spark import session as spark_session
 from preproc.spark.runner import SparkRunner
 
+_KERNEL = "`make build`, which needs a C++ compiler, or the compiled wheel brings it"
 
-def run(engine_job: EngineJob, runner: SparkRunner) -> EngineResult:
-    """Prepares a dataset with the C++ kernel on executors.
+
+def run(engine_job: EngineJob) -> EngineResult:
+    """Prepares a dataset on Spark.
 
     Raises:
         PreprocError: an executor lacks the kernel or the storage, or a unit failed.
     """
     if not binding.is_built():
-        raise PreprocError(
-            "`spark_mode` kernel needs the native kernel (make build, needs a C++ compiler); "
-            "`spark_mode` dataframe does without"
-        )
+        raise PreprocError(f"`engine` spark needs the native kernel: {_KERNEL}")
+    # Executors have working directories of their own.
+    inputs = tuple(dataclasses.replace(f, path=f.path.absolute()) for f in engine_job.inputs)
+    engine_job = dataclasses.replace(engine_job, inputs=inputs)
+    with spark_session.connect(engine_job.job.spark) as runner:
+        return _run_on(runner, engine_job)
+
+
+def _run_on(runner: SparkRunner, engine_job: EngineJob) -> EngineResult:
     _check_executors(engine_job, runner)
     settings = NativeSettings(unit_bytes=engine_job.job.spark.unit_bytes())
     engine = {
@@ -122,10 +131,7 @@ def _missing_here(
     """Returns an error message if this executor lacks something, else ""."""
     host = f"executor on {socket.gethostname()}"
     if not binding.is_built():
-        return (
-            f"{host}: the native kernel is not built there (make build); `spark_mode` dataframe "
-            "does without"
-        )
+        return f"{host}: the native kernel is not there: {_KERNEL}"
     if binding.kernel_version() != kernel_version:
         return f"{host}: has another version of this package; install the driver's there"
     for file in inputs:
