@@ -13,6 +13,11 @@ from absl import flags
 from recsys.errors import UserError
 from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes, without_none
 
+REMOVED = {
+    "spark_mode": "executors always run the native kernel now: leave it out",
+}
+"""Flag of the version before -> what to do instead."""
+
 
 def define_flags(
     flag_values: flags.FlagValues,

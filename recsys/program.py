@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from recsys.errors import (
     INPUT_REFUSED,
@@ -24,7 +24,7 @@ from recsys.errors import (
     as_flags,
     is_out_of_memory,
 )
-from recsys.flags import help_text
+from recsys.flags import REMOVED, help_text
 
 
 def print_line(line: str) -> None:
@@ -54,42 +54,6 @@ def fail(message: str) -> int:
     return INPUT_REFUSED
 
 
-def start(run: Callable[[flags.FlagValues], None]) -> None:
-    """Parses the command line and runs.
-
-    Exits 2 on refused input, 4 when training diverges, 130 when interrupted.
-
-    Args:
-        run: runs the program with parsed flags.
-    """
-
-    def main(argv: list[str]) -> None:
-        logging.basicConfig(level=logging.INFO, force=True)
-        logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
-        if len(argv) > 1:
-            sys.exit(fail(f"unknown arguments: {' '.join(argv[1:])} (flags start with --)"))
-        run_guarded(run, flags.FLAGS)
-
-    app.run(main, flags_parser=_parse_flags)
-
-
-def run_guarded(run: Callable[[flags.FlagValues], None], flag_values: flags.FlagValues) -> None:
-    """Runs; turns refusals, divergence and Ctrl-C into exit statuses."""
-    try:
-        run(flag_values)
-    except (UserError, DivergenceError, OSError) as error:
-        fail(str(error))
-        sys.exit(getattr(error, "exit_code", INPUT_REFUSED))
-    except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
-        if _is_interrupt(error):
-            print("interrupted", file=sys.stderr)
-            sys.exit(INTERRUPTED)
-        if not is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        sys.exit(fail(f"out of memory: take smaller batches ({reason})"))
-
-
 def _is_interrupt(error: BaseException) -> bool:
     """Tells Ctrl-C, which Python 3.11 wraps while a class is made."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
@@ -101,17 +65,6 @@ class _FlagFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of a record."""
         return _as_typed(super().format(record))
-
-
-class _HelpFlag(app.HelpFlag):
-    """`--help` that lists the flags of the program by section."""
-
-    def parse(self, argument: Any) -> None:
-        """Prints the help and exits."""
-        if self._parse(argument):
-            more = "--helpfull shows absl's own flags as well."
-            _print_help(sys.modules["__main__"].__doc__, flags.FLAGS, more)
-            sys.exit(0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +109,7 @@ def _renamed(text: str, spellings: Mapping[str, str]) -> str:
     return text
 
 
-def _print_help(description: str | None, flag_values: flags.FlagValues, *more: str) -> None:
+def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
     """Prints a program's purpose, its most used flags, then the rest."""
     paragraphs = (description or "").strip().split("\n\n")
     opening, rest = paragraphs[:2], paragraphs[2:]
@@ -167,23 +120,23 @@ def _print_help(description: str | None, flag_values: flags.FlagValues, *more: s
             del rest[0]  # the opening has a usual call
         rest = [_renamed(text, {caller.module: caller.name}) for text in rest]
     most_used, sections = help_text(flag_values, chosen)
-    texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections, *more]
+    texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
     try:
         print(*texts, sep="\n", flush=True)
     except BrokenPipeError:  # `--help | head`
         _discard_output()
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
-    help_flag = _HelpFlag()  # type: ignore[no-untyped-call]
-    help_flag.allow_override = True
-    help_flag.short_name = "h"
-    flags.DEFINE_flag(help_flag, module_name="absl.app")
-    try:
-        remaining: list[str] = flags.FLAGS(argv)
-    except flags.Error as error:
-        sys.exit(fail(str(error)))
-    return remaining
+def start(run: Callable[[flags.FlagValues], int | None], flag_values: flags.FlagValues) -> None:
+    """Runs a program of training or deployment, which logs, and exits with its status.
+
+    Args:
+        run: runs the program with parsed flags.
+        flag_values: its flags, from `new_flags`.
+    """
+    logging.basicConfig(level=logging.INFO, force=True)
+    logging.getLogger().handlers[0].setFormatter(_FlagFormatter("%(levelname)s %(message)s"))
+    sys.exit(run_command(run, flag_values, sys.argv, sys.modules["__main__"].__doc__))
 
 
 def run_command(
@@ -197,6 +150,8 @@ def run_command(
     arguments: list[str] | None = None,
 ) -> int:
     """Parses flags and runs a command; returns the exit status.
+
+    It is 2 for refused input, 4 when training diverges, 130 when interrupted.
 
     Args:
         run: runs the program with parsed flags; may return an exit status.
@@ -223,14 +178,18 @@ def run_command(
     except BrokenPipeError:  # the reader has gone, as in `| head -1`
         _discard_output()
         return 128 + signal.SIGPIPE
-    except (UserError, flags.Error, OSError) as error:
-        fail(str(error))
+    except (UserError, DivergenceError, flags.Error, OSError) as error:
+        advice = REMOVED.get(getattr(error, "flagname", ""), "")
+        fail(f"{error}{advice and '; '}{advice}")
         return getattr(error, "exit_code", INPUT_REFUSED)
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if not _is_interrupt(error):
+    except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
+        if _is_interrupt(error):
+            print(interrupted, file=sys.stderr)
+            return INTERRUPTED
+        if not is_out_of_memory(error):
             raise
-        print(interrupted, file=sys.stderr)
-        return INTERRUPTED
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        return fail(f"out of memory: take smaller batches ({reason})")
 
 
 def new_flags() -> flags.FlagValues:

@@ -12,7 +12,7 @@ from recsys_recipes.commands import COMMANDS, Command, Program
 
 NAME = "recsys-recipes"
 _HELP = ("-h", "--help", "-help", "help")
-_MAY_GIVE = {"h", "help", "helpfull", "helpshort", "helpxml", "config", "flagfile", "mode"}
+_MAY_GIVE = {"h", "help", "config", "flagfile", "mode"}
 """Flags that show the help, may hold others, or ask for something else."""
 
 _FIRST_TRY = """\

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from absl import flags
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -348,19 +347,17 @@ def call(program: Any, *arguments: object, stdin: bytes | None = None) -> int:
         arguments: of its command line.
         stdin: its input.
     """
-    from recsys.program import run_guarded
+    from recsys.program import new_flags, run_command
 
-    values = flags.FlagValues()
+    values = new_flags()
     program.define_flags(values)
     with pytest.MonkeyPatch.context() as patch:
         if stdin is not None:
             patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
-            assert values(["program", *map(str, arguments)])[1:] == []
-            run_guarded(program.run, values)
+            return run_command(program.run, values, ["program", *map(str, arguments)], None)
         except SystemExit as stop:
             return int(stop.code or 0)
-    return 0
 
 
 class Program:

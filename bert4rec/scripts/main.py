@@ -70,8 +70,9 @@ def start(**defaults: Any) -> None:
     Args:
         **defaults: defaults of flags that replace those of the config, by setting.
     """
-    define_flags(flags.FLAGS, **defaults)
-    program.start(run)
+    values = program.new_flags()
+    define_flags(values, **defaults)
+    program.start(run, values)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,9 @@ def start(**defaults: Any) -> None:
     Args:
         **defaults: setting=default, where the program's default differs from the config's.
     """
-    define_flags(flags.FLAGS, **defaults)
-    program.start(run)
+    values = program.new_flags()
+    define_flags(values, **defaults)
+    program.start(run, values)
 
 
 if __name__ == "__main__":

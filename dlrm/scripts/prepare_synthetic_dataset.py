@@ -26,5 +26,6 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 if __name__ == "__main__":
-    define_flags(flags.FLAGS, dataset_type="synthetic_disk")
-    program.start(run)
+    _values = program.new_flags()
+    define_flags(_values, dataset_type="synthetic_disk")
+    program.start(run, _values)

@@ -256,5 +256,6 @@ def spelled_with_two_dashes(arguments: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     sys.argv[1:] = spelled_with_two_dashes(sys.argv[1:])
-    define_flags(flags.FLAGS)
-    program.start(run)
+    _values = program.new_flags()
+    define_flags(_values)
+    program.start(run, _values)

@@ -320,12 +320,13 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
 
 def start() -> None:
     """Runs the program with the command line of the process."""
-    define_flags(flags.FLAGS)
+    values = program.new_flags()
+    define_flags(values)
     try:
         sys.argv[1:] = translate(sys.argv[1:])
     except UserError as error:
         sys.exit(program.fail(str(error)))
-    program.start(run)
+    program.start(run, values)
 
 
 if __name__ == "__main__":

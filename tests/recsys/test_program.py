@@ -2,9 +2,9 @@
 """Ctrl-C wherever it comes."""
 
 import pytest
-from absl import flags
 
-from recsys.program import new_flags, run_command, run_guarded
+from recsys.flags import REMOVED
+from recsys.program import new_flags, run_command
 
 
 def interrupted_class(_values):
@@ -27,14 +27,15 @@ def failing_class(_values):
 def test_ctrl_c_while_a_class_is_made_is_ctrl_c(capsys):
     assert run_command(interrupted_class, new_flags(), ["program"], None, "nothing is left") == 130
     assert capsys.readouterr().err == "nothing is left\n"
-    with pytest.raises(SystemExit) as stop:
-        run_guarded(interrupted_class, flags.FlagValues())
-    assert stop.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("flag", REMOVED)
+def test_a_flag_that_went_says_what_to_do_instead(flag, capsys):
+    assert run_command(failing_class, new_flags(), ["program", f"--{flag}=x"], None) == 2
+    assert f"'{flag}'" in (message := capsys.readouterr().err)
+    assert message.endswith(f"; {REMOVED[flag]}\n")
 
 
 def test_another_error_of_a_class_is_shown():
     with pytest.raises(RuntimeError, match="the class is wrong"):
         run_command(failing_class, new_flags(), ["program"], None)
-    with pytest.raises(RuntimeError, match="the class is wrong"):
-        run_guarded(failing_class, flags.FlagValues())

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from absl import flags
 
-from recsys.program import run_guarded
 from recsys.resources import available_cores, cores_for, memory_limits
 from tests.harness import python
 from tests.tools import require
@@ -114,8 +112,8 @@ def test_an_address_space_limit_counts():
 
 
 def test_an_allocation_of_python_that_fails_is_told_in_a_line(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run_guarded(lambda _values: print(len(bytearray(2**62))), flags.FlagValues())
+    run = lambda _values: print(len(bytearray(2**62)))  # noqa: E731
+    assert run_command(run, new_flags(), ["program"], None) == 2
     assert capsys.readouterr().err == ("error: out of memory: take smaller batches (MemoryError)\n")
 
 

@@ -36,8 +36,7 @@ HEAD = """\
 Every flag of every program. `make golden` writes this page; a test fails when it is stale.
 
 A flag is given as `--name value` or `--name=value`, a boolean one as `--name` or `--noname`, a list
-with commas. Programs that absl starts (training, `triton/deployer.py`) read flags from a file with
-`--flagfile`; `--helpfull` lists these flags of absl. `recsys-recipes --help` tells which of its
+with commas; `--flagfile` reads flags from a file. `recsys-recipes --help` tells which of its
 commands runs which program.
 """
 
