@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from recsys.program import new_flags, run_command
 from recsys.resources import available_cores, cores_for, memory_limits
 from tests.harness import python
 from tests.tools import require
@@ -112,7 +113,9 @@ def test_an_address_space_limit_counts():
 
 
 def test_an_allocation_of_python_that_fails_is_told_in_a_line(capsys):
-    run = lambda _values: print(len(bytearray(2**62)))  # noqa: E731
+    def run(_values):
+        print(len(bytearray(2**62)))
+
     assert run_command(run, new_flags(), ["program"], None) == 2
     assert capsys.readouterr().err == ("error: out of memory: take smaller batches (MemoryError)\n")
 
