@@ -49,7 +49,6 @@ def _run_on(runner: SparkRunner, engine_job: EngineJob) -> EngineResult:
     settings = NativeSettings(unit_bytes=engine_job.job.spark.unit_bytes())
     engine = {
         "name": "spark",
-        "mode": "kernel",
         "spark_version": runner.version,
         "kernel_version": binding.kernel_version(),
     }
