@@ -41,7 +41,7 @@ class Edit:
 EDITS = [
     Edit(
         "Add a flag",
-        "dlrm/config.py",
+        "dlrm/config/model.py",
         "    dcn_num_layers: int = setting(",
         '    top_bias: float = setting(0.0, "Bias that the top MLP starts with")\n'
         "    dcn_num_layers: int = setting(",
@@ -94,7 +94,7 @@ def build_interaction(
     ),
     Edit(
         "Add an interaction",
-        "dlrm/config.py",
+        "dlrm/config/model.py",
         'InteractionOp = Literal["cuda_dot",',
         'InteractionOp = Literal["toy_sum", "cuda_dot",',
     ),
@@ -169,7 +169,7 @@ class NpzReader:
     ),
     Edit(
         "Add a dataset type",
-        "dlrm/config.py",
+        "dlrm/config/data.py",
         '    "binary", "memmap",',
         '    "npz", "binary", "memmap",',
     ),

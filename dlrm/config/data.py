@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset of a run, and how it is read."""
+
+import dataclasses
+from typing import Literal
+
+from recsys.errors import UserError
+from recsys.settings import joined, require_below, require_positive, setting
+
+DatasetType = Literal[
+    "binary", "memmap", "split", "parquet", "npy", "synthetic_gpu", "synthetic_disk"
+]
+LoaderType = Literal["default", "merlin"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Dataset, batches and synthetic data."""
+
+    dataset: str | None = setting(
+        None,
+        "Full path to the dataset folder, as `recsys-recipes prepare criteo` makes it",
+        resumable=True,
+    )
+    dataset_type: DatasetType = setting("split", "The type of the dataset to use")
+    loader: LoaderType = setting(
+        "default",
+        "What reads --dataset_type parquet: the reader of this project, or merlin-dataloader where "
+        "it is installed",
+        resumable=True,
+    )
+    feature_spec: str | None = setting(
+        None,
+        "Path of the feature specification, absolute or inside the dataset folder; by default "
+        "feature_spec.yaml or model_size.json of the dataset",
+        resumable=True,
+    )
+    num_embeddings_per_feature: tuple[int, ...] = setting(
+        (),
+        "Rows of each embedding table, for a dataset folder without feature specification "
+        "(TorchRec's), or instead of the cardinalities in it; by default those",
+    )
+    dataset_subset: float | None = setting(
+        None,
+        "Use only a subset of the training data. If None (default) will use all of it. Must be "
+        "either None, or a float in range (0,1]",
+    )
+    batch_size: int = setting(32768, "Batch size used for training")
+    test_batch_size: int = setting(32768, "Batch size used for testing/validation", resumable=True)
+    drop_last: bool = setting(
+        False,
+        "Leave out the last rows of an epoch of training, if they make no whole batch",
+        earlier=True,
+    )
+    shuffle_batch_order: bool = setting(False, "Read batch in train dataset by random order")
+    eval_split: Literal["test", "validation"] = setting(
+        "test",
+        "Split that evaluations run on. Choose settings on `validation`, report `test`",
+    )
+    read_ahead: int = setting(
+        4,
+        "Batches that reader threads prepare ahead of the model; 0 reads on demand",
+        resumable=True,
+    )
+    synthetic_dataset_num_entries: int = setting(
+        33554432, "Number of samples per epoch for the synthetic dataset"
+    )
+    synthetic_dataset_table_sizes: tuple[int, ...] = setting(
+        (100000,) * 26,
+        "Embedding table sizes to use with the synthetic dataset",
+        default_text="26 times 100000",
+    )
+    synthetic_dataset_use_feature_spec: bool = setting(
+        False,
+        "Take the table sizes and the number of numerical features of the synthetic dataset from "
+        "--dataset and its --feature_spec",
+    )
+    synthetic_dataset_dir: str = setting(
+        "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True
+    )
+    synthetic_distribution: Literal["uniform", "zipf"] = setting(
+        "uniform",
+        "How synthetic ids are drawn; real ids are close to zipf, which is faster to train",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses sizes out of range and loaders that cannot read the dataset."""
+        require_positive(self, "batch_size", "test_batch_size", "synthetic_dataset_num_entries")
+        require_below(self, "synthetic_dataset_num_entries", 10**12)
+        if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
+            raise UserError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
+        if self.read_ahead < 0:
+            raise UserError(f"`read_ahead` must be 0 or more, got {self.read_ahead}")
+        for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
+            sizes = getattr(self, name)
+            if any(s < 1 for s in sizes):
+                raise UserError(f"`{name}` must be positive, got {joined(sizes)}")
+        if self.loader == "merlin" and self.dataset_type != "parquet":
+            raise UserError(
+                f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}"
+            )
+        if self.loader == "merlin" and self.shuffle_batch_order:
+            raise UserError(
+                "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
+                "while preparing the dataset, or use `loader` default"
+            )
+        if self.synthetic_dataset_use_feature_spec and self.dataset is None:
+            raise UserError(
+                "`synthetic_dataset_use_feature_spec` needs `dataset`, the folder of the real data"
+            )
+        if not self.is_synthetic and self.dataset is None:
+            raise UserError(
+                f"`dataset_type` {self.dataset_type} needs `dataset`, the folder of the data "
+                "(or use `dataset_type` synthetic_gpu, which needs none)"
+            )
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the data is generated, with random labels (AUC near 0.5)."""
+        return self.dataset_type in ("synthetic_gpu", "synthetic_disk")
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether each column of the dataset is a file (split binary)."""
+        return self.dataset_type in ("split", "memmap", "synthetic_disk")

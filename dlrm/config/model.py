@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes and variants of the network."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from recsys.errors import UserError
+from recsys.settings import joined, require_below, require_positive, setting
+
+EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
+EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
+InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Sizes and variants of the network."""
+
+    num_numerical_features: int = setting(
+        13, "Number of numerical features in the dataset. Defaults to 13 for Criteo"
+    )
+    embedding_dim: int = setting(128, "Dimensionality of embedding space for categorical features")
+    bottom_mlp_sizes: tuple[int, ...] = setting(
+        (512, 256, 128), "Linear layer sizes for the bottom MLP; the last is --embedding_dim"
+    )
+    top_mlp_sizes: tuple[int, ...] = setting(
+        (1024, 1024, 512, 256, 1), "Linear layer sizes for the top MLP; the last is 1"
+    )
+    interaction_op: InteractionOp = setting(
+        "cuda_dot",
+        "Type of interaction operation to perform; cuda_dot takes the extension, dot plain PyTorch",
+    )
+    dcn_num_layers: int = setting(3, "Cross layers of --interaction_op dcnv2")
+    dcn_low_rank_dim: int = setting(512, "Rank of each cross layer of --interaction_op dcnv2")
+    embedding_type: EmbeddingType = setting(
+        "joint_fused",
+        "The type of the embedding operation to use: one joint table updated in place by the "
+        "fused optimizer, one joint table with sparse gradients (plain PyTorch, or through the "
+        "extension), or one table per feature",
+    )
+    embedding_storage: EmbeddingStorage = setting(
+        "float32",
+        "How --embedding_type joint_fused keeps its table: float32, bfloat16 written with "
+        "stochastic rounding (half the memory), or planar (float32 in two halves, of which the "
+        "forward pass reads the bfloat16 one)",
+    )
+    hash_indices: bool = setting(
+        False,
+        "If True the model will compute `index := index % table size` to ensure that the indices "
+        "match table sizes",
+    )
+    max_table_size: int | None = setting(
+        None,
+        "Maximum number of rows per embedding table, by default equal to the number of unique "
+        "values for each categorical variable; needs --hash_indices",
+    )
+    optimized_mlp: bool = setting(
+        True,
+        "Use an optimized implementation of MLP from apex, where it is installed",
+        resumable=True,
+    )
+    dropout: float = setting(
+        0.0, "Fraction of activations dropped after each hidden layer of the top MLP in training"
+    )
+    batch_norm: bool = setting(False, "Normalise each hidden layer of the MLPs over the batch")
+
+    def __post_init__(self) -> None:
+        """Refuses layer and table sizes that do not fit together."""
+        require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
+        require_below(self, "dcn_num_layers", 1000)
+        if self.num_numerical_features < 0:
+            raise UserError(
+                f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"
+            )
+        for name in ("bottom_mlp_sizes", "top_mlp_sizes"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1:
+                raise UserError(f"`{name}` must be positive integers, got {joined(sizes)!r}")
+        if self.bottom_mlp_sizes[-1] != self.embedding_dim:
+            raise UserError(
+                f"`bottom_mlp_sizes` must end with `embedding_dim` ({self.embedding_dim}), "
+                f"got {joined(self.bottom_mlp_sizes)}"
+            )
+        if self.top_mlp_sizes[-1] != 1:
+            raise UserError(f"`top_mlp_sizes` must end with 1, got {joined(self.top_mlp_sizes)}")
+        if self.max_table_size is not None:
+            require_positive(self, "max_table_size")
+            if not self.hash_indices:
+                raise UserError(
+                    "`max_table_size` cuts tables below their number of ids, so it needs "
+                    "`hash_indices`"
+                )
+        if self.embedding_storage != "float32" and self.embedding_type != "joint_fused":
+            raise UserError(
+                f"`embedding_storage` {self.embedding_storage} needs `embedding_type` joint_fused, "
+                f"not {self.embedding_type}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"`dropout` must lie in [0, 1), got {self.dropout}")
+
+    def capped(self, table_sizes: Sequence[int]) -> list[int]:
+        """Returns the rows of each table under `max_table_size`."""
+        return [min(rows, self.max_table_size or rows) for rows in table_sizes]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers, the schedule of the rate, and precision."""
+
+import dataclasses
+from typing import Literal
+
+from cuda_ext.row_rules import RowOptimizer
+from recsys.errors import UserError
+from recsys.settings import require_not_negative, setting
+from recsys.train.optimizers.dense import DenseRule, dense_rule_beside
+from recsys.train.optimizers.precision import AmpDtype
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """Optimizers, learning rates and their schedule."""
+
+    lr: float = setting(28.0, "Base learning rate")
+    embedding_lr: float | None = setting(
+        None, "Base learning rate of the embeddings, if it differs from --lr"
+    )
+    warmup_factor: int = setting(0, "Learning rate warmup factor. Must be a non-negative integer")
+    warmup_steps: int = setting(6400, "Number of warmup optimization steps")
+    decay_start_step: int | None = setting(
+        64000,
+        "Optimization step after which to start decaying the learning rate, if None will start "
+        "decaying right after the warmup phase is completed",
+    )
+    decay_steps: int = setting(
+        80000, "Polynomial learning rate decay steps. If equal to 0 will not do any decaying"
+    )
+    decay_power: int = setting(2, "Polynomial learning rate decay power")
+    decay_end_lr: float = setting(0.0, "LR after the decay ends")
+    optimizer: RowOptimizer = setting(
+        "sgd",
+        "Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad",
+    )
+    embedding_optimizer: RowOptimizer | None = setting(
+        None, "Optimizer of the embeddings, if it differs from --optimizer"
+    )
+    mlp_optimizer: DenseRule | None = setting(
+        None, "Optimizer of the MLPs, if it differs from --optimizer"
+    )
+    embedding_weight_decay: float = setting(
+        0.0, "Weight decay of the embedding rows that occur in a batch"
+    )
+    mlp_weight_decay: float = setting(0.0, "Weight decay of the MLPs")
+    reset_embeddings: bool = setting(
+        False,
+        "Draw the embeddings anew before each epoch but the first: the MLPs train for several "
+        "epochs, the embeddings for one, so that rare ids are not memorised (MEDA, "
+        "arXiv:2305.19531)",
+    )
+    plateau_factor: float = setting(
+        1.0,
+        "Factor of the learning rate after each evaluation without a better one, by --best_by; "
+        "with --reset_embeddings those at the ends of epochs",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses negative learning rates and step counts."""
+        require_not_negative(
+            self, "lr", "embedding_lr", "warmup_factor", "warmup_steps", "decay_start_step",
+            "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
+            "mlp_weight_decay",
+        )  # fmt: skip
+        if not 0 < self.plateau_factor <= 1:
+            raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
+        if self.embedding_lr and not self.lr:
+            raise UserError(
+                f"`embedding_lr` {self.embedding_lr:g} follows the schedule of `lr`, which is 0; "
+                "`freeze_mlps` trains the embeddings alone"
+            )
+
+    @property
+    def embedding_rule(self) -> RowOptimizer:
+        """Optimizer of the embeddings: `embedding_optimizer`, else `optimizer`."""
+        return self.embedding_optimizer or self.optimizer
+
+    @property
+    def mlp_rule(self) -> DenseRule:
+        """Optimizer of the MLPs: `mlp_optimizer`, else the one that goes with `optimizer`."""
+        if self.mlp_optimizer is not None:
+            return self.mlp_optimizer
+        return dense_rule_beside(self.optimizer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionConfig:
+    """Mixed precision and its loss scale."""
+
+    amp: bool = setting(False, "If True the script will use Automatic Mixed Precision")
+    amp_dtype: AmpDtype = setting(
+        "float16", "Type of the matrix products under --amp; bfloat16 needs no loss scale"
+    )
+    loss_scale: float = setting(1024.0, "Static loss scale for Mixed Precision Training")
+    tf32: bool = setting(
+        False, "Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU", resumable=True
+    )
+    quantize: Literal["none", "int8"] = setting(
+        "none",
+        "int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated on the "
+        "first training rows; --mode test prints what it costs",
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses loss scales that are not positive."""
+        if not self.loss_scale > 0:
+            raise UserError(f"`loss_scale` must be positive, got {self.loss_scale}")
