@@ -24,7 +24,6 @@ from dlrm.data.opened import OpenedDataset
 from dlrm.data.raw_lines import raw_lines
 from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model import nvidia_checkpoint
-from dlrm.model.network import DlrmNetwork
 from dlrm.model.weights import OpenedCheckpoint
 from dlrm.nn.embedding import LookupsT
 from dlrm.train.checkpoint import restore_state, saved_state
@@ -36,7 +35,7 @@ from dlrm.train.resolve import resolve, take_model
 from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
-from recsys.train.checkpoint import Checkpoint, CheckpointError
+from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
@@ -52,9 +51,7 @@ logger = logging.getLogger(__name__)
 def join_run(config: DlrmConfig) -> contextlib.AbstractContextManager[Processes]:
     """Joins the processes of a run, see `join_processes`."""
     run = config.run
-    return join_processes(
-        run.base_device, run.num_threads, process_timeout=run.process_timeout, backend=run.backend
-    )
+    return join_processes(run.base_device, run.num_threads, process_timeout=run.process_timeout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +194,6 @@ class DlrmRecipe(Generic[LookupsT]):
             self.devices.batches(wanted).batches(),
             self.machine.precision,
             self.machine.device,
-            torch.device(self.config.run.auc_device),
             self.machine.processes,
             groups_of,
         )
@@ -295,7 +291,6 @@ class DlrmRecipe(Generic[LookupsT]):
         check_predictions_path(path)
         for line in self.prepare_inference():
             machine.print_line(line)
-        models = [self.devices.model, *map(self._another_model, run.average_with)]
         wanted = SplitPass(split=data.eval_split, batch_size=data.test_batch_size)
         source = self.devices.batches(wanted)
         lines = raw_lines(self.dataset)
@@ -303,7 +298,7 @@ class DlrmRecipe(Generic[LookupsT]):
         with progress_bar(source.num_batches, 0, is_first=True) as bar:
             num_rows = write_predictions(
                 path,
-                models,
+                self.devices.model,
                 source,
                 machine.precision,
                 bar.update,
@@ -311,9 +306,8 @@ class DlrmRecipe(Generic[LookupsT]):
                 raw_lines=lines,
             )
         rate = num_rows / (time.perf_counter() - started)
-        of_models = f" averaged over {len(models)} checkpoints" if run.average_with else ""
         machine.print_line(
-            f"Wrote {num_rows:,} predictions for the {data.eval_split} split{of_models} to {path}, "
+            f"Wrote {num_rows:,} predictions for the {data.eval_split} split to {path}, "
             f"{rate_in_words(rate, 'rows')}"
         )
         if lines is None:
@@ -326,22 +320,6 @@ class DlrmRecipe(Generic[LookupsT]):
                 "file and line name the raw line of each row, row does not"
             )
         return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
-
-    def _another_model(self, checkpoint: str) -> DlrmNetwork[LookupsT]:
-        """Loads another checkpoint of the same model and dataset."""
-        opened, machine = OpenedCheckpoint.open(Path(checkpoint)), self.machine
-        self._check_dataset(opened)
-        devices: Devices[LookupsT] = build_devices(
-            self.config, self.dataset, machine.device, machine.processes, machine.print_line
-        )
-        try:
-            opened.load_into(devices.model)
-        except CheckpointError as error:
-            raise UserError(
-                f"`average_with` takes checkpoints of one model, that of `load_checkpoint_path`: "
-                f"{error}"
-            ) from error
-        return devices.model
 
     def _quantize(self) -> str:
         """Turns the model into one of 8 bits; returns a message."""
@@ -397,11 +375,7 @@ class DlrmTraining(Generic[LookupsT]):
     @property
     def metric(self) -> Metric:
         """The metric that chooses the best checkpoint."""
-        return Metric("auc") if self._by_auc else Metric("log loss", sign=-1)
-
-    @property
-    def _by_auc(self) -> bool:
-        return self.recipe.config.run.best_by == "auc"
+        return Metric("auc")
 
     @property
     def schedule(self) -> Schedule:
@@ -481,8 +455,7 @@ class DlrmTraining(Generic[LookupsT]):
         recipe.devices.model.embeddings.raise_bad_ids()
         if epochs_done >= 1 and not recipe.config.data.is_synthetic:
             check_auc(metrics)
-        compared = self.metric.sign * (metrics.auc if self._by_auc else metrics.log_loss)
-        return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
+        return Evaluation(metrics.auc, dataclasses.asdict(metrics), scores.samples_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
@@ -512,9 +485,8 @@ class DlrmTraining(Generic[LookupsT]):
         )
         if self.recipe.config.measure.report is not None and not result.reason.startswith("SIG"):
             yield self.recipe.explanation()
-        name = "best_auc" if self._by_auc else "best_log_loss"
         yield {
-            name: self.metric.sign * state.best_metric,
+            "best_auc": state.best_metric,
             "best_epoch": state.best_epoch,
             "average_train_throughput": result.train_samples_per_s,
             "average_test_throughput": result.test_samples_per_s,
@@ -542,7 +514,6 @@ class NvidiaLayout:
             state.step,
             self.recipe.config.to_dict() | self.recipe.origin.values(),
             self.recipe.machine.processes,
-            bottom_features_ordered=self.recipe.config.run.bottom_features_ordered,
         )
 
 

@@ -14,7 +14,25 @@ from recsys.errors import UserError
 from recsys.settings import Sections, declared, joined, parse_bytes, spell_bytes, without_none
 
 REMOVED = {
+    "Adam_MLP_optimizer": "take --optimizer adam",
+    "Adam_embedding_optimizer": "take --optimizer adam",
+    "auc_device": "the AUC is computed on --base_device: leave it out",
+    "average_with": "average the files of --predictions",
+    "backend": "processes exchange by NCCL on CUDA and gloo on the CPU: leave it out",
+    "best_by": "the AUC chooses the best checkpoint: leave it out",
+    "bottom_features_ordered": "checkpoints in any order are read: leave it out",
+    "dcn_num_layers": "dcnv2 has the 3 layers of MLPerf: leave it out",
+    "embedding_lr": "take --lr",
+    "embedding_optimizer": "take --optimizer",
+    "feature_spec": "the file is feature_spec.yaml in the folder of --dataset",
+    "freeze_embeddings": "all weights are trained",
+    "freeze_mlps": "all weights are trained",
+    "mlp_optimizer": "take --optimizer",
+    "read_ahead": "4 batches are read ahead: leave it out",
     "spark_mode": "executors always run the native kernel now: leave it out",
+    "synthetic_dataset_numerical_features": "take --num_numerical_features",
+    "synthetic_dataset_use_feature_spec": "give --synthetic_dataset_table_sizes",
+    "tensorboard": "--report FILE.html draws the curves of the log",
 }
 """Flag of the version before -> what to do instead."""
 

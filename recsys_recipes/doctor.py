@@ -228,7 +228,6 @@ def others() -> Iterator[Finding]:
     yield _package(group, "torchrec", "train bert4rec --parallelism dmp", torchrec)
     merlin = _here("make merlin", "a checkout's make merlin (Python 3.11)")
     yield _package(group, "merlin-dataloader", "train dlrm --loader merlin", merlin)
-    yield _package(group, "tensorboard", "train --tensorboard", _extra("tensorboard"))
     for peer in ("duckdb", "polars", "scikit-learn", "lightgbm"):
         yield _package("peers", peer, "benchmarks beside it", _extra("benchmark"))
 

@@ -29,12 +29,6 @@ class DataConfig:
         "it is installed",
         resumable=True,
     )
-    feature_spec: str | None = setting(
-        None,
-        "Path of the feature specification, absolute or inside the dataset folder; by default "
-        "feature_spec.yaml or model_size.json of the dataset",
-        resumable=True,
-    )
     num_embeddings_per_feature: tuple[int, ...] = setting(
         (),
         "Rows of each embedding table, for a dataset folder without feature specification "
@@ -57,11 +51,6 @@ class DataConfig:
         "test",
         "Split that evaluations run on. Choose settings on `validation`, report `test`",
     )
-    read_ahead: int = setting(
-        4,
-        "Batches that reader threads prepare ahead of the model; 0 reads on demand",
-        resumable=True,
-    )
     synthetic_dataset_num_entries: int = setting(
         33554432, "Number of samples per epoch for the synthetic dataset"
     )
@@ -69,11 +58,6 @@ class DataConfig:
         (100000,) * 26,
         "Embedding table sizes to use with the synthetic dataset",
         default_text="26 times 100000",
-    )
-    synthetic_dataset_use_feature_spec: bool = setting(
-        False,
-        "Take the table sizes and the number of numerical features of the synthetic dataset from "
-        "--dataset and its --feature_spec",
     )
     synthetic_dataset_dir: str = setting(
         "/tmp/dlrm_sythetic_dataset", "Default synthetic disk dataset directory", resumable=True
@@ -89,8 +73,6 @@ class DataConfig:
         require_below(self, "synthetic_dataset_num_entries", 10**12)
         if self.dataset_subset is not None and not 0 < self.dataset_subset <= 1:
             raise UserError(f"`dataset_subset` must lie in (0, 1], got {self.dataset_subset}")
-        if self.read_ahead < 0:
-            raise UserError(f"`read_ahead` must be 0 or more, got {self.read_ahead}")
         for name in ("synthetic_dataset_table_sizes", "num_embeddings_per_feature"):
             sizes = getattr(self, name)
             if any(s < 1 for s in sizes):
@@ -103,10 +85,6 @@ class DataConfig:
             raise UserError(
                 "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
                 "while preparing the dataset, or use `loader` default"
-            )
-        if self.synthetic_dataset_use_feature_spec and self.dataset is None:
-            raise UserError(
-                "`synthetic_dataset_use_feature_spec` needs `dataset`, the folder of the real data"
             )
         if not self.is_synthetic and self.dataset is None:
             raise UserError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import joined, require_below, require_positive, setting
+from recsys.settings import joined, require_positive, setting
 
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
@@ -31,7 +31,6 @@ class ModelConfig:
         "cuda_dot",
         "Type of interaction operation to perform; cuda_dot takes the extension, dot plain PyTorch",
     )
-    dcn_num_layers: int = setting(3, "Cross layers of --interaction_op dcnv2")
     dcn_low_rank_dim: int = setting(512, "Rank of each cross layer of --interaction_op dcnv2")
     embedding_type: EmbeddingType = setting(
         "joint_fused",
@@ -67,8 +66,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses layer and table sizes that do not fit together."""
-        require_positive(self, "embedding_dim", "dcn_num_layers", "dcn_low_rank_dim")
-        require_below(self, "dcn_num_layers", 1000)
+        require_positive(self, "embedding_dim", "dcn_low_rank_dim")
         if self.num_numerical_features < 0:
             raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}"

@@ -16,9 +16,6 @@ class OptimizerConfig:
     """Optimizers, learning rates and their schedule."""
 
     lr: float = setting(28.0, "Base learning rate")
-    embedding_lr: float | None = setting(
-        None, "Base learning rate of the embeddings, if it differs from --lr"
-    )
     warmup_factor: int = setting(0, "Learning rate warmup factor. Must be a non-negative integer")
     warmup_steps: int = setting(6400, "Number of warmup optimization steps")
     decay_start_step: int | None = setting(
@@ -35,12 +32,6 @@ class OptimizerConfig:
         "sgd",
         "Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad",
     )
-    embedding_optimizer: RowOptimizer | None = setting(
-        None, "Optimizer of the embeddings, if it differs from --optimizer"
-    )
-    mlp_optimizer: DenseRule | None = setting(
-        None, "Optimizer of the MLPs, if it differs from --optimizer"
-    )
     embedding_weight_decay: float = setting(
         0.0, "Weight decay of the embedding rows that occur in a batch"
     )
@@ -53,35 +44,23 @@ class OptimizerConfig:
     )
     plateau_factor: float = setting(
         1.0,
-        "Factor of the learning rate after each evaluation without a better one, by --best_by; "
+        "Factor of the learning rate after each evaluation without a better one; "
         "with --reset_embeddings those at the ends of epochs",
     )
 
     def __post_init__(self) -> None:
         """Refuses negative learning rates and step counts."""
         require_not_negative(
-            self, "lr", "embedding_lr", "warmup_factor", "warmup_steps", "decay_start_step",
+            self, "lr", "warmup_factor", "warmup_steps", "decay_start_step",
             "decay_steps", "decay_power", "decay_end_lr", "embedding_weight_decay",
             "mlp_weight_decay",
         )  # fmt: skip
         if not 0 < self.plateau_factor <= 1:
             raise UserError(f"`plateau_factor` must lie in (0, 1], got {self.plateau_factor}")
-        if self.embedding_lr and not self.lr:
-            raise UserError(
-                f"`embedding_lr` {self.embedding_lr:g} follows the schedule of `lr`, which is 0; "
-                "`freeze_mlps` trains the embeddings alone"
-            )
-
-    @property
-    def embedding_rule(self) -> RowOptimizer:
-        """Optimizer of the embeddings: `embedding_optimizer`, else `optimizer`."""
-        return self.embedding_optimizer or self.optimizer
 
     @property
     def mlp_rule(self) -> DenseRule:
-        """Optimizer of the MLPs: `mlp_optimizer`, else the one that goes with `optimizer`."""
-        if self.mlp_optimizer is not None:
-            return self.mlp_optimizer
+        """Optimizer of the MLPs, which goes with that of the embeddings."""
         return dense_rule_beside(self.optimizer)
 
 

@@ -34,22 +34,14 @@ class RunConfig:
     test_after: float = setting(
         0.0, "Don't test the model unless this many epochs has been completed", resumable=True
     )
-    best_by: Literal["auc", "log_loss"] = setting(
-        "auc",
-        "Metric on --eval_split that chooses the best checkpoint, and that --patience and "
-        "--plateau_factor watch",
-    )
     patience: int | None = setting(
         None,
-        "Stop after this many evaluations in a row without a better one, by --best_by; with "
+        "Stop after this many evaluations in a row without a better AUC; with "
         "--reset_embeddings only those at the ends of epochs count, and each end is evaluated",
         resumable=True,
     )
     auc_threshold: float | None = setting(
         None, "Stop the training after achieving this AUC", resumable=True
-    )
-    auc_device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "Device on which the AUC is computed; auto takes --base_device", resumable=True
     )
     base_device: Literal["auto", "cuda", "cpu"] = setting(
         "auto",
@@ -60,11 +52,6 @@ class RunConfig:
         None,
         "JSON file with the placement of the tables on several processes, as python -m "
         "dlrm.model.placement writes it; by default it is planned",
-        resumable=True,
-    )
-    backend: Literal["auto", "nccl", "gloo"] = setting(
-        "auto",
-        "What several processes exchange tensors with: nccl on CUDA, gloo on the CPU",
         resumable=True,
     )
     process_timeout: float = setting(
@@ -79,8 +66,6 @@ class RunConfig:
         "--mode inference_benchmark, the prediction for each batch size",
         resumable=True,
     )
-    freeze_mlps: bool = setting(False, "Keep the MLPs as they are while training")
-    freeze_embeddings: bool = setting(False, "Keep the embeddings as they are while training")
     print_freq: int = setting(
         200,
         "Number of optimizations steps between printing training status to stdout",
@@ -109,12 +94,6 @@ class RunConfig:
         "file and line of the raw log; .csv or .parquet",
         resumable=True,
     )
-    average_with: tuple[str, ...] = setting(
-        (),
-        "Further checkpoints, whose probabilities --mode predict averages with those of "
-        "--load_checkpoint_path",
-        resumable=True,
-    )
     save_checkpoint_path: str | None = setting(
         None, "Path to which to save the training checkpoints", resumable=True
     )
@@ -133,12 +112,6 @@ class RunConfig:
     checkpoint_format: Literal["native", "nvidia"] = setting(
         "native",
         "Layout of the checkpoints; nvidia holds weights only, so such a run cannot be resumed",
-    )
-    bottom_features_ordered: bool = setting(
-        False,
-        "Write --checkpoint_format nvidia for NVIDIA's runs on several devices with this flag, "
-        "else for its runs on one, where the tables come by size; any order is read",
-        resumable=True,
     )
     ignore_fingerprint: bool = ignore_fingerprint()
     resume: bool = setting(
@@ -171,8 +144,6 @@ class RunConfig:
         require_not_negative(self, "test_after", "benchmark_warmup_steps", "process_timeout")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(f"`auc_threshold` must lie in (0, 1], got {self.auc_threshold}")
-        if self.auc_threshold is not None and self.best_by != "auc":
-            raise UserError("`auc_threshold` needs `best_by` auc")
         sizes = self.inference_benchmark_batch_sizes
         if not sizes or min(sizes) < 1:
             raise UserError(

@@ -58,13 +58,6 @@ class DlrmConfig:
             for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:
                     raise UserError(f"`mode` predict needs `{name}`")
-        if self.run.freeze_mlps and self.model.batch_norm and self.run.mode == "train":
-            raise UserError(
-                "`batch_norm` follows every batch, so `freeze_mlps` would not keep the MLPs as "
-                "they are"
-            )
-        if self.run.freeze_mlps and self.run.freeze_embeddings and self.run.mode == "train":
-            raise UserError("`freeze_mlps` and `freeze_embeddings` leave nothing to train")
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
@@ -73,8 +66,6 @@ class DlrmConfig:
             raise UserError("`quantize` and `amp` exclude each other; drop one")
         if self.model.batch_norm:
             raise UserError("`quantize` does not know the layers of `batch_norm`")
-        if self.run.average_with:
-            raise UserError("`quantize` and `average_with` exclude each other; drop one")
 
     @property
     def folder_setting(self) -> str:

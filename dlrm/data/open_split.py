@@ -67,7 +67,6 @@ def open_split(
             device=device,
             drop_last=wanted.drop_last,
             subset=data.dataset_subset if wanted.train else None,
-            read_ahead=data.read_ahead,
             check_ids=check_ids,
         )
     source = dataset.rows(wanted.split, check_ids=check_ids)
@@ -87,5 +86,4 @@ def load_rows(
         shuffle=wanted.train and data.shuffle_batch_order,
         seed=config.run.seed,
         subset=data.dataset_subset if wanted.train else None,
-        read_ahead=data.read_ahead,
     )

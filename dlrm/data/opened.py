@@ -61,8 +61,8 @@ class OpenedDataset:
             DatasetError: the folder or the spec is missing or malformed.
         """
         if config.is_synthetic:
-            manifest = _read_manifest(_folder(config))
-            return cls(config, generated_spec(config, num_numerical), manifest)
+            spec = FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
+            return cls(config, spec, _read_manifest(_folder(config)))
         root = _folder(config)
         if not root.is_dir():
             raise DatasetError(
@@ -78,14 +78,14 @@ class OpenedDataset:
             )
         sizes, lines = config.num_embeddings_per_feature, list[str]()
         files = ((root / name).is_file() for name in (SPEC_FILE, MODEL_SIZE_FILE))
-        has_spec = config.feature_spec is not None or any(files)
-        if config.dataset_type == "parquet" and config.feature_spec is None:
+        has_spec = any(files)
+        if config.dataset_type == "parquet":
             reader = ParquetReader(root, "train", cardinalities=() if has_spec else sizes)
             spec, lines = reader.spec, [] if has_spec else reader.column_lines
         elif sizes and not has_spec:
             spec = FeatureSpec.criteo(sizes, num_numerical, "float32")
         else:
-            spec = _stored_spec(config, root, num_numerical)
+            spec = FeatureSpec.load(root, num_numerical)
         spec = _resized(spec, sizes) if sizes and has_spec else spec
         return cls(config, spec, manifest, lines)
 
@@ -160,18 +160,6 @@ class OpenedDataset:
         return Origin(sizes, fingerprint(files) if files else manifest.fingerprint, semantics)
 
 
-def generated_spec(config: DataConfig, num_numerical: int) -> FeatureSpec:
-    """Returns the features of generated data.
-
-    Raises:
-        DatasetError: they are those of a dataset whose spec is missing or malformed.
-    """
-    if not config.synthetic_dataset_use_feature_spec:
-        return FeatureSpec.criteo(config.synthetic_dataset_table_sizes, num_numerical)
-    real = _stored_spec(config, Path(config.dataset or ""), num_numerical)
-    return FeatureSpec.criteo(real.table_sizes, len(real.numerical))
-
-
 def _folder(config: DataConfig) -> Path:
     is_made = config.dataset_type == "synthetic_disk"
     return Path(config.synthetic_dataset_dir if is_made else config.dataset or "")
@@ -185,18 +173,6 @@ def _read_manifest(root: Path) -> Manifest | None:
     except DatasetError as error:
         logger.warning("%s", error)
         return None
-
-
-def _stored_spec(config: DataConfig, root: Path, num_numerical: int) -> FeatureSpec:
-    if config.feature_spec is None:
-        return FeatureSpec.load(root, num_numerical)
-    path = Path(config.feature_spec)
-    path = path if path.is_absolute() else root / path
-    if not path.is_file():
-        raise DatasetError(f"`feature_spec`: {path} is not a file")
-    if path.suffix == ".json":
-        return FeatureSpec.load_model_size(path, num_numerical)
-    return FeatureSpec.load_yaml(path)
 
 
 def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import Batch, mixed_seed
-from dlrm.data.opened import generated_spec
 from recsys.data.click_columns import ClickColumns
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.manifest import Manifest, fingerprint
@@ -165,7 +164,9 @@ def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], Non
     print_line(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
     write_synthetic_dataset(
         root,
-        generated_spec(config.data, config.model.num_numerical_features),
+        FeatureSpec.criteo(
+            config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
+        ),
         config.data.synthetic_dataset_num_entries,
         config.data.synthetic_distribution,
         config.run.seed,

@@ -239,7 +239,7 @@ def predict(placement: Placement, workload: Workload, machine: Machine) -> StepC
 def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
     """Computes the workload of a run's training step."""
     model = config.model
-    rule = ROW_RULES[config.optimizer.embedding_rule]
+    rule = ROW_RULES[config.optimizer.optimizer]
     return Workload.of_network(
         table_sizes,
         num_numerical=model.num_numerical_features,

@@ -86,14 +86,13 @@ class AllReducedGradients:
 
     Args:
         model: this rank's model.
-        freeze_mlps: whether the MLPs have no gradients.
     """
 
     side_stream = None  # a bucket is summed as soon as its gradients are there
 
-    def __init__(self, model: DistributedDlrm, *, freeze_mlps: bool = False) -> None:
+    def __init__(self, model: DistributedDlrm) -> None:
         bottom = {id(p) for p in model.bottom_mlp.parameters()}
-        parameters = [] if freeze_mlps else model.mlp_parameters()
+        parameters = model.mlp_parameters()
         self._buckets = GradientBuckets(
             [
                 [p for p in parameters if id(p) not in bottom],

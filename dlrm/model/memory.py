@@ -80,25 +80,23 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
         rows: rows of the tables on this process.
         num_tables: tables of the model.
     """
-    model, run = config.model, config.run
+    model = config.model
     loaded = loaded_memory(model, rows, num_tables)
-    if run.mode != "train":
+    if config.run.mode != "train":
         return loaded
     parts, sizes, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
-    if not run.freeze_mlps:
-        parts["MLPs, their gradients and optimizer"] = (
-            parts.pop("MLPs") * _DENSE_COPIES[config.optimizer.mlp_rule]
-        )
-    if not run.freeze_embeddings:
-        rule = ROW_RULES[config.optimizer.embedding_rule]
-        state = rule.state_bytes_per_row(model.embedding_dim)
-        sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
-        parts["optimizer state of the tables"] = sum(rows.all.values()) * state
-        # A column more counts the lookups.
-        row = (model.embedding_dim + 1) * _FLOAT
-        parts["gradients of copied tables"] = sum(rows.copies.values()) * row
-        if state:
-            remedies.append("`embedding_optimizer` sgd, which keeps no state")
+    parts["MLPs, their gradients and optimizer"] = (
+        parts.pop("MLPs") * _DENSE_COPIES[config.optimizer.mlp_rule]
+    )
+    state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.embedding_dim)
+    sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
+    parts["optimizer state of the tables"] = sum(rows.all.values()) * state
+    # A column more counts the lookups.
+    parts["gradients of copied tables"] = (
+        sum(rows.copies.values()) * (model.embedding_dim + 1) * _FLOAT
+    )
+    if state:
+        remedies.append("`optimizer` sgd, which keeps no state")
     if config.checkpoint_folder is not None and model.embedding_storage != "float32":
         # A checkpoint holds float32.
         parts["float32 copies"] = sum(rows.all.values()) * model.embedding_dim * _FLOAT

@@ -45,7 +45,6 @@ class DlrmNetwork(nn.Module, Generic[LookupsT]):
             config.interaction_op,
             1 + len(table_sizes),
             config.embedding_dim,
-            config.dcn_num_layers,
             config.dcn_low_rank_dim,
         )
         self.top_mlp = Mlp(

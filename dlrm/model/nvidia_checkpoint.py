@@ -52,8 +52,6 @@ def save(
     step: int,
     config: Mapping[str, Any],
     processes: Processes = ALONE,
-    *,
-    bottom_features_ordered: bool = False,
 ) -> None:
     """Writes a model's weights; a checkpoint is there when it is complete.
 
@@ -67,8 +65,6 @@ def save(
         step: completed steps.
         config: settings, stored in metadata.pt.
         processes: all ranks of the run.
-        bottom_features_ordered: store the top MLP for tables by number, as NVIDIA's runs on
-            several devices with this flag load it, else by size, as its runs on one device do.
 
     Raises:
         CheckpointError: the layout cannot hold the model, or it cannot be written, as on a full
@@ -94,9 +90,7 @@ def save(
                 file.write(rows.detach().cpu().contiguous().numpy().astype("<f4", copy=False).data)
             sync(temporary / _table(i))  # by the process that wrote it
         if processes.is_first:
-            order = list(range(len(sizes)))
-            if not bottom_features_ordered:
-                order.sort(key=lambda table: -sizes[table])
+            order = sorted(range(len(sizes)), key=lambda table: -sizes[table])
             _write_mlps(temporary, model, order)
             # The placement is not stored: any number of devices can load the checkpoint.
             data = {"device_mapping": {"embedding": [order], "bottom_mlp": 0}}

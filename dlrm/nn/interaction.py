@@ -81,6 +81,10 @@ class CatInteraction(Interaction):
         return _concatenated(bottom, vectors)
 
 
+DCN_LAYERS = 3
+"""Cross layers of MLPerf's DLRM-DCNv2."""
+
+
 class LowRankCross(Interaction):
     """Low-rank cross layers: x <- x0*(W(Vx) + b) + x.
 
@@ -122,13 +126,12 @@ def build_interaction(
     interaction_op: str,
     num_vectors: int,
     embedding_dim: int,
-    dcn_num_layers: int,
     dcn_low_rank_dim: int,
 ) -> Interaction:
     """Builds the interaction that `interaction_op` names."""
     if interaction_op == "cat":
         return CatInteraction(num_vectors, embedding_dim)
     if interaction_op == "dcnv2":
-        return LowRankCross(num_vectors, embedding_dim, dcn_num_layers, dcn_low_rank_dim)
+        return LowRankCross(num_vectors, embedding_dim, DCN_LAYERS, dcn_low_rank_dim)
     op = ops.dot_interaction if interaction_op == "cuda_dot" else reference.dot_interaction
     return DotInteraction(num_vectors, embedding_dim, op)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of the DLRM programs: a flag per setting, presets and aliases."""
+"""Flags of the DLRM programs: a flag per setting, and presets."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,29 +9,21 @@ from absl import flags
 
 from dlrm.config import SECTIONS, DlrmConfig
 from recsys import flags as settings_flags
-from recsys.errors import UserError
 from recsys.presets import Preset, PresetFolder
 
 PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
 
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 
-_HEAD_ALIASES = {
-    "Adam_embedding_optimizer": ("embedding_optimizer", "adam"),
-    "Adam_MLP_optimizer": ("mlp_optimizer", "adam"),
-}
-"""Flag of NVIDIA's later versions -> the setting it stands for, and its value."""
-
 _THEIR_VALUES = {
     "dataset_type": {"parametric": "split"},
     "embedding_type": {"custom_cuda": "joint_fused"},
-    "auc_device": {"GPU": "cuda", "CPU": "cpu"},
 }
 """Flag -> value of NVIDIA's later versions -> ours."""
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
-    """Defines a flag for every setting, `--preset` and NVIDIA's aliases.
+    """Defines a flag for every setting, and `--preset`.
 
     Args:
         flag_values: absl's registry of flags.
@@ -46,21 +38,6 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         "it",
         flag_values=flag_values,
         module_name="Preset",
-    )
-    for alias, (name, value) in _HEAD_ALIASES.items():
-        flags.DEFINE_bool(
-            alias,
-            False,
-            f"The same as --{name} {value}",
-            flag_values=flag_values,
-            module_name="Aliases",
-        )
-    flags.DEFINE_integer(
-        "synthetic_dataset_numerical_features",
-        None,
-        "The same as --num_numerical_features, for synthetic data alone",
-        flag_values=flag_values,
-        module_name="Aliases",
     )
     for name, theirs in _THEIR_VALUES.items():
         parser: Any = flag_values[name].parser
@@ -102,21 +79,4 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     preset = PRESETS.fill(flag_values["preset"].value, values, explicit)
-    for alias, (name, value) in _HEAD_ALIASES.items():
-        if flag_values[alias].value:
-            if name in explicit and values[name] != value:
-                with preset.located():
-                    raise UserError(f"--{alias} contradicts `{name}` {values[name]}")
-            values[name] = value
-            explicit.add(name)
-    num_numerical = flag_values["synthetic_dataset_numerical_features"].value
-    if num_numerical is not None and "synthetic" in values["dataset_type"]:
-        name = "num_numerical_features"
-        if name in explicit and values[name] != num_numerical:
-            raise UserError(
-                f"`synthetic_dataset_numerical_features` {num_numerical} contradicts `{name}` "
-                f"{values[name]}"
-            )
-        values[name] = num_numerical
-        explicit.add(name)
     return values, explicit, preset

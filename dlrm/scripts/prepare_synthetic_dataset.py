@@ -9,17 +9,19 @@ from pathlib import Path
 from absl import flags
 
 import dlrm  # noqa: F401  (its import keeps triton/ from posing as the compiler, before torch)
-from dlrm.data.opened import generated_spec
 from dlrm.data.synthetic import write_synthetic_dataset
 from dlrm.scripts.flags import config_from_flags, define_flags
 from recsys import program
+from recsys.data.feature_spec import FeatureSpec
 
 
 def run(flag_values: flags.FlagValues) -> None:
     """Writes the dataset of the --synthetic_* flags; never into an existing folder."""
     config = config_from_flags(flag_values)
     root = Path(config.data.synthetic_dataset_dir)
-    spec = generated_spec(config.data, config.model.num_numerical_features)
+    spec = FeatureSpec.criteo(
+        config.data.synthetic_dataset_table_sizes, config.model.num_numerical_features
+    )
     rows = config.data.synthetic_dataset_num_entries
     write_synthetic_dataset(root, spec, rows, config.data.synthetic_distribution, config.run.seed)
     program.print_line(f"Wrote {rows} rows to {root}")

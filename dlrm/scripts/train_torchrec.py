@@ -179,11 +179,10 @@ class PrintedLog(RunLog):
     Args:
         path: the log file; None (all ranks but the first) neither writes nor prints.
         append: keep the records of an earlier run.
-        events: folder of TensorBoard events; None for none.
     """
 
-    def __init__(self, path: Path | None, append: bool = False, events: Path | None = None) -> None:
-        super().__init__(path, append, events)
+    def __init__(self, path: Path | None, append: bool = False) -> None:
+        super().__init__(path, append)
         self._prints = path is not None
 
     def begin(self, config: Mapping[str, Any]) -> None:

@@ -22,11 +22,9 @@ def _training_state(
     model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
 ) -> dict[str, dict[str, Tensor]]:
     """Returns {group: {name: tensor}} of the optimizers' states."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    if step.mlp_optimizer is not None:
-        groups[_MLP_OPTIMIZER] = step.mlp_optimizer.state()
+    groups = {_MLP_OPTIMIZER: step.mlp_optimizer.state()}
     if step.embedding_optimizer is not None:
-        groups.setdefault(_MLP_OPTIMIZER, {})["embedding_steps"] = step.embedding_optimizer.steps
+        groups[_MLP_OPTIMIZER]["embedding_steps"] = step.embedding_optimizer.steps
         state = step.embedding_optimizer.state
         for name in state[0] if state else ():
             tensors = [table_state[name] for table_state in state]

@@ -119,8 +119,6 @@ class OneDevice:
             self.model,
             self.config.optimizer,
             precision,
-            freeze_mlps=run.freeze_mlps,
-            freeze_embeddings=run.freeze_embeddings,
             seed=mixed_seed(run.seed, 0),
         )
 
@@ -217,9 +215,7 @@ class SeveralDevices:
             self.model,
             self.config.optimizer,
             precision,
-            AllReducedGradients(self.model, freeze_mlps=run.freeze_mlps),
-            freeze_mlps=run.freeze_mlps,
-            freeze_embeddings=run.freeze_embeddings,
+            AllReducedGradients(self.model),
             seed=mixed_seed(run.seed, self.model.sharded.rank),
         )
 

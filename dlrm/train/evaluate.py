@@ -46,7 +46,6 @@ def score_split(
     batches: Iterable[Batch[LookupsT]],
     precision: Precision,
     device: torch.device,
-    metrics_device: torch.device,
     processes: Processes = ALONE,
     groups_of: Callable[[Batch[LookupsT]], Tensor] | None = None,
 ) -> SplitScores:
@@ -57,7 +56,6 @@ def score_split(
         batches: this rank's batches of the split, on `device`.
         precision: autocast of the forward pass.
         device: device of the model.
-        metrics_device: device on which the metrics are computed.
         processes: ranks that evaluate together; all get the same metrics.
         groups_of: returns [B] integers, the group of each row, for the AUC within groups; negative
             ones for rows that belong to no group.
@@ -83,12 +81,12 @@ def score_split(
             f"such numbers. {ADVICE}; check the data with python -m dataspec.verify"
         )
     all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
-    metrics = click_metrics(all_logits.to(metrics_device), all_labels.to(metrics_device))
+    metrics = click_metrics(all_logits.to(device), all_labels.to(device))
     within_groups = None
     if groups:
         of_rows = processes.gather(torch.cat(groups))
         columns = (all_logits, all_labels, of_rows)
-        within_groups = group_auc(*(column.to(metrics_device) for column in columns))
+        within_groups = group_auc(*(column.to(device) for column in columns))
     return SplitScores(metrics, metrics.num_rows / elapsed, elapsed / len(logits), within_groups)
 
 

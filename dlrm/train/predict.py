@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import csv, parquet
-from torch import Tensor
 
-from dlrm.data.batch import Batch, BatchSource
+from dlrm.data.batch import BatchSource
 from dlrm.data.raw_lines import RawLines
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
@@ -61,7 +60,7 @@ def check_predictions_path(path: Path) -> None:
 @torch.no_grad()
 def write_predictions(
     path: Path,
-    models: Sequence[DlrmNetwork[LookupsT]],
+    model: DlrmNetwork[LookupsT],
     source: BatchSource[LookupsT],
     precision: Precision,
     on_batch: Callable[[], object],
@@ -75,7 +74,7 @@ def write_predictions(
 
     Args:
         path: ending in .csv or .parquet, see `SCHEMA`.
-        models: of several, the mean of the probabilities is written.
+        model: put into evaluation mode here.
         source: batches of the split, in order.
         precision: autocast of the forward pass.
         on_batch: called after each batch.
@@ -88,12 +87,12 @@ def write_predictions(
     Raises:
         DivergenceError: a prediction is NaN or infinite.
     """
-    for model in models:
-        model.eval()
+    model.eval()
     first = 0
     with whole_file(path) as file, _WRITERS[path.suffix](file, SCHEMA) as writer:
         for batch in source.batches():
-            logits = _mean_logits(models, batch, precision).cpu()
+            with precision.autocast():
+                logits = model(batch.numerical, batch.ids).to(torch.float32).cpu()
             if find_nonfinite({"logits": logits}) is not None:
                 raise DivergenceError(
                     f"a prediction for rows {first} to {first + len(logits) - 1} is NaN or "
@@ -111,8 +110,7 @@ def write_predictions(
             writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
             first += len(logits)
             on_batch()
-        for model in models:
-            model.embeddings.raise_bad_ids()
+        model.embeddings.raise_bad_ids()
     return first
 
 
@@ -123,22 +121,3 @@ def _lines(raw_lines: RawLines | None, first: int, rows: int) -> Sequence[pa.Arr
     files, lines = raw_lines.locate(first, first + rows)
     names = pa.array(os.fsencode(name).decode(errors="replace") for name in raw_lines.files)
     return [names.take(pa.array(files)), pa.array(lines)]
-
-
-def _mean_logits(
-    models: Sequence[DlrmNetwork[LookupsT]], batch: Batch[LookupsT], precision: Precision
-) -> Tensor:
-    """Returns [B] float32 logits; of several models, those of the mean probability."""
-    with precision.autocast():
-        logits: list[Tensor] = [
-            model(batch.numerical, batch.ids).to(torch.float32) for model in models
-        ]
-    if len(logits) == 1:
-        return logits[0]
-    stacked = torch.stack(logits).to(torch.float64)
-    # log(mean p) - log(mean (1 - p)), where neither probability underflows.
-    clicked, other = (
-        torch.logsumexp(torch.nn.functional.logsigmoid(sign * stacked), dim=0) for sign in (1, -1)
-    )
-    mean: Tensor = clicked - other
-    return mean.to(torch.float32)

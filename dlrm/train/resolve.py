@@ -57,10 +57,6 @@ def resolve(
                 "(https://github.com/NVIDIA/apex; PyPI's apex is another project)"
             )
         changes["optimized_mlp"] = False
-    if config.run.auc_device == "auto":
-        changes["auc_device"] = device.type
-    elif config.run.auc_device == "cuda" and not torch.cuda.is_available():
-        raise UserError("`auc_device` cuda: this machine has no CUDA device; use auto or cpu")
     if config.run.cuda_graphs:
         check_graphable(config.model.embedding_type, device)
     if world_size > 1:

@@ -89,15 +89,13 @@ class DlrmTrainStep(Generic[LookupsT]):
         config: optimizers and learning rates.
         precision: autocast of the forward pass, and the loss scale.
         gradients: loss and gradients of all ranks; None for a single process.
-        freeze_mlps: do not update the MLPs.
-        freeze_embeddings: do not update the tables.
         seed: seed of the draws of this rank, which dropout mixes with the number of the step: a
             resumed run draws what an uninterrupted one does.
 
     Attributes:
         steps: number of updates, from the first of the run.
-        mlp_optimizer: optimizer of all dense parameters; None if they are frozen.
-        embedding_optimizer: optimizer of the tables; None without trainable tables.
+        mlp_optimizer: optimizer of all dense parameters.
+        embedding_optimizer: optimizer of the tables; None without tables.
     """
 
     def __init__(
@@ -107,8 +105,6 @@ class DlrmTrainStep(Generic[LookupsT]):
         precision: Precision,
         gradients: Gradients[LookupsT] | None = None,
         *,
-        freeze_mlps: bool = False,
-        freeze_embeddings: bool = False,
         seed: int = 0,
     ) -> None:
         self._model = model
@@ -117,35 +113,23 @@ class DlrmTrainStep(Generic[LookupsT]):
         self._precision = precision
         parameters = model.mlp_parameters()
         self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
-        self._mlp_parameters = [] if freeze_mlps else parameters
-        for parameter in parameters:
-            parameter.requires_grad_(not freeze_mlps)
-        self.mlp_optimizer = (
-            None
-            if freeze_mlps
-            else build_dense_optimizer(config.mlp_rule, parameters, config.mlp_weight_decay)
+        self._mlp_parameters = parameters
+        self.mlp_optimizer = build_dense_optimizer(
+            config.mlp_rule, parameters, config.mlp_weight_decay
         )
-        has_tables = bool(model.embeddings.table_sizes)
-        model.embeddings.trainable = has_tables and not freeze_embeddings
+        model.embeddings.trainable = bool(model.embeddings.table_sizes)
         model.embeddings.finds_overflow = precision.loss_scale != 1.0
-        if freeze_embeddings:
-            model.embeddings.requires_grad_(False)
         self.embedding_optimizer = (
             RowwiseOptimizer(
                 model.embeddings,
-                config.embedding_rule,
+                config.optimizer,
                 Rates(config.embedding_weight_decay),
                 precision.loss_scale,
             )
             if model.embeddings.trainable
             else None
         )
-        self._embedding_lr_ratio = (
-            1.0 if config.embedding_lr is None else config.embedding_lr / config.lr
-        )
-        device = parameters[0].device
-        self._lr = torch.zeros((), device=device)
-        self._embedding_lr = torch.zeros((), device=device)
+        self._lr = torch.zeros((), device=parameters[0].device)
 
     def __call__(self, batch: Batch[LookupsT], lr: float) -> Tensor:
         """Trains on a batch.
@@ -161,12 +145,11 @@ class DlrmTrainStep(Generic[LookupsT]):
         return self.update(batch)
 
     def begin(self, lr: float) -> None:
-        """Sets learning rates and dropout of the next update, on the device."""
+        """Sets learning rate and dropout of the next update, on the device."""
         self.steps += 1
         if self._model.top_mlp.dropout:
             seed_draws(self._lr.device, self._seed, self.steps)
         self._lr.fill_(lr)
-        self._embedding_lr.fill_(lr * self._embedding_lr_ratio)
 
     def update(self, batch: Batch[LookupsT]) -> Tensor:
         """Trains on a batch; never waits for the device."""
@@ -179,11 +162,10 @@ class DlrmTrainStep(Generic[LookupsT]):
             overflow = self._find_overflow(row_gradients)
         if self.embedding_optimizer is not None:
             # Without a loss scale this overlaps with `reduce`.
-            self.embedding_optimizer.step(row_gradients, self._embedding_lr, overflow)
+            self.embedding_optimizer.step(row_gradients, self._lr, overflow)
         if scale == 1.0:
             self._gradients.reduce()
-        if self.mlp_optimizer is not None:
-            self.mlp_optimizer.step(self._lr, scale, overflow)
+        self.mlp_optimizer.step(self._lr, scale, overflow)
         return loss
 
     def _find_overflow(self, row_gradients: list[RowGradients]) -> Tensor | None:

@@ -262,7 +262,6 @@ def join_processes(
     num_threads: int | None,
     needs_group: bool = False,
     process_timeout: float = 0.0,
-    backend: str = "auto",
 ) -> Iterator[Processes]:
     """Joins torchrun's processes; leaves the group at the end.
 
@@ -273,11 +272,9 @@ def join_processes(
         process_timeout: seconds without a heartbeat after which a process ends the run;
             collectives wait `_WAITS_PER_TIMEOUT` times as long, and the start
             `_JOINING_PER_TIMEOUT` times. 0 waits as long as torch does.
-        backend: `auto`, `nccl` or `gloo`, which must be that of the device.
 
     Raises:
-        UserError: torchrun's variables are wrong, the backend is not that of the device, or not all
-            processes come.
+        UserError: torchrun's variables are wrong, or not all processes come.
         ProcessLostError: a running process did not join a collective.
     """
     rank, world_size, local_rank, on_this_machine = _read_environment()
@@ -292,11 +289,6 @@ def join_processes(
     uses_cuda = base_device != "cpu" and torch.cuda.is_available()
     if uses_cuda:
         torch.cuda.set_device(here.local_rank)
-    if backend not in ("auto", "nccl" if uses_cuda else "gloo"):
-        raise UserError(
-            f"`backend` {backend} is for {'CUDA' if backend == 'nccl' else 'the CPU'}, this run "
-            f"is on {'CUDA' if uses_cuda else 'the CPU'} (`base_device`); drop it"
-        )
     if world_size > 1:
         # torchrun may keep its store when it restarts the processes: under the same names it would
         # hold the addresses of processes that have ended.

@@ -91,10 +91,6 @@ class MeasureSettings(Protocol):
     def report(self) -> str | None:
         """File of the page of the training, if any."""
 
-    @property
-    def tensorboard(self) -> str | None:
-        """Folder of TensorBoard events, if any."""
-
 
 class PrecisionSettings(Protocol):
     """The settings of mixed precision."""

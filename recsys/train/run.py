@@ -119,12 +119,7 @@ class Run(Generic[BatchT]):
         run, processes = recipe.config.run, machine.processes
         recipe.load()
         log_path = Path(run.log_path) if processes.is_first else None
-        events = recipe.config.measure.tensorboard
-        log = log_class(
-            log_path,
-            append=_resumes(run.resume, processes),
-            events=Path(events) if events is not None and processes.is_first else None,
-        )
+        log = log_class(log_path, append=_resumes(run.resume, processes))
         for line in recipe.summary:
             machine.print_line(line)
         return cls(recipe, machine, log)

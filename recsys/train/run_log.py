@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from recsys.durable import durable_rename, sync
 from recsys.errors import UserError
-from recsys.train.tensorboard import TensorBoardEvents
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +29,13 @@ class RunLog:
         path: log file; None logs nothing. An earlier log is kept as `<path>.old` unless `append`,
             once the run begins: one that is refused leaves it.
         append: continue the file of a resumed run.
-        events: folder of TensorBoard events that get the same values; None for none.
     """
 
-    def __init__(self, path: Path | None, append: bool = False, events: Path | None = None) -> None:
+    def __init__(self, path: Path | None, append: bool = False) -> None:
         self._start = time.time()
         self._path = path
         self._append = append
         self._has_begun = False
-        self._events = None if events is None else TensorBoardEvents(events)
         if path is not None:
             require_log(path)
 
@@ -73,8 +70,6 @@ class RunLog:
         A disk that fills up ends the log, not the run.
         """
         try:
-            if self._events is not None:
-                self._events.record(step, data)
             self._write(list(step), data)
             if not step:
                 self.sync()
@@ -91,7 +86,7 @@ class RunLog:
 
     def _end(self, error: OSError) -> None:
         logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
-        self._path = self._events = None
+        self._path = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:
         if self._path is None:

@@ -77,10 +77,10 @@ def distributed(embedding_type, placed, rank):
     return model
 
 
-def distributed_step(model, config, precision, freeze_mlps=False):
+def distributed_step(model, config, precision):
     """Returns the step that trains a rank's part together with the others."""
-    gradients = AllReducedGradients(model, freeze_mlps=freeze_mlps)
-    return DlrmTrainStep(model, config, precision, gradients, freeze_mlps=freeze_mlps)
+    gradients = AllReducedGradients(model)
+    return DlrmTrainStep(model, config, precision, gradients)
 
 
 def cut_batches(source, placed, rank, **more):

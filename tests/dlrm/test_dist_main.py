@@ -268,7 +268,6 @@ def test_a_killed_rank_without_restarts_ends_the_job_quickly(dataset, tmp_path):
     ("more", "message"),
     [
         (("--cuda_graphs",), "--cuda_graphs"),
-        (("--backend=nccl",), "--backend nccl is for CUDA, this run is on the CPU"),
         (("--embedding_type=multi_table",), "--embedding_type multi_table is for one device"),
     ],
 )

@@ -162,11 +162,10 @@ def test_ranks_train_as_one_process(tmp_path, rule, world_size):
         assert all(torch.equal(a, b) for a, b in zip(first, ranks[0]["dense"], strict=True))
 
 
-def record_a_step(rank, placed, freeze, folder):
+def record_a_step(rank, placed, folder):
     model = distributed("joint_fused", placed, rank)
     gradients = AllReducedGradients(model)
-    settings = {"freeze_embeddings": freeze}
-    step = DlrmTrainStep(model, optimizer("sgd"), FLOAT32, gradients, **settings)
+    step = DlrmTrainStep(model, optimizer("sgd"), FLOAT32, gradients)
     source = placed_batches(placed, rank).batches()
     step(next(source), 0.1)
     with nccl_rules() as called, CopiesOfVectors() as copies:
@@ -189,10 +188,9 @@ class CopiesOfVectors(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-def test_gradients_of_vectors_leave_before_the_sums_of_gradients(tmp_path, freeze):
+def test_gradients_of_vectors_leave_before_the_sums_of_gradients(tmp_path):
     """The queue of NCCL is one, and backward waits for the former."""
-    run_ranks(2, record_a_step, placement("mixed", 2), freeze, str(tmp_path))
+    run_ranks(2, record_a_step, placement("mixed", 2), str(tmp_path))
     called, _ = torch.load(tmp_path / "0.pt")
     parameters = (
         single("joint_fused").top_mlp.parameters(),
@@ -201,11 +199,11 @@ def test_gradients_of_vectors_leave_before_the_sums_of_gradients(tmp_path, freez
     top, bottom = (sum(p.numel() for p in each) for each in parameters)
     sums = [("all_reduce", size, "torch.float32") for size in (top, bottom, 1)]
     exchange = ("all_to_all_single", "torch.float32", "torch.float32")
-    assert called[: 5 - freeze] == [exchange] * (2 - freeze) + sums
+    assert called[:5] == [exchange] * 2 + sums
 
 
 def test_vectors_are_put_side_by_side_without_a_copy(tmp_path):
-    run_ranks(2, record_a_step, placement("mixed", 2), False, str(tmp_path))
+    run_ranks(2, record_a_step, placement("mixed", 2), str(tmp_path))
     _, made = torch.load(tmp_path / "0.pt")
     assert not {"clone", "index_copy", "index_fill", "index_put"} & set(made)
     assert "index_copy_" in made
@@ -280,22 +278,22 @@ class Poisoned(Batches):
 SCALED = Precision(device_type="cpu", loss_scale=64.0)
 
 
-def train_with_overflow(rank, placed, freeze_mlps, folder):
+def train_with_overflow(rank, placed, folder):
     model = distributed("joint_fused", placed, rank)
-    step = distributed_step(model, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
+    step = distributed_step(model, optimizer("sgd"), SCALED)
     for seen in cut_batches(Poisoned(), placed, rank).batches():
         step(seen, 0.1)
     dense = [p.detach() for p in model.mlp_parameters()]
     torch.save({"dense": dense, "parts": parts_of(model)}, f"{folder}/{rank}.pt")
 
 
-@pytest.mark.parametrize(("name", "freeze_mlps"), [("mixed", False), ("all on one", True)])
-def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(tmp_path, name, freeze_mlps):
+@pytest.mark.parametrize("name", ["mixed", "all on one"])
+def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(tmp_path, name):
     placed = placement(name, 2)
-    run_ranks(2, train_with_overflow, placed, freeze_mlps, str(tmp_path))
+    run_ranks(2, train_with_overflow, placed, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     reference = single("joint_fused")
-    step = DlrmTrainStep(reference, optimizer("sgd"), SCALED, freeze_mlps=freeze_mlps)
+    step = DlrmTrainStep(reference, optimizer("sgd"), SCALED)
     for seen in Poisoned().batches():
         step(seen, 0.1)
     for rank in ranks:

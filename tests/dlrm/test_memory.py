@@ -41,7 +41,7 @@ def test_what_needs_the_memory_is_named(program, capsys, mode):
         assert "the model needs 33.5 TiB of memory: 11.2 TiB of tables" in message
         assert "22.4 TiB of optimizer state of the tables" in message
         assert "Largest tables: cat_1 22.4 TiB, cat_2 11.2 TiB, cat_0" in message
-        assert "--embedding_storage bfloat16, --embedding_optimizer sgd" in message
+        assert "--embedding_storage bfloat16, --optimizer sgd" in message
     else:
         assert "the model needs 11.2 TiB of memory: 11.2 TiB of tables" in message
         assert "optimizer" not in message

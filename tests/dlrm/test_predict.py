@@ -127,19 +127,6 @@ def test_csv_and_another_split(program, dataset, tmp_path, capsys, checkpoints):
     assert len(binary) == ROWS["validation"]
 
 
-def test_probabilities_of_checkpoints_are_averaged(program, dataset, tmp_path, capsys, checkpoints):
-    alone = []
-    for i, checkpoint in enumerate(checkpoints):
-        predict(program, dataset, tmp_path / f"{i}.parquet", checkpoint)
-        alone.append(parquet.read_table(tmp_path / f"{i}.parquet")["probability"].to_numpy())
-    path = tmp_path / "both.parquet"
-    predict(program, dataset, path, checkpoints[0], f"--average_with={checkpoints[1]}")
-    assert program.exit_code == 0, capsys.readouterr().err
-    both = parquet.read_table(path)["probability"].to_numpy()
-    assert not np.array_equal(*alone)
-    np.testing.assert_allclose(both, np.mean(alone, axis=0), rtol=1e-6)
-
-
 def test_an_interrupted_file_does_not_appear(program, dataset, tmp_path, checkpoints, monkeypatch):
     from dlrm.train import predict as module
 

@@ -59,7 +59,7 @@ def test_patience_does_not_end_a_run_at_new_embeddings(program, dataset, capsys)
     program(
         f"--dataset={dataset}",
         *("--optimizer=rowwise_adagrad", "--lr=0.02", "--reset_embeddings", "--epochs=2"),
-        *("--test_freq=5", "--patience=1", "--best_by=log_loss"),
+        *("--test_freq=5", "--patience=1"),
     )
     output = capsys.readouterr().out
     assert program.exit_code == 0
@@ -126,32 +126,6 @@ def test_sequences_are_for_bert4rec(program, tmp_path, capsys, dataset_type):
     error = capsys.readouterr().err
     assert program.exit_code == 2
     assert f"--dataset: {sequences} is a dataset of sequences, for BERT4Rec: train it by" in error
-
-
-def test_the_best_checkpoint_is_chosen_by_the_log_loss(program, dataset, tmp_path, capsys):
-    """A rate that is too high overfits: the metrics differ in their best evaluation."""
-    flags = (
-        f"--dataset={dataset}",
-        "--optimizer=adam",
-        "--lr=0.05",
-        "--epochs=3",
-        "--test_freq=10",
-    )
-    best = {}
-    for metric in ("auc", "log_loss"):
-        folder = tmp_path / metric
-        records = program(*flags, f"--best_by={metric}", f"--save_checkpoint_path={folder}")
-        assert program.exit_code == 0, capsys.readouterr().err
-        evaluated = [r["data"] for r in records if "log_loss" in r["data"] and "auc" in r["data"]]
-        tested = final(program(f"--dataset={dataset}", "--mode=test",
-                               f"--load_checkpoint_path={folder}"))  # fmt: skip
-        choose = max if metric == "auc" else min
-        assert tested[metric] == choose(data[metric] for data in evaluated)
-        assert final(records)[f"best_{metric}"] == tested[metric]
-        best[metric] = tested
-    assert best["auc"]["log_loss"] > best["log_loss"]["log_loss"]
-    program(*flags, "--best_by=log_loss", "--auc_threshold=0.9")
-    assert "--auc_threshold needs --best_by auc" in capsys.readouterr().err
 
 
 def test_torchrecs_arrays_train_and_predict_as_parquet_does(program, tmp_path, capsys):
@@ -328,17 +302,14 @@ def test_nvidia_layout_round_trip(program, dataset, tmp_path):
 def test_the_command_line_of_nvidias_script_is_taken(program, dataset, tmp_path):
     folder = tmp_path / "nvidia"
     records = program(
-        "--dataset_type=synthetic_gpu", "--synthetic_dataset_use_feature_spec",
-        f"--dataset={dataset}", "--feature_spec=feature_spec.yaml", "--embedding_type=custom_cuda",
-        "--synthetic_dataset_numerical_features=3", "--synthetic_dataset_num_entries=512",
-        "--auc_device=CPU", "--backend=nccl", "--bottom_features_ordered",
+        "--dataset_type=parametric", f"--dataset={dataset}", "--embedding_type=custom_cuda",
         f"--save_checkpoint_path={folder}", "--checkpoint_format=nvidia",
     )  # fmt: skip
     assert program.exit_code == 0
-    assert records[0]["data"]["num_numerical_features"] == 3
+    assert records[0]["data"]["embedding_type"] == "joint_fused"
     assert OpenedCheckpoint.open(folder).table_sizes == CARDINALITIES
     metadata = torch.load(folder / "metadata.pt", weights_only=True)
-    assert metadata["data"]["device_mapping"]["embedding"] == [[0, 1, 2, 3]]
+    assert metadata["data"]["device_mapping"]["embedding"] == [[2, 1, 3, 0]]
     tested = program("--mode=test", "--dataset_type=parametric", f"--dataset={dataset}",
                      f"--load_checkpoint_path={folder}", model=SMALL_MODEL[3:])  # fmt: skip
     assert program.exit_code == 0

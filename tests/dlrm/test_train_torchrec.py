@@ -101,7 +101,7 @@ def test_the_command_of_the_example_is_understood():
     assert config.model.embedding_dim == 128
     assert config.optimizer.lr == 1.0
     assert (config.optimizer.warmup_steps, config.optimizer.decay_steps) == (0, 0)
-    assert config.optimizer.embedding_rule == "rowwise_adagrad"
+    assert config.optimizer.optimizer == "rowwise_adagrad"
     assert config.optimizer.mlp_rule == "adagrad"
     assert config.run.test_freq == 1_000_000
     assert config.run.print_freq == 1_000_000
@@ -112,7 +112,7 @@ def test_defaults_are_those_of_the_example():
     assert config.data.dataset == "/data/criteo_1tb/criteo_binary/split/"
     assert config.data.batch_size == 32
     assert config.optimizer.lr == 15.0
-    assert config.optimizer.embedding_rule == config.optimizer.mlp_rule == "sgd"
+    assert config.optimizer.optimizer == config.optimizer.mlp_rule == "sgd"
     assert (config.run.epochs, config.run.test_freq, config.run.print_freq) == (1, 10000, 1000)
 
 

@@ -46,8 +46,6 @@ def test_nothing_waits_in_a_step_of_a_rank(optimizer, precision, storage, split_
         {"interaction_op": "cat"},
         {"interaction_op": "dcnv2"},
         {"hash_indices": True},
-        {"run": {"freeze_mlps": True}},
-        {"run": {"freeze_embeddings": True}},
     ],
     ids=str,
 )

@@ -113,8 +113,6 @@ def prepare_criteo(file, *flags):
     [
         (train_dlrm, "amp: true\nlr: -1\n", [], "2: lr must not be negative, got -1.0"),
         (train_dlrm, "lr: 1\nresume: true\n", [], "2: resume needs --save_checkpoint_path"),
-        (train_dlrm, "embedding_optimizer: sgd\n", ["--Adam_embedding_optimizer"],
-         "1: --Adam_embedding_optimizer contradicts embedding_optimizer sgd"),
         (train_bert4rec, "emb_dim: 10\nnhead: 3\n", [],
          "1: emb_dim 10 cannot be divided among nhead 3"),
         (train_bert4rec, "nhead: 3\n", ["--emb_dim=10"],

@@ -43,13 +43,6 @@ class MeasureConfig:
         resumable=True,
     )
 
-    tensorboard: str | None = setting(
-        None,
-        "Folder of TensorBoard events of a training, with the values of the log; needs the package "
-        "tensorboard",
-        resumable=True,
-    )
-
     def __post_init__(self) -> None:
         """Refuses a benchmark without steps."""
         require_positive(self, "benchmark_steps")

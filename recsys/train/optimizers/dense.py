@@ -34,7 +34,7 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
         UserError: there is none.
     """
     if rule not in _BESIDE:
-        raise UserError(f"`optimizer` {rule} is for embeddings only: name `mlp_optimizer` too")
+        raise UserError(f"`optimizer` {rule}: no optimizer of the MLPs goes with it")
     return _BESIDE[rule]
 
 

@@ -4,7 +4,6 @@
 import gzip
 import json
 import mmap
-import sys
 import time
 
 import pytest
@@ -198,31 +197,3 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path, pro
     program(*RANDOM, f"--report={tmp_path / 'file' / 'run.html'}")
     assert program.exit_code == 2
     assert "--report" in capsys.readouterr().err
-
-
-def test_tensorboard_gets_the_numbers_of_the_log(tmp_path, program):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    records = program(*RANDOM, f"--tensorboard={tmp_path / 'events'}", "--print_freq=10",
-                      "--test_freq=10")  # fmt: skip
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    losses = {r["step"][1]: r["data"]["loss"] for r in records
-              if r["step"] and r["step"] != "PARAMETER" and "loss" in r["data"]}  # fmt: skip
-    written = {event.step: event.value for event in events.Scalars("loss")}
-    assert written == pytest.approx(losses, rel=1e-6)
-    assert len(losses) == 3
-    tags = set(events.Tags()["scalars"])
-    assert {"lr", "full_ndcg_at_10", "final/test_full_ndcg_at_10"} <= tags
-    (final,) = events.Scalars("final/test_full_ndcg_at_10")
-    assert (final.step, final.value) == (
-        30,
-        pytest.approx(records[-1]["data"]["test_full_ndcg@10"]),
-    )
-
-
-def test_without_tensorboard_the_extra_is_named(tmp_path, program, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    program(*RANDOM, f"--tensorboard={tmp_path / 'events'}")
-    assert program.exit_code == 2
-    assert "--tensorboard needs the package of that name: pip install" in capsys.readouterr().err
