@@ -214,36 +214,14 @@ class FeatureSpec:
         Raises:
             DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
         """
-        document = spec_document.read_yaml(path)
+        document = spec_document.read_spec(path)
         try:
-            return cls._from_dict(document)
+            return cls(
+                categorical=tuple(CategoricalFeature(*item) for item in document.cardinalities),
+                numerical=document.numerical,
+                label=document.label,
+                numerical_dtype="float16" if document.numerical_dtype == "float16" else "float32",
+                files=document.files,
+            )
         except DatasetError as error:
             raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
-
-    @classmethod
-    def _from_dict(cls, document: dict[str, Any]) -> "FeatureSpec":
-        features = spec_document.mapping(document, "feature_spec")
-        channels = spec_document.mapping(document, "channel_spec")
-        label = spec_document.channel_names(channels, "label", features)
-        if len(label) != 1:
-            raise DatasetError(f"channel_spec.label must name one feature, got {label}")
-        numerical = spec_document.channel_names(channels, "numerical", features)
-        dtype = spec_document.numerical_dtype(features, numerical)
-        categorical = spec_document.channel_names(channels, "categorical", features)
-        sources = (
-            spec_document.mapping(document, "source_spec") if "source_spec" in document else {}
-        )
-        return cls(
-            categorical=tuple(
-                CategoricalFeature(n, spec_document.cardinality(features, n)) for n in categorical
-            ),
-            numerical=tuple(numerical),
-            label=label[0],
-            numerical_dtype="float16" if dtype == "float16" else "float32",
-            files={
-                str(split): spec_document.split_files(
-                    str(split), chunks, label[0], numerical, categorical
-                )
-                for split, chunks in sources.items()
-            },
-        )

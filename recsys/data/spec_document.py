@@ -104,7 +104,56 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def mapping(document: object, key: str) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpecDocument:
+    """The content of a feature_spec.yaml.
+
+    Attributes:
+        label: name of the label.
+        numerical: names of the numerical features, in order.
+        numerical_dtype: their dtype, `float16` or `float32`.
+        cardinalities: name and cardinality of each categorical feature, in table order.
+        files: split -> its files, as far as the spec names them.
+    """
+
+    label: str
+    numerical: tuple[str, ...]
+    numerical_dtype: str
+    cardinalities: tuple[tuple[str, int], ...]
+    files: dict[str, SplitFiles]
+
+
+def read_spec(path: Path) -> SpecDocument:
+    """Reads feature_spec.yaml.
+
+    Raises:
+        DatasetError: not YAML, a key missing, or a channel naming an unknown feature.
+    """
+    document = read_yaml(path)
+    try:
+        features, channels = _mapping(document, "feature_spec"), _mapping(document, "channel_spec")
+        label = _channel_names(channels, "label", features)
+        if len(label) != 1:
+            raise DatasetError(f"channel_spec.label must name one feature, got {label}")
+        numerical = _channel_names(channels, "numerical", features)
+        dtype = _numerical_dtype(features, numerical)
+        categorical = _channel_names(channels, "categorical", features)
+        sources = _mapping(document, "source_spec") if "source_spec" in document else {}
+        return SpecDocument(
+            label[0],
+            tuple(numerical),
+            dtype,
+            tuple((name, _cardinality(features, name)) for name in categorical),
+            {
+                str(split): _split_files(str(split), chunks, label[0], numerical, categorical)
+                for split, chunks in sources.items()
+            },
+        )
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error} (docs/dataset_format.md describes it)") from error
+
+
+def _mapping(document: object, key: str) -> dict[str, Any]:
     """Returns the mapping at a key of a document."""
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, dict):
@@ -112,7 +161,7 @@ def mapping(document: object, key: str) -> dict[str, Any]:
     return value
 
 
-def channel_names(channels: dict[str, Any], channel: str, features: dict[str, Any]) -> list[str]:
+def _channel_names(channels: dict[str, Any], channel: str, features: dict[str, Any]) -> list[str]:
     """Returns the features of a channel, in order."""
     names = channels.get(channel)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
@@ -126,9 +175,9 @@ def channel_names(channels: dict[str, Any], channel: str, features: dict[str, An
     return names
 
 
-def cardinality(features: dict[str, Any], name: str) -> int:
+def _cardinality(features: dict[str, Any], name: str) -> int:
     """Returns a feature's cardinality after checking its dtype."""
-    feature = mapping(features, name)
+    feature = _mapping(features, name)
     value = feature.get("cardinality")
     if not isinstance(value, int) or isinstance(value, bool):
         raise DatasetError(
@@ -143,9 +192,9 @@ def cardinality(features: dict[str, Any], name: str) -> int:
     return value
 
 
-def numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
+def _numerical_dtype(features: dict[str, Any], names: list[str]) -> str:
     """Returns the common dtype of the numerical features."""
-    dtypes = sorted({show(mapping(features, n).get("dtype", "float16")) for n in names})
+    dtypes = sorted({show(_mapping(features, n).get("dtype", "float16")) for n in names})
     if len(dtypes) > 1:
         raise DatasetError(f"numerical features must share one dtype, got {', '.join(dtypes)}")
     dtype = dtypes[0].strip("'") if dtypes else "float16"
@@ -160,12 +209,12 @@ def declared_dtypes(path: Path) -> dict[str, str]:
     Raises:
         DatasetError: the file is malformed.
     """
-    features = mapping(read_yaml(path), "feature_spec")
+    features = _mapping(read_yaml(path), "feature_spec")
     dtypes = {str(n): f.get("dtype") for n, f in features.items() if isinstance(f, dict)}
     return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
 
 
-def split_files(
+def _split_files(
     split: str, chunks: object, label: str, numerical: list[str], categorical: list[str]
 ) -> SplitFiles:
     """Reads the files of a split from source_spec."""
