@@ -232,7 +232,7 @@ class DlrmRecipe(Generic[LookupsT]):
 
     def _groups_by(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
         """Returns the groups of rows: their ids, -1 for a shared one."""
-        ids_of = self.devices.ids_of(feature)
+        ids_of = self.devices.id_reader(feature)
         if not self.dataset.shares_id_zero:
             return ids_of
 

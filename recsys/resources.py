@@ -77,7 +77,7 @@ def _position(core: int, system: Path) -> tuple[int, ...]:
 
 
 def memory_limits(system: Path = _SYSTEM) -> list[MemoryLimit]:
-    """Returns what bounds the memory of this process, the tightest first.
+    """Lists the limits of this process's memory, the tightest first.
 
     Args:
         system: root of the files of /proc and /sys.

@@ -191,7 +191,7 @@ def engines() -> Iterator[Finding]:
 
 
 def _with_java(spark: Finding) -> Finding:
-    """Returns what Spark is without Java, which no Python package brings."""
+    """Adds the check for Java, which no Python package installs."""
     from preproc.spark.session import find_java
 
     try:
@@ -233,7 +233,7 @@ def others() -> Iterator[Finding]:
 
 
 def findings() -> list[Finding]:
-    """Returns what is there and what is not."""
+    """Runs all checks."""
     groups = (python, torch_and_kernels, engines, serving, others)
     return [finding for group in groups for finding in group()]
 

@@ -25,8 +25,7 @@ class DataConfig:
     dataset_type: DatasetType = setting("split", "The type of the dataset to use")
     loader: LoaderType = setting(
         "default",
-        "What reads --dataset_type parquet: the reader of this project, or merlin-dataloader where "
-        "it is installed",
+        "Reader of --dataset_type parquet: default, or merlin, which needs merlin-dataloader",
         resumable=True,
     )
     num_embeddings_per_feature: tuple[int, ...] = setting(

@@ -84,8 +84,8 @@ class RunConfig:
     )
     gauc_by: str | None = setting(
         None,
-        "Categorical feature, such as the user: --mode test gives the AUC within the rows of each "
-        "of its ids too (GAUC), but for id 0 where that stands for missing, rare and unseen values",
+        "Also report the AUC grouped by this categorical feature (GAUC), such as the user. Id 0 is "
+        "skipped if it means missing, rare or unseen",
         resumable=True,
     )
     predictions: str | None = setting(

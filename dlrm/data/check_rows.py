@@ -66,7 +66,7 @@ def check_rows(
 
 
 def _manifest_vouches(dataset: OpenedDataset, files: Sequence[Path]) -> bool:
-    """Tells whether files are as they were written, which checked them."""
+    """Returns True if files are as they were written, which checked them."""
     root, manifest = dataset.root, dataset.manifest
     if manifest is None:
         return False

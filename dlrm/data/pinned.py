@@ -59,7 +59,7 @@ class PinnedBuffers:
         self._copied = copied
 
     def wait(self) -> None:
-        """Waits for that copy, in a ring long over."""
+        """Waits for that copy, which has usually ended."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None

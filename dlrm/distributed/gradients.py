@@ -126,7 +126,7 @@ class AllReducedGradients:
             self._loss_summed = None
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:
-        """Returns whether any rank has an infinite or nan gradient.
+        """Combines the overflow flags of all ranks.
 
         Args:
             overflow: scalar bool tensor for this rank; None if it has no gradients.

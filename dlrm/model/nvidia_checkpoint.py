@@ -41,7 +41,7 @@ _UNFINISHED = ".unfinished"
 
 
 def is_nvidia_checkpoint(path: Path) -> bool:
-    """Returns whether a folder has NVIDIA's layout."""
+    """Returns True if a folder has NVIDIA's layout."""
     return (path / _BOTTOM_MLP).is_file()
 
 

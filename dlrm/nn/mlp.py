@@ -185,7 +185,7 @@ class ApexMlp(nn.Module):
 
 
 def has_apex() -> bool:
-    """Returns whether NVIDIA's apex is installed (PyPI's `apex` is another project)."""
+    """Returns True if NVIDIA's apex is installed (PyPI's `apex` is another project)."""
     try:
         from apex.mlp.mlp import mlp_function
     except ImportError:

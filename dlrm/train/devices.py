@@ -64,8 +64,8 @@ class Devices(Protocol[LookupsT]):
         """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
         ...
 
-    def ids_of(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
-        """Returns what reads the ids of a categorical feature from a batch.
+    def id_reader(self, feature: str) -> Callable[[Batch[LookupsT]], Tensor]:
+        """Returns a function that reads a feature's ids from a batch.
 
         Raises:
             UserError: there is no such feature, or no process has all columns.
@@ -136,8 +136,8 @@ class OneDevice:
         """Returns the call, replayed from CUDA graphs if `cuda_graphs` is set."""
         return GraphedInference(predict) if self.config.run.cuda_graphs else predict
 
-    def ids_of(self, feature: str) -> Callable[[Batch[Tensor]], Tensor]:
-        """Returns what reads the ids of a categorical feature from a batch.
+    def id_reader(self, feature: str) -> Callable[[Batch[Tensor]], Tensor]:
+        """Returns a function that reads a feature's ids from a batch.
 
         Raises:
             UserError: there is no such feature.
@@ -234,7 +234,7 @@ class SeveralDevices:
         """Returns the call unchanged: CUDA graphs are for one device."""
         return predict
 
-    def ids_of(self, feature: str) -> Callable[[Batch[ExchangedLookups]], Tensor]:
+    def id_reader(self, feature: str) -> Callable[[Batch[ExchangedLookups]], Tensor]:
         """Refuses: no process has all columns of a row.
 
         Raises:

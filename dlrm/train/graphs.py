@@ -72,8 +72,8 @@ class GraphedTrainStep:
 class GraphedInference:
     """Inference captured in a CUDA graph for each size of batch.
 
-    A graph reads the weights where they lie: after an update in place it
-    predicts with the new ones, after a move it must be captured again. It belongs to one precision.
+    A graph holds pointers to the weights: it uses updates in place, and must be captured again
+    after a tensor is reallocated. It belongs to one precision.
 
     Args:
         predict: maps a batch to predictions, without gradients.

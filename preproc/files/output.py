@@ -92,7 +92,7 @@ def entries(output: Path) -> list[Path]:
 
 
 def is_set_aside(staging: Path) -> bool:
-    """Returns whether a killed run has left a finished dataset half-moved."""
+    """Returns True if a killed run has left a finished dataset half-moved."""
     return (staging / _COMPLETE).is_dir()
 
 

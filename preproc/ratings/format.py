@@ -120,7 +120,7 @@ class RatingsFormat:
         return "timestamp" in self.columns
 
     def is_header(self, line: bytes) -> bool:
-        """Tells if a first line is a header, quoted or not."""
+        """Returns True if a first line is a header, quoted or not."""
         return line.replace(b'"', b"") in self.headers
 
     def grammar(self) -> str:
@@ -149,7 +149,7 @@ class RatingsFormat:
         return self._read_json(row) if self.is_json else self._read_text(row)
 
     def is_good(self, row: bytes) -> bool:
-        """Tells if a row is one of this format."""
+        """Returns True if a row is one of this format."""
         return isinstance(self.read(row), Values)
 
     def _read_text(self, row: bytes) -> Values | Fault:

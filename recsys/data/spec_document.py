@@ -255,7 +255,7 @@ def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
 
 
 def is_inside(name: str) -> bool:
-    """Tells if a relative path stays below its folder."""
+    """Returns True if a relative path stays below its folder."""
     path = Path(name)
     return (
         bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name

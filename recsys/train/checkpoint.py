@@ -406,7 +406,7 @@ def _step_folders(run: Path) -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns whether a checkpoint has all its files, by their sizes."""
+    """Returns True if a checkpoint has all its files, by their sizes."""
     if not (path / MANIFEST_FILE).is_file():
         return False
     try:

@@ -35,7 +35,7 @@ class Store(Protocol):
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """Tells if all keys have values."""
+        """Returns True if all keys have values."""
         ...
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run under torchrun: set-up, threads, collectives.
 
-In a run of one process the same calls do nothing. A job script may leave torchrun's variables to a
-run that is alone: it says what it waits for.
+In a run of one process the same calls do nothing. If torchrun's variables are set by mistake, the
+run waits for peers that never come; it logs which.
 """
 
 import contextlib

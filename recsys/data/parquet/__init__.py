@@ -269,7 +269,7 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
 
 
 def has_parquet(root: Path, *splits: str) -> bool:
-    """Tells whether one of the splits (default: all) has parquet files."""
+    """Returns True if one of the splits (default: all) has parquet files."""
     return any(_folder_of(root, split) is not None for split in splits or SPLIT_FOLDERS)
 
 

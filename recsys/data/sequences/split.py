@@ -84,7 +84,7 @@ def _times(sequences: Sequences) -> Times:
 def temporal_statistics(
     sequences: Sequences, quantile: Fraction, users: RawIds, items: RawIds
 ) -> dict[str, Any]:
-    """Returns what a manifest says of a temporal split."""
+    """Summarises a temporal split for the manifest."""
     cut = cut_time(_times(sequences), quantile)
     before = lengths_before(sequences, cut)
     return {

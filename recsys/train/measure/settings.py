@@ -80,7 +80,7 @@ def write_report(config: Config) -> None:
 def step_observers(
     config: Config, machine: Machine, count: Callable[[BatchT], Counts]
 ) -> list[StepObserver[BatchT]]:
-    """Returns what the settings measure of a training.
+    """Builds the observers that the settings ask for.
 
     Args:
         config: all settings of the run.
