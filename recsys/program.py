@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from absl import flags
 
@@ -37,10 +37,10 @@ def print_line(line: str) -> None:
         _discard_output()
 
 
-def _discard_output() -> None:
+def _discard_output(stream: TextIO | None = None) -> None:
     """Sends further output nowhere: Python flushes once more at exit."""
     with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), (stream or sys.stdout).fileno())
 
 
 def print_with_flags(line: str) -> None:
@@ -190,6 +190,11 @@ def run_command(
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         return fail(f"out of memory: take smaller batches ({reason})")
+    finally:
+        try:
+            sys.stderr.flush()
+        except BrokenPipeError:  # as in `2>&1 | true`; Python would end with status 120
+            _discard_output(sys.stderr)
 
 
 def new_flags() -> flags.FlagValues:

@@ -29,6 +29,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repository")
 
+os.environ.pop("PYTHONUNBUFFERED", None)  # of some machines: programs must do without
+
 _unexpected_skips: list[str] = []
 
 

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +111,7 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "nvdisasm": _nvdisasm,
     "Chromium": _browser,
     "GnuPG": _programs("gpg"),
+    "Python headers": lambda: (Path(sysconfig.get_path("include")) / "Python.h").exists(),
     "Spark": _spark,
     "Python 3.11": lambda: sys.version_info[:2] == (3, 11) or bool(shutil.which("python3.11")),
     "curl": _programs("curl"),

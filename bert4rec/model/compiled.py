@@ -10,7 +10,9 @@ gradients and the loss in blocks, stays outside: these are single kernels alread
 import dataclasses
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -193,4 +195,10 @@ def _require_compiler() -> None:
         raise UserError(
             f"`torch_compile` needs a C++ compiler on a CPU, and {' or '.join(names)} is not "
             "there: install one, set CXX to it, or drop `torch_compile`"
+        )
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        raise UserError(
+            f"`torch_compile` needs Python's headers, and {headers}/Python.h is not there: install "
+            "them (Debian: python3-dev), or drop `torch_compile`"
         )

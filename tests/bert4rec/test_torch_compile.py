@@ -13,6 +13,7 @@ from bert4rec.data.batches import training_batches
 from bert4rec.train.step import build_step
 from recsys.train.optimizers.precision import Precision
 from tests.bert4rec.test_large_catalogues import CPU, config, make_model, sequences
+from tests.tools import needs
 
 # PyTorch's tracer looks at the gradient of its inputs, and silences its own warning of it.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -71,6 +72,7 @@ def test_one_graph_serves_batches_of_all_sizes(settings, precision):
     assert counters["stats"]["unique_graphs"] == objectives
 
 
+@needs("Python headers")
 @pytest.mark.slow
 def test_the_program_trains_with_generated_code(program, dataset):
     flags = (

@@ -187,7 +187,10 @@ class TwoTower(torch.nn.Module):
         return self.top(ops.gather_dot_interaction(self.table, rows, self.bottom(x)))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, needs("Python headers")])],
+)
 def test_compiled_training_step_equals_eager(backend):
     model = TwoTower()
     x = randn(4, 5)

@@ -74,7 +74,7 @@ def test_a_process_that_dies_costs_its_family_alone(monkeypatch, tmp_path):
 import json, os, sys
 for family in sys.argv[-1].split(","):
     if family == "update":
-        sys.stderr.write("Segmentation fault in a kernel")
+        print("Segmentation fault in a kernel", file=sys.stderr)
         os._exit(139)
     print(json.dumps({{"family": family, "cases": 3}}), flush=True)
 """

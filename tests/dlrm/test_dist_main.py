@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -183,8 +184,12 @@ def test_inference_is_measured_on_several_processes(dataset, tmp_path):
 
 def children(pid):
     """Returns the ranks that torchrun started, in order."""
-    found = harness.run("ps", "-o", "pid=", "--ppid", pid, status=None)
-    return [int(line) for line in found.stdout.split()]
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(status.parent.name))
+    return sorted(found)
 
 
 def disturb(arguments, sign, which, when, delay_s=0.0):

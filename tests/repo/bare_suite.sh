@@ -42,6 +42,7 @@ root=$1 data=$2 inside=$3
 mount --bind -o ro "$data" "$root/try/shared/data"
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
+mount --bind /dev/pts "$root/dev/pts"
 mount -t tmpfs tmpfs "$root/dev/shm"
 for path in ${BIND-}; do
   if [[ -d $path ]]; then mkdir -p "$root$path"; else touch "$root$path"; fi
