@@ -307,11 +307,17 @@ def _call_on_rank(rank: int, name: str, outputs: list[Path], arguments: Any) -> 
     sys.exit(status)
 
 
+_PORTS = itertools.cycle(range(20_000 + os.getpid() % 80 * 100, 32_000))
+"""Below those that the system gives to connections, which could take one before it is used."""
+
+
 def free_port() -> int:
     """Returns a port of this machine that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in _PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the ports never end")
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
