@@ -234,7 +234,7 @@ def way_by_programs(folder: Path, batch_size: int, steps: int) -> dict[str, floa
             f"--synthetic_dataset_num_entries={(steps + 2) * batch_size}",
         ],
         "plan": [
-            *(*python, "dlrm.model.placement", f"--tables={sizes}", "--world_size=2"),
+            *(*python, "dlrm.scripts.plan_placement", f"--tables={sizes}", "--world_size=2"),
             *("--hbm_gib=8", f"--placement={folder}/plan.json", f"--batch_size={batch_size}"),
             *network,
         ],

@@ -51,7 +51,7 @@ class RunConfig:
     placement: str | None = setting(
         None,
         "JSON file with the placement of the tables on several processes, as python -m "
-        "dlrm.model.placement writes it; by default it is planned",
+        "dlrm.scripts.plan_placement writes it; by default it is planned",
         resumable=True,
     )
     process_timeout: float = setting(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the placement of tables on devices, for any described machine.
+"""Plans the placement of NVIDIA's DLRM on devices, for any described machine.
 
-python -m dlrm.model.placement --dry_run --world_size 16 --hbm_gib 141
+python -m dlrm.scripts.plan_placement --world_size 16 --hbm_gib 141
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl import flags
 
+from dlrm.config import ModelConfig
 from dlrm.distributed.cost import GIB, Machine, Workload
 from dlrm.distributed.planner import describe, plan
 from recsys import program
@@ -53,7 +54,6 @@ KNOWN_TABLES = {
 class PlanOptions:
     """Settings of this program."""
 
-    dry_run: bool = setting(False, "Plan without devices; always so in this program")
     dataset: Path | None = setting(
         None, "Folder with feature_spec.yaml, for the sizes of its tables"
     )
@@ -69,16 +69,8 @@ class PlanOptions:
     node_gb_per_s: float = setting(350, "Bandwidth from a device to others of its node, in GB/s")
     network_gb_per_s: float = setting(40, "Bandwidth from a device to other nodes, in GB/s")
     tflop_per_s: float = setting(400, "Speed of a device in training, in TFLOP/s")
-    overlap: float = setting(0.5, "Fraction of the exchange that overlaps with computation")
     batch_size: int = setting(65536, "Samples of a step, of all devices together")
-    embedding_dim: int = setting(128, "Columns of a table")
-    bottom_mlp_sizes: tuple[int, ...] = setting((512, 256, 128), "Layers of the bottom MLP")
-    top_mlp_sizes: tuple[int, ...] = setting((1024, 1024, 512, 256, 1), "Layers of the top MLP")
-    num_numerical_features: int = setting(13, "Numerical features")
     wire_bytes: int = setting(2, "Bytes of an exchanged number: 2 under --amp")
-    weight_bytes: int = setting(4, "Bytes of a number in a table")
-    state_bytes_per_row: int = setting(0, "Bytes of the optimizer state of a row; 0 for SGD")
-    unique_share: float = setting(0.15, "Distinct rows per lookup of a batch")
 
 
 SECTIONS: dict[type, str] = {PlanOptions: "plan"}
@@ -102,17 +94,15 @@ def workload_of(options: PlanOptions) -> Workload:
         sizes = FeatureSpec.load(options.dataset).table_sizes
     else:
         sizes = KNOWN_TABLES.get(options.tables) or _sizes(options.tables)
+    model = ModelConfig()
     return Workload.of_network(
         sizes,
-        num_numerical=options.num_numerical_features,
-        embedding_dim=options.embedding_dim,
-        bottom_mlp_sizes=options.bottom_mlp_sizes,
-        top_mlp_sizes=options.top_mlp_sizes,
+        num_numerical=model.num_numerical_features,
+        embedding_dim=model.embedding_dim,
+        bottom_mlp_sizes=model.bottom_mlp_sizes,
+        top_mlp_sizes=model.top_mlp_sizes,
         global_batch=options.batch_size,
-        weight_bytes=options.weight_bytes,
-        state_bytes_per_row=options.state_bytes_per_row,
         wire_bytes=options.wire_bytes,
-        unique_share=options.unique_share,
     )
 
 
@@ -126,7 +116,6 @@ def machine_of(options: PlanOptions) -> Machine:
         node_bytes_per_s=options.node_gb_per_s * 1e9,
         network_bytes_per_s=options.network_gb_per_s * 1e9,
         flop_per_s=options.tflop_per_s * 1e12,
-        overlap=options.overlap,
     )
 
 

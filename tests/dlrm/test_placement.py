@@ -214,7 +214,7 @@ def test_the_documented_predictions_are_those_of_the_command(
     capsys, tables, world_size, device, batch_size
 ):
     arguments = [f"--tables={tables}", f"--world_size={world_size}", f"--batch_size={batch_size}"]
-    assert main(["plan", "--dry_run", *arguments, *(A100 if device == "A100-80" else ())]) == 0
+    assert main(["plan", *arguments, *(A100 if device == "A100-80" else ())]) == 0
     first, *rows, last = capsys.readouterr().out.splitlines()
     kinds = re.findall(r"(\d+) (?:replicated|whole|spread)", first)
     gib = [float(row.split("|")[3]) for row in rows[2:]]
@@ -234,7 +234,7 @@ def test_the_documented_predictions_are_those_of_the_command(
 def test_the_command_plans_a_dataset_for_machines_that_are_not_there(tmp_path, capsys):
     FeatureSpec.criteo((100, 2_000_000, 30_000_000)).save(tmp_path)
     file = tmp_path / "placement.json"
-    arguments = ["--dry_run", f"--dataset={tmp_path}", "--world_size=4", f"--placement={file}"]
+    arguments = [f"--dataset={tmp_path}", "--world_size=4", f"--placement={file}"]
     assert main(["plan", *arguments]) == 0
     out = capsys.readouterr().out
     assert "3 tables on 4 ranks: 1 replicated" in out

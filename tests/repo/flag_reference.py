@@ -91,7 +91,9 @@ def programs():
             {"TorchRec": torchrec["Torchrec"]},
         ),
         Program(
-            "python -m dlrm.model.placement", plan_placement.define_flags(), plan_placement.SECTIONS
+            "python -m dlrm.scripts.plan_placement",
+            plan_placement.define_flags(),
+            plan_placement.SECTIONS,
         ),
         Program("python -m bert4rec.scripts.main", defined(bert4rec.define_flags)),
         Variant(
