@@ -210,18 +210,17 @@ def sum_of_products(
 
 
 def dot_interaction(
-    features: Tensor, bottom: Tensor, gradient: Tensor, *, self_interaction: bool = False
+    features: Tensor, bottom: Tensor, gradient: Tensor
 ) -> tuple[Bounded, Bounded, Bounded]:
     """Bounds the interaction and its gradients.
 
-    A product sums D terms. The gradient of a vector sums its products with the N - 1 others, twice
-    with itself, and for the first one the copied columns: at most N + 2.
+    A product sums D terms. The gradient of a vector sums its products with the N - 1 others, and
+    for the first one the copied columns: at most N.
 
     Args:
         features: [B, N - 1, D].
         bottom: [B, D], of the type of `features`, which is that of the result.
         gradient: of the output.
-        self_interaction: as in `reference.dot_interaction`.
 
     Returns:
         The output, the gradient of `features` and that of `bottom`.
@@ -231,12 +230,12 @@ def dot_interaction(
         first, second, upstream = (tensor.detach().double() for tensor in inputs)
         first.requires_grad_()
         second.requires_grad_()
-        output = reference.dot_interaction(first, second, self_interaction=self_interaction)
+        output = reference.dot_interaction(first, second)
         return [output.detach(), *torch.autograd.grad(output, (first, second), upstream)]
 
     values = run(features, bottom, gradient)
     magnitudes = run(features.abs(), bottom.abs(), gradient.abs())
-    terms = (features.shape[2], features.shape[1] + 3, features.shape[1] + 3)
+    terms = (features.shape[2], features.shape[1] + 1, features.shape[1] + 1)
     output, to_features, to_bottom = (
         sum_of_products(*sums, features.dtype)
         for sums in zip(values, magnitudes, terms, strict=True)

@@ -21,44 +21,38 @@ MLP_PADDING = 32
 """Inputs of the layers of a packed MLP are padded to a multiple of this."""
 
 
-def interaction_width(num_vectors: int, embedding_dim: int, self_interaction: bool = False) -> int:
+def interaction_width(num_vectors: int, embedding_dim: int) -> int:
     """Returns the columns of `dot_interaction`, a multiple of 8.
 
     Args:
         num_vectors: N.
         embedding_dim: D.
-        self_interaction: whether each vector also meets itself.
 
     Returns:
-        D + N(N-1)/2, or D + N(N+1)/2, rounded up.
+        D + N(N-1)/2, rounded up.
     """
-    pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
+    pairs = num_vectors * (num_vectors - 1) // 2
     return -(-(embedding_dim + pairs) // PAD_MULTIPLE) * PAD_MULTIPLE
 
 
-def dot_interaction(
-    features: Tensor, bottom: Tensor | None = None, *, self_interaction: bool = False
-) -> Tensor:
+def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
     """Pairwise dot products of a sample's vectors, behind the bottom output.
 
     Args:
         features: [B, N, D] floating point; row 0 is the bottom-MLP output, then the tables. With
             `bottom` given, [B, N - 1, D] without that row.
         bottom: [B, D], the bottom-MLP output.
-        self_interaction: include the dot product of each vector with itself.
 
     Returns:
-        [B, interaction_width]: row 0 | strictly lower triangle, row-major, with the diagonal where
-        `self_interaction` | zeros.
+        [B, interaction_width]: row 0 | strictly lower triangle, row-major | zeros.
         Source: Naumov et al. 2019 (arXiv:1906.00091), section 2.1; column order of NVIDIA's DLRM.
     """
     if bottom is not None:
         features = torch.cat([bottom.unsqueeze(1), features], dim=1)
     batch, num_vectors, dim = features.shape
     products = torch.bmm(features, features.transpose(1, 2))
-    last = 0 if self_interaction else -1
-    i, j = torch.tril_indices(num_vectors, num_vectors, last, device=features.device)
-    padding = interaction_width(num_vectors, dim, self_interaction) - dim - i.numel()
+    i, j = torch.tril_indices(num_vectors, num_vectors, -1, device=features.device)
+    padding = interaction_width(num_vectors, dim) - dim - i.numel()
     return torch.cat(
         [
             features[:, 0],
@@ -69,22 +63,19 @@ def dot_interaction(
     )
 
 
-def gather_dot_interaction(
-    table: Tensor, rows: Tensor, bottom: Tensor, *, self_interaction: bool = False
-) -> Tensor:
+def gather_dot_interaction(table: Tensor, rows: Tensor, bottom: Tensor) -> Tensor:
     """Embedding lookup and dot interaction.
 
     Args:
         table: [R, D].
         rows: [B, F] int, row numbers of the joint table.
         bottom: [B, D]; the looked-up rows are converted to its type first.
-        self_interaction: as in `dot_interaction`.
 
     Returns:
         [B, interaction_width] of the type of `bottom`.
     """
     vectors = embedding_gather(table, rows, bottom.dtype)
-    return dot_interaction(vectors, bottom, self_interaction=self_interaction)
+    return dot_interaction(vectors, bottom)
 
 
 def note_overflow(overflow: Tensor, gradient: Tensor) -> None:

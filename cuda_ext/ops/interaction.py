@@ -27,19 +27,16 @@ def fits_kernels(num_vectors: int, dim: int) -> bool:
     return num_vectors <= MAX_VECTORS and dim <= MAX_DIM
 
 
-def dot_interaction(
-    features: Tensor, bottom: Tensor | None = None, *, self_interaction: bool = False
-) -> Tensor:
+def dot_interaction(features: Tensor, bottom: Tensor | None = None) -> Tensor:
     """Pairwise dot products of the vectors of each sample; see `reference.dot_interaction`.
 
     Args:
         features: [B, N, D] floating point, row 0 the bottom-MLP output; [B, N - 1, D] with
             `bottom`.
         bottom: [B, D] of the same type. Given apart, nothing has to be concatenated.
-        self_interaction: include the dot product of each vector with itself.
 
     Returns:
-        [B, pad8(D + N(N-1)/2)]; N(N+1)/2 with `self_interaction`.
+        [B, pad8(D + N(N-1)/2)].
 
     Raises:
         ValueError: not three-dimensional, or no vector.
@@ -50,17 +47,15 @@ def dot_interaction(
             f"dot_interaction: features must be [B, N >= 1, D], got {list(features.shape)}"
         )
     if not is_compiled_for(features, "interaction") or not fits_kernels(vectors, features.shape[2]):
-        return reference.dot_interaction(features, bottom, self_interaction=self_interaction)
-    output: Tensor = kernels.dot_interaction(
-        features.contiguous(), bottom, self_interaction, allow_tf32(features)
-    )
+        return reference.dot_interaction(features, bottom)
+    output: Tensor = kernels.dot_interaction(features.contiguous(), bottom, allow_tf32(features))
     return output
 
 
 @fake_kernel("dot_interaction")
-def _(features: Tensor, bottom: Tensor | None, self_interaction: bool, allow_tf32: bool) -> Tensor:
+def _(features: Tensor, bottom: Tensor | None, allow_tf32: bool) -> Tensor:
     vectors = features.shape[1] + (bottom is not None)
-    width = reference.interaction_width(vectors, features.shape[2], self_interaction)
+    width = reference.interaction_width(vectors, features.shape[2])
     return features.new_empty(features.shape[0], width)
 
 
@@ -69,7 +64,6 @@ def _(
     gradient: Tensor,
     features: Tensor,
     bottom: Tensor | None,
-    self_interaction: bool,
     allow_tf32: bool,
 ) -> tuple[Tensor, Tensor]:
     batch = features.shape[0] if bottom is not None else 0
@@ -77,7 +71,7 @@ def _(
 
 
 def _keep_vectors(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    features, bottom, ctx.self_interaction, ctx.allow_tf32 = inputs
+    features, bottom, ctx.allow_tf32 = inputs
     ctx.save_for_backward(features, bottom)
 
 
@@ -85,10 +79,10 @@ def _keep_vectors(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
 def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     features, bottom = ctx.saved_tensors
     to_features, to_bottom = ops.dot_interaction_backward(
-        gradient, features, bottom, ctx.self_interaction, ctx.allow_tf32
+        gradient, features, bottom, ctx.allow_tf32
     )
     wants_features, wants_bottom, *_ = ctx.needs_input_grad
-    return to_features if wants_features else None, to_bottom if wants_bottom else None, None, None
+    return to_features if wants_features else None, to_bottom if wants_bottom else None, None
 
 
 def gather_dot_interaction(
@@ -96,7 +90,6 @@ def gather_dot_interaction(
     rows: Tensor,
     bottom: Tensor,
     *,
-    self_interaction: bool = False,
     anchor: Tensor | None = None,
     overflow: Tensor | None = None,
 ) -> Tensor:
@@ -108,7 +101,6 @@ def gather_dot_interaction(
         table: [R, D] float32 or bfloat16.
         rows: [B, F] int32 or int64, from `joint_rows`.
         bottom: [B, D] floating point.
-        self_interaction: as in `dot_interaction`.
         anchor: from `row_gradient_anchor([B, F, D])`. The table must not change between forward
             and backward, which reads its rows again.
         overflow: bool scalar, which backward sets to True where a gradient of the looked-up rows
@@ -123,9 +115,9 @@ def gather_dot_interaction(
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)
         if overflow is not None and vectors.requires_grad:
             vectors.register_hook(partial(reference.note_overflow, overflow))  # type: ignore[no-untyped-call]
-        return dot_interaction(vectors, bottom, self_interaction=self_interaction)
+        return dot_interaction(vectors, bottom)
     output: Tensor = kernels.gather_dot_interaction(
-        table, rows, bottom, anchor, overflow, self_interaction, allow_tf32(bottom)
+        table, rows, bottom, anchor, overflow, allow_tf32(bottom)
     )
     return output
 
@@ -137,10 +129,9 @@ def _(
     bottom: Tensor,
     anchor: Tensor | None,
     overflow: Tensor | None,
-    self_interaction: bool,
     allow_tf32: bool,
 ) -> Tensor:
-    width = reference.interaction_width(rows.shape[1] + 1, table.shape[1], self_interaction)
+    width = reference.interaction_width(rows.shape[1] + 1, table.shape[1])
     return bottom.new_empty(rows.shape[0], width)
 
 
@@ -151,14 +142,13 @@ def _(
     rows: Tensor,
     bottom: Tensor,
     overflow: Tensor | None,
-    self_interaction: bool,
     allow_tf32: bool,
 ) -> tuple[Tensor, Tensor]:
     return bottom.new_empty(*rows.shape, table.shape[1]), bottom.new_empty(bottom.shape)
 
 
 def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    table, rows, bottom, _, ctx.overflow, ctx.self_interaction, ctx.allow_tf32 = inputs
+    table, rows, bottom, _, ctx.overflow, ctx.allow_tf32 = inputs
     ctx.save_for_backward(table, rows, bottom)
 
 
@@ -166,10 +156,10 @@ def _keep_lookups(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
 def _(ops: Any, ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     table, rows, bottom = ctx.saved_tensors
     to_vectors, to_bottom = ops.gather_dot_interaction_backward(
-        gradient, table, rows, bottom, ctx.overflow, ctx.self_interaction, ctx.allow_tf32
+        gradient, table, rows, bottom, ctx.overflow, ctx.allow_tf32
     )
     to_table = None
     if ctx.needs_input_grad[0]:
         to_table = dense_gradient(ops, table, rows, to_vectors)
     wanted = zip(ctx.needs_input_grad, (to_table, None, to_bottom, to_vectors), strict=False)
-    return *(gradient if needed else None for needed, gradient in wanted), None, None, None
+    return *(gradient if needed else None for needed, gradient in wanted), None, None

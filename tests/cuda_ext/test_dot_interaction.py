@@ -43,59 +43,53 @@ NVIDIA_FAILS = {  # reference: NVIDIA's DLRM kernels read or write out of bounds
 }
 
 
-def samples(shape, dtype, self_interaction=False):
+def samples(shape, dtype):
     """Returns vectors 1..N-1, vector 0, and a gradient of the output."""
     batch, vectors, dim = shape
     generator = torch.Generator().manual_seed(1000 * vectors + dim)
-    width = reference.interaction_width(vectors, dim, self_interaction)
+    width = reference.interaction_width(vectors, dim)
     sizes = [(batch, vectors - 1, dim), (batch, dim), (batch, width)]
     return [torch.randn(size, generator=generator).to(dtype) for size in sizes]
 
 
-def found_by(backend, features, bottom, gradient, self_interaction):
+def found_by(backend, features, bottom, gradient):
     """Returns output and gradients of the kernels."""
-    output = backend.run("dot_interaction", features, bottom, self_interaction, False)
-    gradients = backend.run(
-        "dot_interaction_backward", gradient, features, bottom, self_interaction, False
-    )
+    output = backend.run("dot_interaction", features, bottom, False)
+    gradients = backend.run("dot_interaction_backward", gradient, features, bottom, False)
     return output, *gradients
 
 
-def check_bounds(backend, shape, dtype, self_interaction):
-    given = samples(shape, dtype, self_interaction)
-    results = found_by(backend, *given, self_interaction)
-    bounds = error_bounds.dot_interaction(*given, self_interaction=self_interaction)
+def check_bounds(backend, shape, dtype):
+    given = samples(shape, dtype)
+    results = found_by(backend, *given)
+    bounds = error_bounds.dot_interaction(*given)
     for result, bound in zip(results, bounds, strict=True):
         assert result.dtype == dtype
         assert bound.excess(result) <= 1
     dim, output = shape[2], results[0]
-    products = shape[1] * (shape[1] + (1 if self_interaction else -1)) // 2
+    products = shape[1] * (shape[1] - 1) // 2
     assert torch.equal(output[:, :dim], given[1])
     assert not output[:, dim + products :].any()
 
 
-@pytest.mark.parametrize("self_interaction", [False, True], ids=["pairs", "with itself"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_forward_and_backward_are_exact_to_the_bound_of_a_sum(
-    backend, shape, dtype, self_interaction
-):
-    check_bounds(backend, shape, dtype, self_interaction)
+def test_forward_and_backward_are_exact_to_the_bound_of_a_sum(backend, shape, dtype):
+    check_bounds(backend, shape, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
 @pytest.mark.parametrize("case", NVIDIA_FAILS)
 def test_sizes_at_which_nvidia_kernels_fail(backend, case, dtype):
-    check_bounds(backend, NVIDIA_FAILS[case], dtype, self_interaction=False)
+    check_bounds(backend, NVIDIA_FAILS[case], dtype)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 3), (1, 1, 5), (1, 9, 10)], ids=str)
-@pytest.mark.parametrize("self_interaction", [False, True], ids=["pairs", "with itself"])
-def test_gradient(shape, self_interaction):
+def test_gradient(shape):
     features, bottom, _ = samples(shape, torch.float64)
 
     def interaction(features, bottom):
-        return ops.dot_interaction(features, bottom, self_interaction=self_interaction)
+        return ops.dot_interaction(features, bottom)
 
     assert torch.autograd.gradcheck(
         interaction, (features.requires_grad_(), bottom.requires_grad_())
@@ -134,12 +128,10 @@ def check_gathered(backend, shape, dtype, table_dtype, row_dtype):
     rows[0, 0], rows[-1, -1] = 99, 0
     features = table[rows.long()].to(dtype)
     fused = [
-        backend.run("gather_dot_interaction", table, rows, bottom, None, None, False, False),
-        *backend.run(
-            "gather_dot_interaction_backward", gradient, table, rows, bottom, None, False, False
-        ),
+        backend.run("gather_dot_interaction", table, rows, bottom, None, None, False),
+        *backend.run("gather_dot_interaction_backward", gradient, table, rows, bottom, None, False),
     ]
-    apart = found_by(backend, features, bottom, gradient, self_interaction=False)
+    apart = found_by(backend, features, bottom, gradient)
     # CUDA multiplies float16 with bfloat16 rows without tensor cores: sums in another order.
     same_order = backend.name == "cpu" or (dtype, table_dtype) != (torch.float16, torch.bfloat16)
     for ours, theirs in zip(fused, apart, strict=True):
@@ -155,7 +147,7 @@ def test_gathered_rows_outside_the_table_are_refused(cpu_backend, row):
     rows[2, 1] = row
     with pytest.raises((RuntimeError, ValueError, IndexError)):
         cpu_backend.ops.gather_dot_interaction(
-            torch.zeros(100, 8), rows, torch.zeros(3, 8), None, None, False, False
+            torch.zeros(100, 8), rows, torch.zeros(3, 8), None, None, False
         )
 
 
@@ -163,8 +155,8 @@ def test_gathered_rows_outside_the_table_are_refused(cpu_backend, row):
 def test_vector_0_among_the_others_gives_the_same_bits(backend, dtype):
     features, bottom, gradient = samples((7, 27, 20), dtype)
     together = torch.cat([bottom.unsqueeze(1), features], dim=1)
-    output, to_features, to_bottom = found_by(backend, features, bottom, gradient, False)
-    found = found_by(backend, together, None, gradient, False)
+    output, to_features, to_bottom = found_by(backend, features, bottom, gradient)
+    found = found_by(backend, together, None, gradient)
     assert torch.equal(found[0], output)
     assert torch.equal(found[1], torch.cat([to_bottom.unsqueeze(1), to_features], dim=1))
 
@@ -174,8 +166,8 @@ def test_views_at_odd_addresses_give_the_same_bits(backend, dtype):
     features, bottom, gradient = samples((7, 11, 16), dtype)
     shifted = torch.cat([features.new_zeros(1), features.flatten()])[1:].view_as(features)
     strided = torch.cat([bottom, bottom[:, :3]], dim=1)[:, :16]
-    usual = found_by(backend, features, bottom, gradient, False)
-    found = found_by(backend, shifted, strided, gradient, False)
+    usual = found_by(backend, features, bottom, gradient)
+    found = found_by(backend, shifted, strided, gradient)
     for ours, theirs in zip(found, usual, strict=True):
         assert torch.equal(ours, theirs)
 
@@ -184,7 +176,7 @@ def test_views_at_odd_addresses_give_the_same_bits(backend, dtype):
 def test_same_bits_on_every_run_and_for_every_thread_count(cpu_backend, each_thread_count, dtype):
     given = samples((1001, 27, 16), dtype)
     runs = each_thread_count(
-        lambda: torch.cat([t.flatten() for t in found_by(cpu_backend, *given, False)])
+        lambda: torch.cat([t.flatten() for t in found_by(cpu_backend, *given)])
     )
     for run in runs[1:]:
         assert torch.equal(run, runs[0])
@@ -194,9 +186,9 @@ def test_a_batch_larger_than_the_caches_gives_the_bits_of_its_parts(cpu_backend)
     """Large results are written past the caches, by other instructions."""
     backend = cpu_backend
     given = samples((12_000, 27, 16), torch.float32)
-    whole = found_by(backend, *given, False)
+    whole = found_by(backend, *given)
     parts = [
-        found_by(backend, *given_part, False)
+        found_by(backend, *given_part)
         for given_part in zip(*(t.split(5000) for t in given), strict=True)
     ]
     for ours, theirs in zip(whole, zip(*parts, strict=True), strict=True):
@@ -206,7 +198,7 @@ def test_a_batch_larger_than_the_caches_gives_the_bits_of_its_parts(cpu_backend)
 def test_a_nan_stays_within_its_products(backend):
     features, bottom, _ = samples((3, 6, 10), torch.float32)
     features[1, 2] = float("nan")  # vector 3 of sample 1
-    output = backend.run("dot_interaction", features, bottom, False, False)
+    output = backend.run("dot_interaction", features, bottom, False)
     expected = reference.dot_interaction(features, bottom)
     assert torch.equal(output.isnan(), expected.isnan())
 
@@ -240,13 +232,11 @@ def test_backward_sets_a_flag_where_a_row_gradient_overflows(backend, num_vector
         gradient[place] = value
         to_rows, _ = backend.run(
             *("gather_dot_interaction_backward", gradient, table, rows, bottom, overflow),
-            *(False, False),
+            False,
         )
         assert bool(overflow) == expected == bool((~torch.isfinite(to_rows)).any())
     overflow = torch.tensor(True)
-    backend.run(
-        *("gather_dot_interaction_backward", quiet, table, rows, bottom, overflow, False, False)
-    )
+    backend.run(*("gather_dot_interaction_backward", quiet, table, rows, bottom, overflow, False))
     assert overflow, "a flag that is set stays so"
 
 

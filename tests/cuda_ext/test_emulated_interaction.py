@@ -31,65 +31,53 @@ def lane_order() -> Iterator[Callable[[int], None]]:
     build.set_seed(1)
 
 
-def reference_with_gradients(
-    vectors: Tensor, gradient: Tensor, self_interaction: bool
-) -> tuple[Tensor, Tensor]:
+def reference_with_gradients(vectors: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     vectors = vectors.detach().requires_grad_()
-    output = reference.dot_interaction(vectors, self_interaction=self_interaction)
+    output = reference.dot_interaction(vectors)
     (to_vectors,) = torch.autograd.grad(output, vectors, gradient)
     return output.detach(), to_vectors
 
 
-def tf32_bounds(vectors: Tensor, gradient: Tensor, self_interaction: bool) -> list[Tensor]:
+def tf32_bounds(vectors: Tensor, gradient: Tensor) -> list[Tensor]:
     """Rounding to tf32 changes a factor by 2^-11 of it at most, so a product by 2^-10 and a little.
 
     The sums over the magnitudes of the products are the interaction of the magnitudes. What float32
     adds, in sums of up to 256 products, is below a tenth of that.
     """
-    sums = reference_with_gradients(vectors.abs(), gradient.abs(), self_interaction)
+    sums = reference_with_gradients(vectors.abs(), gradient.abs())
     return [1.1 * 2**-10 * bound for bound in sums]
 
 
-@pytest.mark.parametrize("self_interaction", [False, True])
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_against_float64(emulated: Any, shape: Any, dtype: Any, self_interaction: bool) -> None:
+def test_against_float64(emulated: Any, shape: Any, dtype: Any) -> None:
     torch.manual_seed(1)
     vectors = torch.randn(shape).to(dtype)
-    width = reference.interaction_width(shape[1], shape[2], self_interaction)
+    width = reference.interaction_width(shape[1], shape[2])
     gradient = torch.randn(shape[0], width).to(dtype)
-    to_output, *to_gradients = error_bounds.dot_interaction(
-        vectors[:, 1:], vectors[:, 0], gradient, self_interaction=self_interaction
-    )
-    output = emulated.dot_interaction(vectors, None, self_interaction, False)
-    to_vectors, _ = emulated.dot_interaction_backward(
-        gradient, vectors, None, self_interaction, False
-    )
+    to_output, *to_gradients = error_bounds.dot_interaction(vectors[:, 1:], vectors[:, 0], gradient)
+    output = emulated.dot_interaction(vectors, None, False)
+    to_vectors, _ = emulated.dot_interaction_backward(gradient, vectors, None, False)
     assert to_output.excess(output) <= 1
     assert to_gradients[0].excess(to_vectors[:, 1:]) <= 1
     assert to_gradients[1].excess(to_vectors[:, 0]) <= 1
 
 
-@pytest.mark.parametrize("self_interaction", [False, True])
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 6, 20)], ids=str)
-def test_tf32_is_used_and_within_its_bound(
-    emulated: Any, shape: Any, self_interaction: bool
-) -> None:
+def test_tf32_is_used_and_within_its_bound(emulated: Any, shape: Any) -> None:
     torch.manual_seed(1)
     vectors = torch.randn(shape)
-    width = reference.interaction_width(shape[1], shape[2], self_interaction)
+    width = reference.interaction_width(shape[1], shape[2])
     gradient = torch.randn(shape[0], width)
-    truths = reference_with_gradients(vectors.double(), gradient.double(), self_interaction)
-    bounds = tf32_bounds(vectors.double(), gradient.double(), self_interaction)
-    output = emulated.dot_interaction(vectors, None, self_interaction, True)
-    to_vectors, _ = emulated.dot_interaction_backward(
-        gradient, vectors, None, self_interaction, True
-    )
+    truths = reference_with_gradients(vectors.double(), gradient.double())
+    bounds = tf32_bounds(vectors.double(), gradient.double())
+    output = emulated.dot_interaction(vectors, None, True)
+    to_vectors, _ = emulated.dot_interaction_backward(gradient, vectors, None, True)
     for found, truth, bound in zip((output, to_vectors), truths, bounds, strict=True):
         assert ((found - truth).abs() <= bound + 1e-6).all()
     assert torch.equal(output[:, : shape[2]], vectors[:, 0])  # copied, not rounded
     if shape[2] % 4 == 0 and shape[1] > 1:
-        exact = emulated.dot_interaction(vectors, None, self_interaction, False)
+        exact = emulated.dot_interaction(vectors, None, False)
         assert not torch.equal(output, exact)
 
 
@@ -108,11 +96,11 @@ def test_gathered_rows_give_the_bits_of_given_vectors(
     bottom = torch.randn(batch, dim).to(dtype)
     gradient = torch.randn(batch, reference.interaction_width(features + 1, dim)).to(dtype)
     vectors = table[rows.long()].to(dtype)
-    given = emulated.dot_interaction(vectors, bottom, False, False)
-    gathered = emulated.gather_dot_interaction(table, rows, bottom, None, None, False, False)
-    given_gradients = emulated.dot_interaction_backward(gradient, vectors, bottom, False, False)
+    given = emulated.dot_interaction(vectors, bottom, False)
+    gathered = emulated.gather_dot_interaction(table, rows, bottom, None, None, False)
+    given_gradients = emulated.dot_interaction_backward(gradient, vectors, bottom, False)
     gathered_gradients = emulated.gather_dot_interaction_backward(
-        gradient, table, rows, bottom, None, False, False
+        gradient, table, rows, bottom, None, False
     )
     # A bfloat16 table with a wider type goes through the kernels without tensor cores.
     exact = table_dtype in (dtype, torch.float32)
@@ -131,8 +119,8 @@ def test_rows_outside_the_table_read_as_zeros(emulated: Any, dim: int) -> None:
     inside = (rows >= 0) & (rows < 4)
     vectors = torch.where(inside.unsqueeze(2), table[rows.clamp(0, 3).long()], 0)
     for tf32 in (False, True):
-        found = emulated.gather_dot_interaction(table, rows, bottom, None, None, True, tf32)
-        expected = emulated.dot_interaction(vectors, bottom, True, tf32)
+        found = emulated.gather_dot_interaction(table, rows, bottom, None, None, tf32)
+        expected = emulated.dot_interaction(vectors, bottom, tf32)
         assert torch.equal(found, expected)
 
 
@@ -147,10 +135,8 @@ def test_a_lane_order_changes_no_bit(
     found = []
     for seed in (1, 7):
         lane_order(seed)
-        output = emulated.dot_interaction(vectors, None, False, True)
-        found.append(
-            (output, emulated.dot_interaction_backward(gradient, vectors, None, False, True)[0])
-        )
+        output = emulated.dot_interaction(vectors, None, True)
+        found.append((output, emulated.dot_interaction_backward(gradient, vectors, None, True)[0]))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
 
@@ -159,6 +145,6 @@ def test_unaligned_vectors(emulated: Any) -> None:
     """A view that begins two bytes into its storage cannot be read 16 bytes at a time."""
     storage = torch.randn(3 * 5 * 16 + 1).to(torch.bfloat16)
     vectors = storage[1:].view(3, 5, 16)
-    found = emulated.dot_interaction(vectors, None, False, False)
-    aligned = emulated.dot_interaction(vectors.clone(), None, False, False)
+    found = emulated.dot_interaction(vectors, None, False)
+    aligned = emulated.dot_interaction(vectors.clone(), None, False)
     torch.testing.assert_close(found, aligned)

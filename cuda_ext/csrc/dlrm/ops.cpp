@@ -23,7 +23,7 @@ Tensor dlrm_forward(const Tensor& numerical, const Tensor& ids, const Tensor& of
                                  fits_32_bits ? ScalarType::Int : ScalarType::Long);
   const Tensor bottom = mlp_forward(numerical, bottom_weights, bottom_biases, bottom_sizes, true);
   const Tensor features =
-      gather_dot_interaction(table, rows, bottom, std::nullopt, std::nullopt, false, false);
+      gather_dot_interaction(table, rows, bottom, std::nullopt, std::nullopt, false);
   return mlp_forward(features, top_weights, top_biases, top_sizes, false);
 }
 

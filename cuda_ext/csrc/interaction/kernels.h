@@ -21,15 +21,14 @@ namespace recsys {
 //
 // Vector 0 of a sample is `first`; vectors 1..N-1 are `rest`, or the table rows that `rows` names,
 // rounded to `dtype` before they are multiplied. Output row: first | strictly lower triangle,
-// row-major (with the diagonal where self_interaction) | zeros up to `width`.
+// row-major | zeros up to `width`.
 struct InteractionArguments {
   Dtype dtype;  // of first, rest, output and all gradients; sums are float32 (float64 for float64)
   int64_t batch;
   int32_t num_vectors;  // N, 1..64
   int32_t dim;          // D, 1..256
   int32_t width;        // columns of output and gradient
-  bool self_interaction;
-  bool allow_tf32;  // float32 may be multiplied as tf32 on tensor cores
+  bool allow_tf32;      // float32 may be multiplied as tf32 on tensor cores
 
   const void* first;  // [B, D]
   int64_t first_stride;

@@ -19,8 +19,8 @@ constexpr int64_t kPadMultiple = 8;
 
 using torch::stable::new_empty;
 
-int64_t interaction_width(int64_t num_vectors, int64_t dim, bool self_interaction) {
-  const int64_t pairs = num_vectors * (num_vectors + (self_interaction ? 1 : -1)) / 2;
+int64_t interaction_width(int64_t num_vectors, int64_t dim) {
+  const int64_t pairs = num_vectors * (num_vectors - 1) / 2;
   return (dim + pairs + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
 }
 
@@ -42,7 +42,7 @@ void set_bottom(InteractionArguments& arguments, const Tensor& bottom, int64_t b
 }
 
 InteractionArguments plain_arguments(const Tensor& features, const std::optional<Tensor>& bottom,
-                                     bool self_interaction, bool allow_tf32, const char* op) {
+                                     bool allow_tf32, const char* op) {
   STD_TORCH_CHECK(features.dim() == 3, op, ": features must be [B, N, D]");
   check_contiguous(features, op, "features");
   InteractionArguments arguments{};
@@ -50,7 +50,6 @@ InteractionArguments plain_arguments(const Tensor& features, const std::optional
   arguments.batch = features.size(0);
   const int64_t stride = features.size(1) * features.size(2);
   arguments.dim = static_cast<int32_t>(features.size(2));
-  arguments.self_interaction = self_interaction;
   arguments.allow_tf32 = allow_tf32;
   arguments.rest_stride = stride;
   if (bottom.has_value()) {
@@ -68,13 +67,12 @@ InteractionArguments plain_arguments(const Tensor& features, const std::optional
                      features.size(2) * static_cast<int64_t>(features.element_size());
   }
   check_sizes(arguments, op);
-  arguments.width = static_cast<int32_t>(
-      interaction_width(arguments.num_vectors, arguments.dim, self_interaction));
+  arguments.width = static_cast<int32_t>(interaction_width(arguments.num_vectors, arguments.dim));
   return arguments;
 }
 
 InteractionArguments gather_arguments(const Tensor& table, const Tensor& rows, const Tensor& bottom,
-                                      bool self_interaction, bool allow_tf32, const char* op) {
+                                      bool allow_tf32, const char* op) {
   STD_TORCH_CHECK(table.dim() == 2, op, ": table must be [R, D]");
   STD_TORCH_CHECK(rows.dim() == 2, op, ": rows must be [B, F]");
   check_contiguous(table, op, "table");
@@ -93,10 +91,8 @@ InteractionArguments gather_arguments(const Tensor& table, const Tensor& rows, c
   arguments.num_vectors = static_cast<int32_t>(rows.size(1) + 1);
   arguments.dim = static_cast<int32_t>(table.size(1));
   check_sizes(arguments, op);
-  arguments.self_interaction = self_interaction;
   arguments.allow_tf32 = allow_tf32;
-  arguments.width = static_cast<int32_t>(
-      interaction_width(arguments.num_vectors, arguments.dim, self_interaction));
+  arguments.width = static_cast<int32_t>(interaction_width(arguments.num_vectors, arguments.dim));
   set_bottom(arguments, bottom, rows.size(0), table.size(1), op);
   arguments.table = table.data_ptr();
   arguments.num_table_rows = table.size(0);
@@ -128,18 +124,16 @@ Tensor run_forward(const InteractionArguments& given, const Tensor& like) {
 }  // namespace
 
 Tensor dot_interaction(const Tensor& features, const std::optional<Tensor>& bottom,
-                       bool self_interaction, bool allow_tf32) {
-  return run_forward(
-      plain_arguments(features, bottom, self_interaction, allow_tf32, "dot_interaction"), features);
+                       bool allow_tf32) {
+  return run_forward(plain_arguments(features, bottom, allow_tf32, "dot_interaction"), features);
 }
 
 // Returns the gradients of features and of bottom (empty where there is no bottom).
 std::tuple<Tensor, Tensor> dot_interaction_backward(const Tensor& gradient, const Tensor& features,
                                                     const std::optional<Tensor>& bottom,
-                                                    bool self_interaction, bool allow_tf32) {
+                                                    bool allow_tf32) {
   const char* op = "dot_interaction_backward";
-  InteractionArguments arguments =
-      plain_arguments(features, bottom, self_interaction, allow_tf32, op);
+  InteractionArguments arguments = plain_arguments(features, bottom, allow_tf32, op);
   const Tensor given = checked_gradient(gradient, arguments, features.scalar_type(), op);
   Tensor features_gradient = new_empty(features, features.sizes());
   Tensor bottom_gradient =
@@ -165,11 +159,9 @@ std::tuple<Tensor, Tensor> dot_interaction_backward(const Tensor& gradient, cons
 // `anchor` and `overflow` are there for autograd alone.
 Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
                               const std::optional<Tensor>& /*anchor*/,
-                              const std::optional<Tensor>& /*overflow*/, bool self_interaction,
-                              bool allow_tf32) {
-  return run_forward(
-      gather_arguments(table, rows, bottom, self_interaction, allow_tf32, "gather_dot_interaction"),
-      bottom);
+                              const std::optional<Tensor>& /*overflow*/, bool allow_tf32) {
+  return run_forward(gather_arguments(table, rows, bottom, allow_tf32, "gather_dot_interaction"),
+                     bottom);
 }
 
 // Returns the gradients of the looked-up rows [B, F, D] and of bottom.
@@ -177,10 +169,9 @@ std::tuple<Tensor, Tensor> gather_dot_interaction_backward(const Tensor& gradien
                                                            const Tensor& table, const Tensor& rows,
                                                            const Tensor& bottom,
                                                            const std::optional<Tensor>& overflow,
-                                                           bool self_interaction, bool allow_tf32) {
+                                                           bool allow_tf32) {
   const char* op = "gather_dot_interaction_backward";
-  InteractionArguments arguments =
-      gather_arguments(table, rows, bottom, self_interaction, allow_tf32, op);
+  InteractionArguments arguments = gather_arguments(table, rows, bottom, allow_tf32, op);
   const Tensor given = checked_gradient(gradient, arguments, bottom.scalar_type(), op);
   Tensor vectors_gradient = new_empty(bottom, {rows.size(0), rows.size(1), table.size(1)});
   Tensor bottom_gradient = new_empty(bottom, {rows.size(0), table.size(1)});
@@ -205,17 +196,17 @@ std::tuple<Tensor, Tensor> gather_dot_interaction_backward(const Tensor& gradien
 
 RECSYS_SCHEMAS(library) {
   library.def(
-      "dot_interaction(Tensor features, Tensor? bottom, bool self_interaction, bool allow_tf32)"
+      "dot_interaction(Tensor features, Tensor? bottom, bool allow_tf32)"
       " -> Tensor");
   library.def(
       "dot_interaction_backward(Tensor gradient, Tensor features, Tensor? bottom,"
-      " bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
+      " bool allow_tf32) -> (Tensor, Tensor)");
   library.def(
       "gather_dot_interaction(Tensor table, Tensor rows, Tensor bottom, Tensor? anchor,"
-      " Tensor? overflow, bool self_interaction, bool allow_tf32) -> Tensor");
+      " Tensor? overflow, bool allow_tf32) -> Tensor");
   library.def(
       "gather_dot_interaction_backward(Tensor gradient, Tensor table, Tensor rows, Tensor bottom,"
-      " Tensor(a!)? overflow, bool self_interaction, bool allow_tf32) -> (Tensor, Tensor)");
+      " Tensor(a!)? overflow, bool allow_tf32) -> (Tensor, Tensor)");
 }
 
 static void register_kernels(torch::stable::detail::StableLibrary& library) {

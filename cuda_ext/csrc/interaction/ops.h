@@ -9,7 +9,6 @@ namespace recsys {
 
 Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
                               const std::optional<Tensor>& anchor,
-                              const std::optional<Tensor>& overflow, bool self_interaction,
-                              bool allow_tf32);
+                              const std::optional<Tensor>& overflow, bool allow_tf32);
 
 }  // namespace recsys

@@ -13,22 +13,18 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
-constexpr int kMaxOutput = kMaxDim + kMaxVectors * (kMaxVectors + 1) / 2;
+constexpr int kMaxOutput = kMaxDim + kMaxVectors * (kMaxVectors - 1) / 2;
 
 // Numbers of a sample that both directions need.
 struct SampleShape {
   int num_vectors;
   int dim;
-  int diagonal;  // 1 with self_interaction, else 0
 
   explicit SampleShape(const InteractionArguments& arguments)
-      : num_vectors(arguments.num_vectors),
-        dim(arguments.dim),
-        diagonal(arguments.self_interaction ? 1 : 0) {}
+      : num_vectors(arguments.num_vectors), dim(arguments.dim) {}
 
-  // Products in row i of the triangle, and where it begins in the output.
-  int row_length(int i) const { return i + diagonal; }
-  int row_start(int i) const { return dim + i * (i - 1) / 2 + i * diagonal; }
+  // Where row i of the triangle, which has i products, begins in the output.
+  int row_start(int i) const { return dim + i * (i - 1) / 2; }
   int output_length() const { return row_start(num_vectors); }
 };
 
@@ -58,7 +54,7 @@ void symmetric_matrix(const T* gradient, const SampleShape& shape, T* matrix, in
       Vector<T> lower[kSide];
       Vector<T> upper[kSide];
       RECSYS_UNROLL for (int k = 0; k < kSide; ++k) {
-        const int length = i + k < shape.num_vectors ? shape.row_length(i + k) - j : 0;
+        const int length = i + k < shape.num_vectors ? i + k - j : 0;
         lower[k] = upper[k] = Vector<T>{};
         if (length > 0) {
           const Vector<T> row = load(gradient + shape.row_start(i + k) + j);
@@ -92,8 +88,7 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
   const SampleReader<Element, Stored> reader(arguments);
   const int stride = round_up(shape.num_vectors, kLanes<T>);
   const StridedRows<const T> all_columns = {columns, stride};
-  const int first_row = 1 - shape.diagonal;
-  const int num_tiles = (shape.num_vectors - first_row + kTileRows - 1) / kTileRows;
+  const int num_tiles = (shape.num_vectors - 1 + kTileRows - 1) / kTileRows;
   const bool streaming =
       streams<Element>(arguments.output, arguments.width, arguments.width, arguments.batch);
 
@@ -104,18 +99,18 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
     for (int d = 0; d < shape.dim; d += kLanes<T>) store(output + d, load(rows[0] + d));
     for (int tile = 0; tile < num_tiles; ++tile) {
       // Tiles of full height: eight rows more need half a vector of columns more.
-      const int first = first_row + tile * kTileRows;
+      const int first = 1 + tile * kTileRows;
       const int last =
           first + kTileRows < shape.num_vectors ? first + kTileRows : shape.num_vectors;
       multiply(
           Product<T, StridedRows<const T>>{
               {columns + first, stride}, all_columns, shape.dim, {products, kMaxVectors}, queue},
-          last - first, shape.row_length(last - 1));
+          last - first, last - 1);
       for (int i = first; i < last; ++i) {
         // Whole vectors: what is too much of one row is written over by the next.
         T* const to = output + shape.row_start(i);
         const T* const from = products + (i - first) * kMaxVectors;
-        for (int j = 0; j < shape.row_length(i); j += kLanes<T>) store(to + j, load(from + j));
+        for (int j = 0; j < i; j += kLanes<T>) store(to + j, load(from + j));
       }
     }
     queue.finish();

@@ -153,9 +153,8 @@ __device__ __forceinline__ void add_tile(Sum (&products)[kTile][kTile], SharedPo
 template <typename Sum>
 __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
   const int thread = threadIdx.x;
-  const bool self = arguments.self_interaction;
   const bool has_tile = thread < triangle_tiles(arguments.num_vectors);
-  const int pairs_end = arguments.dim + pair_count(arguments.num_vectors, self);
+  const int pairs_end = arguments.dim + pair_count(arguments.num_vectors);
   const SharedPointer<Sum> values = dynamic_shared<Sum>();
   int tile_row = 0;
   while ((tile_row + 1) * (tile_row + 2) / 2 <= thread) {
@@ -180,9 +179,8 @@ __global__ void interact_vectors_of_any_size(InteractionArguments arguments) {
     for (int i = 0; has_tile && i < kTile * kTile; ++i) {
       const int a = row + i / kTile;
       const int b = column + i % kTile;
-      if (a < arguments.num_vectors && b < a + (self ? 1 : 0)) {
-        write_number(arguments.output, arguments.dtype,
-                     begin + arguments.dim + pair_index(a, b, self),
+      if (a < arguments.num_vectors && b < a) {
+        write_number(arguments.output, arguments.dtype, begin + arguments.dim + pair_index(a, b),
                      products[i / kTile][i % kTile]);
       }
     }
@@ -197,16 +195,15 @@ template <typename Sum>
 __device__ __forceinline__ void stage_pair_gradients(const InteractionArguments& arguments,
                                                      int64_t sample, SharedPointer<Sum> weights) {
   const int size = round_up_to_tile(arguments.num_vectors);
-  const bool self = arguments.self_interaction;
   for (int i = threadIdx.x; i < size * size; i += blockDim.x) {
     const int a = i / size > i % size ? i / size : i % size;
     const int b = i / size > i % size ? i % size : i / size;
     Sum weight = 0;
-    if (a < arguments.num_vectors && (a != b || self)) {
+    if (a < arguments.num_vectors && a != b) {
       weight = read_number<Sum>(arguments.gradient, arguments.dtype,
-                                sample * arguments.width + arguments.dim + pair_index(a, b, self));
+                                sample * arguments.width + arguments.dim + pair_index(a, b));
     }
-    weights[i] = a == b ? 2 * weight : weight;
+    weights[i] = weight;
   }
 }
 

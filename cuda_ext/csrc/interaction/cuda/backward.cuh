@@ -23,10 +23,10 @@ __device__ __host__ __forceinline__ int64_t gradient_numbers(int64_t width) {
 __device__ __forceinline__ int place_of_pair(const InteractionArguments& arguments, int a, int b) {
   const int row = a > b ? a : b;
   const int column = a > b ? b : a;
-  if (row >= arguments.num_vectors || (row == column && !arguments.self_interaction)) {
+  if (row >= arguments.num_vectors || row == column) {
     return static_cast<int>(arguments.width);
   }
-  return arguments.dim + pair_index(row, column, arguments.self_interaction);
+  return arguments.dim + pair_index(row, column);
 }
 
 // Number of the vector that a lane loads as its `i`-th of a step's operand.
@@ -157,17 +157,6 @@ __device__ __forceinline__ void find_weights(
   }
 }
 
-// Doubles the gradients of the products of each vector with itself: both factors get it.
-template <typename Element>
-__device__ __forceinline__ void double_diagonal(SharedPointer<Element> gradient,
-                                                const InteractionArguments& arguments, int lane) {
-  for (int vector = lane; vector < arguments.num_vectors; vector += kWarpSize) {
-    const int place = arguments.dim + pair_index(vector, vector, true);
-    const Element value = gradient[place];
-    gradient[place] = convert<Element>(2 * convert<float>(value));
-  }
-}
-
 // Makes a strip's columns [base, base + kColumns) from what a lane has of them.
 template <typename Element, int kStripBlocks, int kSteps, int kLaneVectors>
 __device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kLaneVectors],
@@ -225,11 +214,7 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
           source_of(vectors, vector_of<Element>(i / kLaneVectors, i % kLaneVectors, lane),
                     vector_of<Element>(i / kLaneVectors, i % kLaneVectors, 0));
     }
-    __syncwarp();
-    if (arguments.self_interaction) {
-      double_diagonal<Element>(gradient, arguments, lane);
-      __syncwarp();
-    }
+    __syncwarp();  // the gradients are there
 #pragma unroll 1
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];

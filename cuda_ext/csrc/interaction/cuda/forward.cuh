@@ -44,7 +44,6 @@ template <typename Element, int kBlocks>
 __device__ __forceinline__ void write_products(const float (&products)[kTriangleTiles<kBlocks>][4],
                                                SharedPointer<Element> output,
                                                const InteractionArguments& arguments, int lane) {
-  const bool self = arguments.self_interaction;
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -53,14 +52,14 @@ __device__ __forceinline__ void write_products(const float (&products)[kTriangle
       for (int i = 0; i < 4; ++i) {
         const int row = 16 * block + lane / 4 + 8 * (i / 2);
         const int column = 8 * tile + lane % 4 * 2 + i % 2;
-        if (row < arguments.num_vectors && column < row + (self ? 1 : 0)) {
-          output[arguments.dim + pair_index(row, column, self)] =
+        if (row < arguments.num_vectors && column < row) {
+          output[arguments.dim + pair_index(row, column)] =
               convert<Element>(products[block * (block + 1) + tile][i]);
         }
       }
     }
   }
-  const int end = arguments.dim + pair_count(arguments.num_vectors, self);
+  const int end = arguments.dim + pair_count(arguments.num_vectors);
   for (int column = end + lane; column < arguments.width; column += kWarpSize) {
     output[column] = Element{};
   }

@@ -20,12 +20,12 @@ template <typename Element>
 constexpr int kPerRegister = static_cast<int>(4 / sizeof(Element));
 
 // Place of pair (row, column), column <= row, in the output after the first vector.
-__device__ __forceinline__ int pair_index(int row, int column, bool self_interaction) {
-  return row * (row + (self_interaction ? 1 : -1)) / 2 + column;
+__device__ __forceinline__ int pair_index(int row, int column) {
+  return row * (row - 1) / 2 + column;
 }
 
-__device__ __forceinline__ int pair_count(int num_vectors, bool self_interaction) {
-  return num_vectors * (num_vectors + (self_interaction ? 1 : -1)) / 2;
+__device__ __forceinline__ int pair_count(int num_vectors) {
+  return num_vectors * (num_vectors - 1) / 2;
 }
 
 // Row of the table that a vector is read from, or -1 where there is none.
