@@ -196,23 +196,13 @@ def check_epilogues(device: torch.device) -> Iterator[Case]:
     """Checks products that apply a ReLU and its gradient; none without cuBLASLt."""
     if device.type != "cuda" or not ops.has_relu_products():
         return
-    yield from relu_product_cases(kernels, device)
-
-
-def relu_product_cases(ops: Any, device: torch.device) -> Iterator[Case]:
-    """Checks the products of a library's ops.
-
-    Args:
-        ops: with `linear_relu` and `linear_relu_backward`.
-        device: of the tensors.
-    """
     sizes = ((300, 64, 256, 64), (1000, 480, 1024, 512), (64, 16, 512, 256))
     for dtype, (rows, inputs, columns, outputs) in itertools.product(FLOATS, sizes):
         x, weight = _random(rows, inputs).to(dtype), _random(columns, inputs, seed=1).to(dtype)
         bias = 100 * torch.where(torch.arange(columns) % 2 == 0, 1.0, -1.0).to(dtype)
         gradient = _random(rows, outputs, seed=2).to(dtype)
         after = _random(outputs, columns, seed=3).to(dtype)
-        output, mask = ops.linear_relu(*(t.to(device) for t in (x, weight, bias)), False)
+        output, mask = kernels.linear_relu(*(t.to(device) for t in (x, weight, bias)), False)
         name = f"{_name(dtype)}, {rows} x {inputs} to {columns}"
         if not len(output):
             yield f"linear_relu has no product, {name}", math.inf
@@ -222,7 +212,9 @@ def relu_product_cases(ops: Any, device: torch.device) -> Iterator[Case]:
             _linear_bounds(x, weight, bias, torch.zeros_like(output.cpu()))[0].excess(output.cpu()),
         )
         positive = (output.cpu() > 0).double()
-        delta, sums = ops.linear_relu_backward(gradient.to(device), after.to(device), mask, False)
+        delta, sums = kernels.linear_relu_backward(
+            gradient.to(device), after.to(device), mask, False
+        )
         values, magnitudes = (
             (kind(gradient.double()) @ kind(after.double())) * positive
             for kind in (torch.Tensor.clone, torch.abs)

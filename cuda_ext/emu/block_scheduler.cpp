@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -89,10 +88,10 @@ class Block {
     }
   }
 
-  void record_global(const void* site, const void* address, size_t bytes, AccessKind kind) {
+  void record_global(const void* address, size_t bytes, AccessKind kind) {
     const int thread = static_cast<int>(threadIdx.x);
     const int block = static_cast<int>(blockIdx.x);
-    const std::string race = memory_.access(clocks_, block, thread, site, address, bytes, kind);
+    const std::string race = memory_.access(clocks_, block, thread, address, bytes, kind);
     if (!race.empty()) {
       emulator::fail(race);
     }
@@ -131,7 +130,6 @@ class Block {
 Block* running = nullptr;
 uint64_t seed = 1;
 std::string last_error;
-std::deque<Traffic> launches;
 
 void Block::enter() {
   running->body_();
@@ -171,7 +169,6 @@ bool Block::run(int block, int blocks) {
       release_warp(threadIdx.x / kWarp * kWarp);
     }
   }
-  memory_.meet(0, count_);
   running = nullptr;
   return error_.empty();
 }
@@ -233,7 +230,6 @@ bool Block::release_block() {
 }
 
 void Block::release(int begin, int end, State state) {
-  memory_.meet(begin, end);
   for (int i = begin; i < end; ++i) {
     if (threads_[i]->state == state) {
       threads_[i]->state = State::kReady;
@@ -276,7 +272,6 @@ bool run_blocks(int64_t blocks, int threads, size_t shared_bytes,
       return false;
     }
   }
-  launches.push_back(memory.traffic());
   return true;
 }
 
@@ -309,13 +304,13 @@ void record_shared_access(const void* address, size_t bytes, bool is_write) {
 }
 
 void record_global_read(const void* address, size_t bytes) {
-  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kRead);
+  running->record_global(address, bytes, AccessKind::kRead);
 }
 void record_global_write(void* address, size_t bytes) {
-  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kWrite);
+  running->record_global(address, bytes, AccessKind::kWrite);
 }
 void record_global_atomic(void* address, size_t bytes) {
-  running->record_global(__builtin_return_address(0), address, bytes, AccessKind::kAtomic);
+  running->record_global(address, bytes, AccessKind::kAtomic);
 }
 
 void fail(const std::string& message) {
@@ -332,18 +327,4 @@ __attribute__((visibility("default"))) void emulator_set_seed(unsigned long long
 
 __attribute__((visibility("default"))) const char* emulator_last_error() {
   return recsys::emulator::last_error.c_str();
-}
-
-__attribute__((visibility("default"))) bool emulator_next_traffic(long long* four) {
-  auto& launches = recsys::emulator::launches;
-  if (launches.empty()) {
-    return false;
-  }
-  const recsys::emulator::Traffic& traffic = launches.front();
-  four[0] = traffic.read;
-  four[1] = traffic.fewest_read;
-  four[2] = traffic.written;
-  four[3] = traffic.fewest_written;
-  launches.pop_front();
-  return true;
 }

@@ -15,10 +15,6 @@ extern "C" void emulator_set_seed(unsigned long long seed);
 // Returns what the last failed launch did wrong, "" if there was none.
 extern "C" const char* emulator_last_error();
 
-// Moves what the earliest launch not yet told of did to `four`: sectors of global memory read, the
-// fewest that hold the bytes, the same of those written. Returns whether there was one.
-extern "C" bool emulator_next_traffic(long long* four);
-
 // CUDA's types and variables of these names. The scheduler sets them before a thread runs.
 struct dim3 {
   unsigned x;
@@ -66,8 +62,7 @@ char* dynamic_shared_memory();
 // Tells of an access to shared memory, so that two that no barrier separates are found.
 void record_shared_access(const void* address, size_t bytes, bool is_write);
 
-// Tells of an access to global memory, and where in the kernel it is: call it from functions that
-// are always inlined.
+// Tells of an access to global memory, so that two that nothing orders are found.
 void record_global_read(const void* address, size_t bytes);
 void record_global_write(void* address, size_t bytes);
 void record_global_atomic(void* address, size_t bytes);

@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -133,7 +132,9 @@ def load() -> ctypes.CDLL:
     """
     root = Path(torch.__file__).parent
     families = sorted((PACKAGE / "csrc").glob("*/*.cpp"))
-    ops = [PACKAGE / "csrc" / "registration.cpp", *(f for f in families if f.parent.name != "cpu")]
+    others = {"cpu", "linear"}  # cuBLASLt's products are a GPU's alone
+    ops = [PACKAGE / "csrc" / "registration.cpp"]
+    ops += [source for source in families if source.parent.name not in others]
     flags = ("-DTORCH_TARGET_VERSION=0x020b000000000000", f"-isystem{root / 'include'}")
     library = link(
         [*compile_sources(ops, FOLDER, flags), *compile_sources(kernel_sources(), FOLDER)],
@@ -145,7 +146,6 @@ def load() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     loaded.emulator_last_error.restype = ctypes.c_char_p
     loaded.emulator_set_seed.argtypes = [ctypes.c_ulonglong]
-    loaded.emulator_next_traffic.restype = ctypes.c_bool
     return loaded
 
 
@@ -157,28 +157,3 @@ def set_seed(seed: int) -> None:
 def last_error() -> str:
     """Returns what the last launch that failed did wrong."""
     return bytes(load().emulator_last_error()).decode()
-
-
-class Traffic(NamedTuple):
-    """Sectors of 32 bytes that a launch asks for.
-
-    Attributes:
-        read: counted for each access of a warp.
-        fewest_read: sectors that would hold the bytes of each access.
-        written: as `read`.
-        fewest_written: as `fewest_read`.
-    """
-
-    read: int
-    fewest_read: int
-    written: int
-    fewest_written: int
-
-
-def take_traffic() -> list[Traffic]:
-    """Returns the traffic of the launches since the last call."""
-    four = (ctypes.c_longlong * 4)()
-    launches = []
-    while load().emulator_next_traffic(four):
-        launches.append(Traffic(*four))
-    return launches

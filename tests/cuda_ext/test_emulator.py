@@ -54,12 +54,6 @@ def test_exchanges(verdicts):
     assert verdicts["right count_lanes"] == str(64 * 33)
 
 
-def test_sectors_of_neighbours_and_of_scattered_lanes(verdicts):
-    """Each of two warps reads 128 bytes: of four sectors, or of a sector for each lane."""
-    assert verdicts["right read_neighbours, sectors"] == "8 8 0 0"
-    assert verdicts["wrong read_neighbours, sectors"] == "64 8 0 0"
-
-
 def recorded() -> dict[str, device_words.Words]:
     return {
         path.stem: device_words.parse(path.read_text())

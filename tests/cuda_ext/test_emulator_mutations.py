@@ -37,16 +37,7 @@ def test_kernels_stay_inside_their_memory(driver):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def mutations():
-    """Returns the faults: the first of each file for every run, the others before a release."""
-    files = set()
-    for mutation in MUTATIONS:
-        marks = [pytest.mark.release] if mutation.file in files else []
-        yield pytest.param(mutation, marks=marks, id=mutation.name)
-        files.add(mutation.file)
-
-
-@pytest.mark.parametrize("mutation", list(mutations()))
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_fault_is_noticed(tmp_path: Path, mutation: Mutation):
     for folder in ("csrc", "emu"):
         shutil.copytree(build.PACKAGE / folder, tmp_path / folder)

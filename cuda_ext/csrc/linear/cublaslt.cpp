@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cublaslt.h"
 
-#if defined(RECSYS_CUDA) && !defined(RECSYS_EMULATOR)
+#if defined(RECSYS_CUDA)
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -51,6 +51,6 @@ const Functions* functions() {
 }
 
 }  // namespace recsys::cublaslt
-#elif !defined(RECSYS_EMULATOR)
+#else
 const recsys::cublaslt::Functions* recsys::cublaslt::functions() { return nullptr; }
 #endif

@@ -88,7 +88,7 @@ struct Functions {
                   const Algorithm*, void* workspace, size_t workspace_bytes, void* stream);
 };
 
-// Returns the functions of the library that torch has loaded, or of the emulator; null without.
+// Returns the functions of the library that torch has loaded; null without.
 const Functions* functions();
 
 }  // namespace recsys::cublaslt

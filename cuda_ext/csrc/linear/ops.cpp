@@ -35,7 +35,7 @@ bool run(ReluProductArguments& arguments, const Tensor& like, const char* op) {
   arguments.workspace = workspace.data_ptr();
   arguments.workspace_bytes = kWorkspaceBytes;
   arguments.device = like.is_cuda() ? like.get_device_index() : 0;
-#if defined(RECSYS_CUDA) && !defined(RECSYS_EMULATOR)
+#if defined(RECSYS_CUDA)
   const torch::stable::accelerator::DeviceGuard guard(like.get_device_index());
   const ProductStatus status = multiply_with_relu(arguments, current_stream(like));
 #else
@@ -130,11 +130,7 @@ RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CompositeExplicitAuto
   library.impl("has_relu_products", TORCH_BOX(&recsys::has_relu_products));
 }
 
-#if defined(RECSYS_EMULATOR)
-RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CPU, library) {
-#else
 RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CUDA, library) {
-#endif
   library.impl("linear_relu", TORCH_BOX(&recsys::linear_relu));
   library.impl("linear_relu_backward", TORCH_BOX(&recsys::linear_relu_backward));
 }

@@ -132,13 +132,6 @@ __global__ void add_from_two_blocks(bool atomically, float* sums) {
   }
 }
 
-// Neighbouring lanes read neighbouring numbers, or one of each sector.
-__global__ void read_neighbours(bool neighbours, float* sums) {
-  const int thread = threadIdx.x;
-  const int distance = neighbours ? 1 : 8;
-  sums[thread] = load_global(sums + kThreads + thread * distance);
-}
-
 // The barrier that the lanes of a later warp wait at must not let an earlier one through.
 __global__ void count_lanes(bool, float* sums) {
   const int thread = threadIdx.x;
@@ -152,7 +145,7 @@ __global__ void count_lanes(bool, float* sums) {
 
 void run(const char* name, void (*kernel)(bool, float*), int blocks = 1) {
   for (const bool right : {true, false}) {
-    alignas(32) float sums[kThreads * 9] = {};
+    float sums[kThreads] = {};
     const int status =
         launch(kernel, blocks, kThreads / blocks, kThreads * sizeof(float), nullptr, right, sums);
     float total = 0;
@@ -164,11 +157,6 @@ void run(const char* name, void (*kernel)(bool, float*), int blocks = 1) {
                 status != 0         ? emulator_last_error()
                 : std::isnan(total) ? "NaN"
                                     : result.c_str());
-    long long four[4];
-    if (emulator_next_traffic(four)) {
-      std::printf("%s %s, sectors: %lld %lld %lld %lld\n", right ? "right" : "wrong", name, four[0],
-                  four[1], four[2], four[3]);
-    }
   }
 }
 
@@ -189,6 +177,5 @@ int main() {
   run("write_from_two_blocks", write_from_two_blocks, 2);
   run("read_from_two_blocks", read_from_two_blocks, 2);
   run("add_from_two_blocks", add_from_two_blocks, 2);
-  run("read_neighbours", read_neighbours);
   return 0;
 }
