@@ -226,9 +226,8 @@ bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, m
 	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
-cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers and instructions
+cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers
 	$(BIN)/python -m cuda_ext.compile_report
-	$(BIN)/python -m cuda_ext.instruction_report
 
 # The wheels of a release: compiled with symbols that glibc 2.28 has, checked by auditwheel, and one
 # without compiled code, the same bytes each time; auditwheel's copy is only looked at. torch's libraries are those of the installed torch.
@@ -289,4 +288,3 @@ smoke-serving: triton-env  ## a tiny model, deployed, served and asked for one r
 
 golden: setup  ## rewrite tests/golden and docs/flags.md; review the diff
 	RECIPES_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/dlrm/test_golden_losses.py tests/repo/test_flag_surface.py
-	RECIPES_REWRITE_GOLDEN=1 $(BIN)/python -m tests.fake_cuda -q

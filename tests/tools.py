@@ -63,16 +63,6 @@ def _spark() -> bool:
     return True
 
 
-def _nvdisasm() -> bool:
-    from cuda_ext import instruction_report
-
-    try:
-        instruction_report.nvdisasm()
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _perf_analyzer() -> bool:
     from benchmark.serving.perf_analyzer import find_perf_analyzer
 
@@ -108,7 +98,6 @@ TOOLS: dict[str, Callable[[], bool]] = {
     "built site": _site,
     "CUDA device": _cuda,
     "CUDA compiler": _programs("nvcc", "c++filt"),
-    "nvdisasm": _nvdisasm,
     "Chromium": _browser,
     "GnuPG": _programs("gpg"),
     "Python headers": lambda: (Path(sysconfig.get_path("include")) / "Python.h").exists(),
