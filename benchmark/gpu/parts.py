@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmark.bert4rec.step import bert4rec_settings, compare
-from benchmark.gpu import step_model
 from benchmark.kernels.gpu import measure_kernels
 from benchmark.kernels.gpu_cases import Sizes
 from benchmark.kernels.stopwatch import seconds_per_call
@@ -170,7 +169,7 @@ def _refused_waits() -> Iterator[None]:
 
 
 def train(setting: Setting) -> dict[str, Any]:
-    """Measures training, eager and replayed, beside its model."""
+    """Measures training, eager and replayed."""
     rates: dict[str, Any] = {}
     devices = build(setting)
     variants = ("eager", "graph") if setting.device.type == "cuda" else ("eager",)
@@ -182,7 +181,7 @@ def train(setting: Setting) -> dict[str, Any]:
             rate = samples_per_second(setting, taken, batches)
             rates[f"{rows} {distribution} {name} {variant}"] = rate
             print(f"{rows:6d} {distribution:8} {name:9} {variant:6} {rate / 1e6:8.2f} M samples/s")
-    return {"samples_per_s": rates, "modelled": step_model.rates()}
+    return {"samples_per_s": rates}
 
 
 def train_plain(setting: Setting) -> dict[str, Any]:

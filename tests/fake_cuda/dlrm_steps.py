@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a DLRM run on the fake device, built as the program builds them."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
+from cuda_ext.row_rules import ROW_RULES
+from dlrm.config import DataConfig, DlrmConfig, EmbeddingStorage, ModelConfig, OptimizerConfig
 from dlrm.data.batch import Batch, NarrowBatch
 from dlrm.data.loader import to_device
 from dlrm.data.opened import OpenedDataset
@@ -29,6 +30,16 @@ PRECISIONS = {
     "float16": Precision(device_type="cuda", dtype=torch.float16, loss_scale=1024.0),
     "bfloat16": Precision(device_type="cuda", dtype=torch.bfloat16),
 }
+
+STEPS = [
+    (rule, storage, precision)
+    for (rule, storage), precision in zip(
+        itertools.product(ROW_RULES, get_args(EmbeddingStorage)),
+        itertools.cycle(PRECISIONS),
+        strict=False,
+    )
+]
+"""Every row optimizer with every storage, and all precisions among them."""
 
 
 def build(optimizer: str = "sgd", **model: object) -> OneDevice:
@@ -51,47 +62,24 @@ def read_batch(rows: int) -> NarrowBatch:
     return NarrowBatch.from_columns(columns).pinned()
 
 
-def load_batch(recorder: Recorder, rows: int) -> Batch[Tensor]:
-    """Brings a batch to the device as the loader does; its copies alone may touch the host."""
-    with recorder.in_stage("input"):
-        (batch,) = to_device(iter([read_batch(rows)]), DEVICE)
+def load_batch(rows: int) -> Batch[Tensor]:
+    """Brings a batch to the device as the loader does."""
+    (batch,) = to_device(iter([read_batch(rows)]), DEVICE)
     return batch
 
 
 def record_step(devices: OneDevice, precision: str, rows: int) -> Recorder:
     """Records a batch's way from the reader through a step of training."""
-    return record(devices, precision, lambda recorder: load_batch(recorder, rows))
+    return record(devices, precision, lambda: load_batch(rows))
 
 
 def record(
-    devices: OneDevice | SeveralDevices,
-    precision: str,
-    load: Callable[[Recorder], Batch[Any]],
+    devices: OneDevice | SeveralDevices, precision: str, load: Callable[[], Batch[Any]]
 ) -> Recorder:
     """Records what brings a batch to the device, and a step of training on it."""
-    step, model = devices.train_step(PRECISIONS[precision]), devices.model
-    stages: dict[str, list[tuple[object, str]]] = {
-        "bottom MLP": [(model.bottom_mlp, "forward")],
-        "lookup and interaction": [
-            *((model.embeddings, name) for name in ("prepare", "interact", "forward")),
-            (model.interaction, "forward"),
-        ],
-        "top MLP": [(model.top_mlp, "forward")],
-        "loss": [(step._gradients, "loss")],
-        "overflow": [(step, "_find_overflow")],
-        "row gradients": [(step.embedding_optimizer, "gradients")],
-        "table update": [(step.embedding_optimizer, "step")],
-        "MLP update": [(step.mlp_optimizer, "step")],
-    }
-    with Recorder() as recorder, pytest.MonkeyPatch.context() as patch:
-        for stage, methods in stages.items():
-            for owner, name in methods:
-                if owner is None:  # frozen
-                    continue
-                patch.setattr(owner, name, recorder.staged(getattr(owner, name), stage))
-        batch = load(recorder)
-        with recorder.in_stage("step"):
-            loss = step(batch, 0.1)
+    step = devices.train_step(PRECISIONS[precision])
+    with Recorder() as recorder:
+        loss = step(load(), 0.1)
     assert loss.device == DEVICE
     assert loss.dtype == torch.float32
     return recorder

@@ -169,9 +169,8 @@ def batches_of(devices: SeveralDevices) -> Iterator[Batch[ExchangedLookups]]:
 def record_rank(devices: SeveralDevices, precision: str) -> Recorder:
     """Records a split's only batch on its way from the files through a step of a rank."""
 
-    def load(recorder: Recorder) -> Batch[ExchangedLookups]:
-        with recorder.in_stage("input"):
-            (batch,) = batches_of(devices)
+    def load() -> Batch[ExchangedLookups]:
+        (batch,) = batches_of(devices)
         return batch
 
     return record(devices, precision, load)

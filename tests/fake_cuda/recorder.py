@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what a program asks of the fake device: kernels and bytes, stage by stage."""
+"""Records what a program asks of the fake device: kernels and bytes, op by op."""
 
-import contextlib
 import dataclasses
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree, flop_counter
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from benchmark.gpu.step_model import SIDE_STREAM
 from tests.fake_cuda.device import PinnedMemory, Stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -42,15 +40,6 @@ _KERNELS: dict[str, Callable[[Sequence[Tensor]], int]] = {
 }
 """Op -> kernels that it launches, where that is not one."""
 
-_FLOPS = {
-    "aten::_addmm_activation": flop_counter.flop_registry[torch.ops.aten.addmm],
-    "cuda_ext::linear_relu": lambda x, weight, *_, out_val: 2 * x.numel() * len(weight),
-    "cuda_ext::linear_relu_backward": lambda gradient, weight, *_, out_val: (
-        2 * gradient.numel() * weight.shape[1]
-    ),
-}
-"""Op -> counter of operations, where PyTorch has none."""
-
 _COLLECTIVES = {
     "c10d::allreduce_": "tensors",
     "c10d::broadcast_": "tensors",
@@ -67,23 +56,19 @@ def _one_type(tensors: Sequence[Tensor]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels of one op in one stage.
+    """The kernels of one op on one kind of stream.
 
     Attributes:
-        stage: of the step.
         op: its name, with namespace.
+        is_beside: on another stream than that of the step.
         kernels: launches.
-        num_bytes: read and written by all of them, without rows of tables.
-        row_bytes: of table rows and their optimizer states, as if every lookup had its own row.
-        flops: of matrix products.
+        num_bytes: read and written by all of them, as if every lookup had its own row of a table.
     """
 
-    stage: str
     op: str
+    is_beside: bool
     kernels: int
     num_bytes: int
-    row_bytes: int
-    flops: int
 
 
 class DeviceWaitError(AssertionError):
@@ -98,37 +83,17 @@ class Recorder(TorchDispatchMode):
     next: refused too, where another stream may still use it then.
 
     Attributes:
-        stage: of the ops that follow; ops of backward belong to the node of autograd instead.
         allocated_bytes: of all tensors made on the device, freed ones too.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = ""
         self.allocated_bytes = 0
-        self._counts: dict[tuple[str, str], list[int]] = {}
+        self._counts: dict[tuple[str, bool], list[int]] = {}
         self._default = Stream.current
         self._writes: dict[int, tuple[int, int]] = {}
         self._uses: dict[int, dict[int, tuple[int, int]]] = {}
         self._freed: dict[int, list[tuple[str, list[tuple[int, int]]]]] = {}
-
-    @contextlib.contextmanager
-    def in_stage(self, stage: str) -> Iterator[None]:
-        """Counts the ops of the context in a stage."""
-        before, self.stage = self.stage, stage
-        try:
-            yield
-        finally:
-            self.stage = before
-
-    def staged(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        """Returns a function whose ops are counted in a stage."""
-
-        def run(*args: object, **kwargs: object) -> object:
-            with self.in_stage(stage):
-                return function(*args, **kwargs)
-
-        return run
 
     def __torch_dispatch__(
         self,
@@ -170,19 +135,9 @@ class Recorder(TorchDispatchMode):
 
     def _count(self, func: Any, arguments: Mapping[str, Any], made: Sequence[Tensor]) -> None:
         name, given = func._schema.name, _tensors(arguments)
-        node = torch._C._current_autograd_node()
-        stage = self.stage if node is None else f"backward of {_readable(node.name())}"
-        if Stream.current is not self._default:
-            stage += SIDE_STREAM
-        key = (stage, name)
-        written = _written(func, arguments)
-        num_bytes, row_bytes = _moved_bytes(name, given, written, made)
-        count = _FLOPS.get(name) or flop_counter.flop_registry.get(func.overloadpacket)
-        flops = 0 if count is None else count(*arguments.values(), out_val=made[0])
-        counted = (_KERNELS.get(name, lambda _: 1)(given), num_bytes, row_bytes, flops)
-        totals = self._counts.setdefault(key, [0] * len(counted))
-        for i, number in enumerate(counted):
-            totals[i] += number
+        counts = self._counts.setdefault((name, Stream.current is not self._default), [0, 0])
+        counts[0] += _KERNELS.get(name, lambda _: 1)(given)
+        counts[1] += _moved_bytes(name, given, _written(func, arguments), made)
 
     def _check_order(
         self, name: str, given: Sequence[Tensor], written: Sequence[Tensor], fresh: Sequence[Tensor]
@@ -246,11 +201,6 @@ def _fake(tensor: Tensor) -> Any:
     return fake
 
 
-def _readable(node: str) -> str:
-    name = node.rpartition("::")[2].removeprefix("GeneratedBackwardFor_cuda_ext_")
-    return name.removesuffix("0").removesuffix("Backward").removesuffix("_default")
-
-
 def _check_devices(
     name: str, given: Sequence[Tensor], made: Sequence[Tensor], options: Mapping[str, Any]
 ) -> None:
@@ -307,17 +257,17 @@ def _stored_bytes(tensor: Tensor) -> int:
 
 def _moved_bytes(
     name: str, given: Sequence[Tensor], written: Sequence[Tensor], made: Sequence[Tensor]
-) -> tuple[int, int]:
-    """Bytes that an op reads and writes: of plain tensors, and of looked-up rows of tables."""
+) -> int:
+    """Counts the bytes that an op reads and writes."""
     if name in _LOOKUPS:
         table, lookups = _LOOKUPS[name](given)
         by_rows = [t for t in given if t.shape[:1] == table.shape[:1]]  # with its states
         rows = sum(lookups * t[:1].numel() * t.element_size() for t in by_rows)
         rest = [t for t in given if t.shape[:1] != table.shape[:1]]
         is_written = _is_among(table, written)
-        return sum(map(_stored_bytes, (*rest, *made))), rows * (2 if is_written else 1)
+        return sum(map(_stored_bytes, (*rest, *made))) + rows * (2 if is_written else 1)
     fresh = [t for t in made if not _is_among(t, given)]
-    return sum(map(_stored_bytes, (*given, *written, *fresh))), 0
+    return sum(map(_stored_bytes, (*given, *written, *fresh)))
 
 
 _LOOKUPS: dict[str, Callable[[Sequence[Tensor]], tuple[Tensor, int]]] = {

@@ -6,42 +6,41 @@ import threading
 import pytest
 import torch
 
-from cuda_ext.row_rules import ROW_RULES
 from dlrm.nn.embedding import read_tables
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
-from tests.fake_cuda.dlrm_steps import PRECISIONS, build, load_batch, record_step
+from tests.fake_cuda.dlrm_steps import PRECISIONS, STEPS, build, load_batch, record_step
 from tests.fake_cuda.recorder import Recorder
 
 ROWS = 4096
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("optimizer", ROW_RULES)
+@pytest.mark.parametrize(("optimizer", "storage", "precision"), STEPS)
 def test_nothing_waits_for_the_device_in_a_step(optimizer, precision, storage):
     devices = build(optimizer, embedding_storage=storage)
     recorder = record_step(devices, precision, ROWS)
     assert sum(kernel.kernels for kernel in recorder.kernels()) > 50
 
 
-@pytest.mark.parametrize("interaction", ["dot", "cat", "dcnv2"])
-def test_other_interactions_need_no_wait(interaction):
-    record_step(build(interaction_op=interaction), "float16", ROWS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"interaction_op": "dot", "batch_norm": True},
+        {"interaction_op": "cat", "dropout": 0.5},
+        {"interaction_op": "dcnv2", "hash_indices": True},
+    ],
+    ids=str,
+)
+def test_other_networks_need_no_wait(settings):
+    record_step(build(**settings), "float16", ROWS)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"batch_norm": True}, {"dropout": 0.5}, {"hash_indices": True}], ids=str
+    ("precision", "rows"), [("float32", 1), ("float16", 64), ("bfloat16", 4096)]
 )
-def test_other_networks_need_no_wait(settings):
-    record_step(build(**settings), "bfloat16", ROWS)
-
-
-@pytest.mark.parametrize("rows", [1, 64, 4096, 65536])
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_inference_needs_no_wait(precision, rows):
     model = build().model.eval()
-    with Recorder() as recorder, torch.no_grad(), PRECISIONS[precision].autocast():
-        batch = load_batch(recorder, rows)
+    with Recorder(), torch.no_grad(), PRECISIONS[precision].autocast():
+        batch = load_batch(rows)
         logits = model(batch.numerical, batch.ids)
     assert logits.shape == (rows,)
     assert logits.is_cuda
@@ -56,9 +55,9 @@ def test_inference_is_replayed_from_a_graph_for_each_batch_size():
         return model(batch.numerical, batch.ids)
 
     graphed = GraphedInference(predict)
-    with Recorder() as recorder, torch.no_grad(), PRECISIONS["bfloat16"].autocast():
+    with Recorder(), torch.no_grad(), PRECISIONS["bfloat16"].autocast():
         for rows in (64, 64, 1, 64, 1, 1):
-            assert graphed(load_batch(recorder, rows)).shape == (rows,)
+            assert graphed(load_batch(rows)).shape == (rows,)
     assert calls == [(64, False), (64, True), (1, False), (1, True)]
 
 
@@ -87,9 +86,9 @@ def captured_step(in_capture, monkeypatch):
 
     monkeypatch.setattr(step, "update", with_call)
     graphed = GraphedTrainStep(step)
-    with Recorder() as recorder:
+    with Recorder():
         for _ in range(5):
-            loss = graphed(load_batch(recorder, 64), 0.1)
+            loss = graphed(load_batch(64), 0.1)
     assert loss.shape == ()
 
 

@@ -6,9 +6,8 @@ import contextlib
 import pytest
 import torch
 
-from cuda_ext.row_rules import ROW_RULES
 from dlrm.distributed.placement import Placement, TablePlacement
-from tests.fake_cuda.dlrm_steps import PRECISIONS, SPEC
+from tests.fake_cuda.dlrm_steps import PRECISIONS, SPEC, STEPS
 from tests.fake_cuda.ranks import WORLD_SIZE, batches_of, build_rank, rank_of, record_rank
 from tests.fake_cuda.recorder import Recorder
 
@@ -33,9 +32,7 @@ def record_ranks(dataset, precision, *, ranks=FIRST_AND_LAST, **settings):
     return recorded
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("optimizer", ROW_RULES)
+@pytest.mark.parametrize(("optimizer", "storage", "precision"), STEPS)
 def test_nothing_waits_in_a_step_of_a_rank(optimizer, precision, storage, split_of):
     record_ranks(split_of(ROWS), precision, optimizer=optimizer, embedding_storage=storage)
 
@@ -98,19 +95,17 @@ def test_the_next_batch_is_copied_beside_the_step(split_of):
                 copied = [
                     k.kernels
                     for k in recorder.kernels()
-                    if k.op == "aten::_to_copy" and k.stage == " (side stream)"
+                    if k.op == "aten::_to_copy" and k.is_beside
                 ]
-                with recorder.in_stage("step"):
-                    steps.append((copied, step(batch, 0.1)))
+                steps.append((copied, step(batch, 0.1)))
     assert [copied for copied, _ in steps] == [[5 * min(n + 2, 8)] for n in range(8)]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_evaluation_needs_no_wait(precision, split_of):
+def test_evaluation_needs_no_wait(split_of):
     with rank_of(WORLD_SIZE - 1) as rank:
         devices = build_rank(rank, split_of(ROWS), ROWS)
         model = devices.model.eval()
-        with Recorder() as recorder, torch.no_grad(), PRECISIONS[precision].autocast():
+        with Recorder() as recorder, torch.no_grad(), PRECISIONS["bfloat16"].autocast():
             for batch in batches_of(devices):
                 logits = model(batch.numerical, batch.ids)
     assert logits.shape == (ROWS // WORLD_SIZE,)
