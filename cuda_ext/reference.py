@@ -260,32 +260,6 @@ def stochastic_bfloat16(values: Tensor, rows: Tensor, seed: int, step: Tensor) -
     return torch.where(values.isfinite(), high.view(torch.bfloat16), values.to(torch.bfloat16))
 
 
-def split_planar(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits float32 into a readable bfloat16 and the low half.
-
-    Args:
-        values: float32.
-
-    Returns:
-        (high bfloat16, low int16), from which `join_planar` gives back the same bits. `high` is
-        the value rounded to nearest, halves away from zero.
-    """
-    # In 32 bits, which wrap around as the halves do: a table of 17 GB has no room for 64.
-    bits = values.view(torch.int32) + 0x8000
-    high = (bits >> 16).to(torch.int16)
-    bits &= 0xFFFF
-    bits -= 0x8000
-    return high.view(torch.bfloat16), bits.to(torch.int16)
-
-
-def join_planar(high: Tensor, low: Tensor) -> Tensor:
-    """Gives back the float32 that `split_planar` took apart."""
-    bits = high.view(torch.int16).to(torch.int32)
-    bits <<= 16
-    bits += low
-    return bits.view(torch.float32)
-
-
 def update_rows(
     optimizer: RowOptimizer,
     table: Tensor,
@@ -296,7 +270,6 @@ def update_rows(
     *,
     source: Tensor | None = None,
     scale: Tensor | None = None,
-    table_low: Tensor | None = None,
 ) -> None:
     """Applies the gradients of looked-up rows to a table, in place.
 
@@ -312,7 +285,6 @@ def update_rows(
         step: rate, weight decay and scaling of the step.
         source: [L] int, row of `gradients` for each lookup.
         scale: [L], factor of each lookup.
-        table_low: [R, D] int16: the table is planar-split, `table` holding the high halves.
     """
     compute = torch.promote_types(table.dtype, torch.float32)
     if source is not None:
@@ -323,10 +295,7 @@ def update_rows(
     unique, gradients = sum_duplicate_rows(rows, gradients)
     if step.inverse_scale is not None:
         gradients = gradients * step.inverse_scale
-    if table_low is None:
-        old = table.index_select(0, unique).to(compute)
-    else:
-        old = join_planar(table.index_select(0, unique), table_low.index_select(0, unique))
+    old = table.index_select(0, unique).to(compute)
     old_state = {name: tensor.index_select(0, unique) for name, tensor in state.items()}
     new, new_state = ROW_RULES[optimizer].apply(old, gradients, old_state, step)
 
@@ -337,11 +306,7 @@ def update_rows(
 
     for name, values in new_state.items():
         write(state[name], values)
-    if table_low is not None:
-        high, low = split_planar(new)
-        write(table_low, low)
-        write(table, high)
-    elif table.dtype == torch.bfloat16:
+    if table.dtype == torch.bfloat16:
         write(table, stochastic_bfloat16(new, unique, step.rounding_seed, step.step))
     else:
         write(table, new)

@@ -48,7 +48,7 @@ def check_lookup(device: torch.device) -> Iterator[Case]:
     rows = reference.joint_rows(ids, offsets, dtype=torch.int32)
     bags = torch.arange(0, rows.numel() + 1, 6)
     scale = _random(rows.numel(), seed=3)
-    for table_dtype, dtype, dim in itertools.product(TABLES, FLOATS, _DIMS):
+    for table_dtype, dtype, dim in itertools.product(TABLES, _floats(device), _DIMS):
         table = _random(int(offsets[-1]), dim).to(table_dtype)
         name = f"{_name(table_dtype)} to {_name(dtype)}, D={dim}"
         gathered = ops.embedding_gather(table.to(device), rows.to(device), dtype)
@@ -63,7 +63,7 @@ def check_lookup(device: torch.device) -> Iterator[Case]:
 
 def check_interaction(device: torch.device) -> Iterator[Case]:
     """Checks `dot_interaction` and `gather_dot_interaction`, forward and backward."""
-    for dtype, dim, vectors in itertools.product(FLOATS, _DIMS, (7, 27, 40)):
+    for dtype, dim, vectors in itertools.product(_floats(device), _DIMS, (7, 27, 40)):
         table = _random(1000, dim)
         rows = torch.randint(1000, (_BATCH, vectors - 1), generator=_generator(vectors))
         features = table[rows].to(dtype)
@@ -94,8 +94,8 @@ def check_update(device: torch.device) -> Iterator[Case]:
     ascending, positions = ops.sort_rows(rows.to(device), num_rows)
     expected, order = rows.sort(stable=True)
     yield "sort_rows", max(_exact(ascending, expected), _exact(positions, order))
-    storages = ("float32", "bfloat16", "planar")
-    for rule, storage, dtype, dim in itertools.product(ROW_RULES, storages, FLOATS, _DIMS):
+    storages = ("float32", "bfloat16")
+    for rule, storage, dtype, dim in itertools.product(ROW_RULES, storages, _floats(device), _DIMS):
         weights = _random(num_rows, dim)
         weights = weights.bfloat16().float() if storage == "bfloat16" else weights
         state = ops.row_optimizer_state(rule, weights)
@@ -112,18 +112,11 @@ def check_update(device: torch.device) -> Iterator[Case]:
             step=3.0,
         )
         bound = bound.rounded_either_way(torch.bfloat16) if storage == "bfloat16" else bound
-        table, low = weights.to(device), None
-        if storage == "planar":
-            table, low = reference.split_planar(table)
-        elif storage == "bfloat16":
-            table = table.bfloat16()
+        table = weights.to(device, getattr(torch, storage))
         there = {name: tensor.to(device) for name, tensor in state.items()}
         step = _step(0.25, 3.0, device)
-        ops.update_rows(
-            rule, table, there, rows.to(device), gradients.to(device), step, table_low=low
-        )
-        result = table.float() if low is None else reference.join_planar(table, low)
-        excess = [bound.excess(result.cpu())]
+        ops.update_rows(rule, table, there, rows.to(device), gradients.to(device), step)
+        excess = [bound.excess(table.float().cpu())]
         excess += [of_state[name].excess(tensor.cpu()) for name, tensor in there.items()]
         yield f"update_rows, {rule}, {storage}, {_name(dtype)}, D={dim}", max(excess)
 
@@ -284,6 +277,11 @@ FAMILIES: dict[str, Callable[[torch.device], Iterator[Case]]] = {
     "graph": check_graph,
 }
 """Each family of kernels, and its cases on a device."""
+
+
+def _floats(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Returns the types that kernels take; float16 is for GPUs."""
+    return FLOATS if device.type == "cuda" else (torch.float32, torch.bfloat16)
 
 
 def _step(lr: float, number: float, device: torch.device) -> RowStep:

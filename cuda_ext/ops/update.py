@@ -58,7 +58,6 @@ def update_rows(
     *,
     source: Tensor | None = None,
     scale: Tensor | None = None,
-    table_low: Tensor | None = None,
     sorted_rows: tuple[Tensor, Tensor] | None = None,
     deterministic: bool = True,
 ) -> None:
@@ -76,17 +75,15 @@ def update_rows(
         step: rate, weight decay and scaling, with tensors on the table's device.
         source: [L] int32, row of `gradients` for each lookup; see `bag_of_lookup`.
         scale: [L] float32, factor of each lookup.
-        table_low: [R, D] int16: a planar-split table, `table` holding the bfloat16 high halves.
         sorted_rows: from `sort_rows(rows, R)`, if it was called before.
         deterministic: False lets SGD on a CUDA float32 table add in any order, without a sort. (On
             a CPU it goes without a sort in any case, applying lookups in their order.)
     """
-    if not is_compiled_for(table, "update") or table.dtype == torch.float64:
+    if not is_compiled_for(gradients, "update") or table.dtype == torch.float64:
         reference.update_rows(
             *(optimizer, table, state, rows, gradients, step),
             source=source,
             scale=scale,
-            table_low=table_low,
         )
         return
     if not table.shape[0]:
@@ -101,9 +98,7 @@ def update_rows(
         )
         return
     ordered = sorted_rows or sort_rows(rows, table.shape[0])
-    call_update_rows(
-        kernels, optimizer, table, state, ordered, gradients, step, source, scale, table_low
-    )
+    call_update_rows(kernels, optimizer, table, state, ordered, gradients, step, source, scale)
 
 
 def call_update_rows(
@@ -116,7 +111,6 @@ def call_update_rows(
     step: RowStep,
     source: Tensor | None = None,
     scale: Tensor | None = None,
-    table_low: Tensor | None = None,
 ) -> None:
     """Calls a library's compiled op with its arguments in order.
 
@@ -130,11 +124,10 @@ def call_update_rows(
         step: see there.
         source: see there.
         scale: see there.
-        table_low: see there.
     """
     hyperparameters = list(ROW_RULES[optimizer].hyperparameters.values())
     ops.update_rows(
-        *(table, table_low, list(state.values()), *sorted_rows, gradients, source, scale),
+        *(table, list(state.values()), *sorted_rows, gradients, source, scale),
         *(step.lr, step.step, step.inverse_scale, step.overflow),
         *(optimizer, step.weight_decay, hyperparameters, step.rounding_seed),
     )

@@ -5,7 +5,13 @@
 """
 
 from dlrm.config.data import DataConfig, DatasetType, LoaderType
-from dlrm.config.model import EmbeddingStorage, EmbeddingType, InteractionOp, ModelConfig
+from dlrm.config.model import (
+    EmbeddingStorage,
+    EmbeddingType,
+    InteractionOp,
+    ModelConfig,
+    current_settings,
+)
 from dlrm.config.optimizer import OptimizerConfig, PrecisionConfig
 from dlrm.config.run import Mode, RunConfig
 from dlrm.config.whole import SECTIONS, DlrmConfig
@@ -24,4 +30,5 @@ __all__ = [
     "OptimizerConfig",
     "PrecisionConfig",
     "RunConfig",
+    "current_settings",
 ]

@@ -2,14 +2,14 @@
 """Sizes and variants of the network."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from recsys.errors import UserError
 from recsys.settings import joined, require_positive, setting
 
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
-EmbeddingStorage = Literal["float32", "bfloat16", "planar"]
+EmbeddingStorage = Literal["float32", "bfloat16"]
 InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 
 
@@ -40,9 +40,8 @@ class ModelConfig:
     )
     embedding_storage: EmbeddingStorage = setting(
         "float32",
-        "How --embedding_type joint_fused keeps its table: float32, bfloat16 written with "
-        "stochastic rounding (half the memory), or planar (float32 in two halves, of which the "
-        "forward pass reads the bfloat16 one)",
+        "How --embedding_type joint_fused keeps its table: float32, or bfloat16 written with "
+        "stochastic rounding (half the memory)",
     )
     hash_indices: bool = setting(
         False,
@@ -100,3 +99,9 @@ class ModelConfig:
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
         """Returns the rows of each table under `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]
+
+
+def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps settings that an earlier release stored to those of this one."""
+    is_planar = stored.get("embedding_storage") == "planar"  # checkpoints hold it as float32
+    return {**stored, "embedding_storage": "float32"} if is_planar else dict(stored)

@@ -51,10 +51,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         for parameter in self.mlp_parameters():
             dist.broadcast(parameter.data, 0)
         for table in self.sharded.replicated.stored_tables():
-            for tensor in (table.values, table.low):
-                if tensor is not None:
-                    # As bytes: neither gloo nor NCCL knows the int16 of planar tables.
-                    dist.broadcast(tensor.view(torch.uint8), 0)
+            dist.broadcast(table.values.view(torch.uint8), 0)  # bytes, of any type
 
 
 def build_distributed(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext.row_rules import ROW_RULES
-from dlrm.config import ModelConfig
+from dlrm.config import ModelConfig, current_settings
 from dlrm.model import nvidia_checkpoint
 from dlrm.model.memory import TableRows, loaded_memory
 from dlrm.model.network import Dlrm, DlrmNetwork
@@ -128,6 +128,7 @@ class OpenedCheckpoint:
             CheckpointError: a file is missing or damaged.
             UserError: a setting is of another type.
         """
+        checkpoint = dataclasses.replace(checkpoint, config=current_settings(checkpoint.config))
         tables = range(_num_tables(checkpoint))
         return cls(
             path=checkpoint.path,

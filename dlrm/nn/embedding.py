@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from cuda_ext import ops, reference
+from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
 from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, RowLookups, StoredTable
@@ -259,8 +259,7 @@ class JointFusedEmbedding(JointTable):
         table_sizes: rows of each table.
         embedding_dim: D, columns of each table.
         hash_indices: take ids modulo the table size.
-        storage: `float32`; `bfloat16`, updated with stochastic rounding; or `planar`, float32 in
-            two halves, of which the forward pass reads only the high one, as bfloat16.
+        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
 
     Attributes:
         sorts_early: on a GPU, sort the rows of a step beside its forward pass.
@@ -273,18 +272,14 @@ class JointFusedEmbedding(JointTable):
         hash_indices: bool,
         storage: EmbeddingStorage = "float32",
     ) -> None:
-        dtype = torch.float32 if storage == "float32" else torch.bfloat16
-        super().__init__(table_sizes, embedding_dim, hash_indices, dtype)
+        super().__init__(table_sizes, embedding_dim, hash_indices, getattr(torch, storage))
         self.weight.requires_grad_(False)
-        self.weight_low: Tensor | None
-        low = torch.empty_like(self.weight, dtype=torch.int16) if storage == "planar" else None
-        self.register_buffer("weight_low", low, persistent=False)
         self.sorts_early = True
         self._lookups = RowLookups()
 
     def stored_tables(self) -> list[StoredTable]:
         """Returns the joint table."""
-        return [StoredTable(self.weight.data, self.weight_low)]
+        return [StoredTable(self.weight.data)]
 
     def _trains(self) -> bool:
         return self.trainable and torch.is_grad_enabled()
@@ -328,7 +323,7 @@ class JointFusedEmbedding(JointTable):
         )
 
     def joint_table(self) -> ops.JointTable:
-        """Returns the joint table; of a planar one the high halves."""
+        """Returns the joint table."""
         return ops.JointTable(self.weight, self._offsets, self.hash_indices)
 
     def take_row_gradients(self) -> list[RowGradients]:
@@ -381,13 +376,9 @@ def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
 
     These are views of float32 tables and copies of others.
     """
-    stored = embeddings.stored_tables()
-    values = [table.values for table in stored]
-    low = [table.low for table in stored if table.low is not None]
+    values = [table.values for table in embeddings.stored_tables()]
     return {
-        feature: reference.join_planar(shard.view(values), shard.view(low))
-        if low
-        else shard.view(values).to(torch.float32)
+        feature: shard.view(values).to(torch.float32)
         for feature, shard in embeddings.shards().items()
     }
 
@@ -408,15 +399,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
     """Copies values into the rows of a shard, in any storage."""
-    stored = embeddings.stored_tables()
-    into = shard.view([table.values for table in stored])
-    low = [table.low for table in stored if table.low is not None]
-    if low:
-        high, rest = reference.split_planar(values.to(into.device, torch.float32))
-        into.copy_(high)
-        shard.view(low).copy_(rest)
-    else:
-        into.copy_(values)
+    shard.view([table.values for table in embeddings.stored_tables()]).copy_(values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:

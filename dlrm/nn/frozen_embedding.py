@@ -34,10 +34,7 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def one_table(embeddings: Embeddings[Tensor]) -> Tensor:
-    """Returns the tables one after the other, copied if they are several.
-
-    Of a planar table these are the high halves, which the forward pass reads.
-    """
+    """Returns the tables one after the other, copied if they are several."""
     stored = [table.values for table in embeddings.stored_tables()]
     return stored[0] if len(stored) == 1 else torch.cat(stored)
 

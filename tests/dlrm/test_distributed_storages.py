@@ -2,7 +2,7 @@
 """Every storage, optimizer and placement trains on two processes as on one.
 
 One pair of processes runs all combinations in a row: each is a whole run, from the flags to the
-checkpoint. Before, `--embedding_storage planar` ended at its start.
+checkpoint.
 """
 
 import contextlib

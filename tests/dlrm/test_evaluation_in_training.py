@@ -15,7 +15,7 @@ from tests.dlrm.conftest import ROWS
 
 EMBEDDINGS = ("joint_fused", "joint", "joint_sparse", "multi_table")
 INTERACTIONS = ("cuda_dot", "dot", "cat")
-STORAGES = ("float32", "bfloat16", "planar")
+STORAGES = ("float32", "bfloat16")
 PRECISIONS = {"float32": (), "bfloat16": ("--amp", "--amp_dtype=bfloat16", "--loss_scale=1")}
 FEW, ODD, MANY = 8, 63, 500  # 63 leaves 53 rows, 8 and 500 leave 2 and 250: kernels for all sizes
 COMPARED = ("auc", "log_loss", "calibration", "normalised_entropy")

@@ -52,7 +52,6 @@ def logits_of(model, request):
         {"embedding_type": "joint_sparse", "interaction_op": "dot"},
         {"interaction_op": "cat"},
         {"interaction_op": "dcnv2", "dcn_low_rank_dim": 4},
-        {"embedding_storage": "planar"},
         {"embedding_storage": "bfloat16"},
         {"embedding_dim": 64, "bottom_mlp_sizes": [16, 64]},
         {"batch_norm": True, "bottom_mlp_sizes": [16, 16, 16]},

@@ -71,7 +71,7 @@ def test_a_checkpoint_that_does_not_fit_is_not_deployed(program, dataset, tmp_pa
 
 
 @pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "planar"])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 def test_the_count_is_what_training_allocates(rule, storage):
     values = {"dataset_type": "synthetic_gpu", "optimizer": rule, "embedding_storage": storage}
     config = DlrmConfig.from_dict(values | {"optimized_mlp": False})

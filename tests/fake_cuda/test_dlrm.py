@@ -61,9 +61,9 @@ def test_inference_is_replayed_from_a_graph_for_each_batch_size():
     assert calls == [(64, False), (64, True), (1, False), (1, True)]
 
 
-def test_planar_tables_are_saved_and_drawn_with_little_more_than_their_own_memory():
+def test_bfloat16_tables_are_read_and_drawn_with_little_more_than_float32_ones_take():
     """The largest table has a quarter of the rows."""
-    embeddings = build(embedding_storage="planar").model.embeddings
+    embeddings = build(embedding_storage="bfloat16").model.embeddings
     table_bytes = 4 * embeddings.weight.numel()
     with Recorder() as recorder:
         joined = read_tables(embeddings)

@@ -40,7 +40,6 @@ struct UpdateArguments {
   int32_t rule;  // its position in UpdateRules
   void* table;   // [R, D] float32 or bfloat16
   Dtype table_dtype;
-  int16_t* table_low;  // [R, D] low halves of a planar-split table (then table is bfloat16) or null
   int64_t num_table_rows;
   int32_t dim;
   float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]

@@ -141,8 +141,7 @@ std::tuple<Tensor, Tensor> sort_rows(const Tensor& rows, int64_t num_table_rows)
   return {sorted_rows, positions};
 }
 
-void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
-                 const std::vector<Tensor>& state, const Tensor& sorted_rows,
+void update_rows(const Tensor& table, const std::vector<Tensor>& state, const Tensor& sorted_rows,
                  const Tensor& positions, const Tensor& gradients,
                  const std::optional<Tensor>& source, const std::optional<Tensor>& scale,
                  const Tensor& lr, const Tensor& step, const std::optional<Tensor>& inverse_scale,
@@ -154,17 +153,12 @@ void update_rows(const Tensor& table, const std::optional<Tensor>& table_low,
                                                inverse_scale, overflow, op);
   check_sorted_rows(sorted_rows, table.size(0), op);
   set_rule(arguments, rule, state, hyperparameters, table, op);
-  const int64_t elements = table.numel();
-  arguments.table_low =
-      optional_data<int16_t>(table_low, table, ScalarType::Short, elements, op, "table_low");
-  STD_TORCH_CHECK(arguments.table_low == nullptr || arguments.table_dtype == Dtype::kBFloat16, op,
-                  ": table_low goes with a bfloat16 table of high halves");
   arguments.positions =
       optional_data<int32_t>(positions, table, ScalarType::Int, arguments.count, op, "positions");
   arguments.step = optional_data<float>(step, table, ScalarType::Float, 1, op, "step");
   arguments.weight_decay = static_cast<float>(weight_decay);
   arguments.rounding_seed = static_cast<uint32_t>(rounding_seed);
-  if (arguments.count == 0 || elements == 0) {
+  if (arguments.count == 0 || table.numel() == 0) {
     return;
   }
   const auto bytes =
@@ -193,7 +187,7 @@ void sgd_rows_unsorted(const Tensor& table, const Tensor& rows, const Tensor& gr
 RECSYS_SCHEMAS(library) {
   library.def("sort_rows(Tensor rows, int num_table_rows) -> (Tensor, Tensor)");
   library.def(
-      "update_rows(Tensor(a!) table, Tensor(b!)? table_low, Tensor(c!)[] state,"
+      "update_rows(Tensor(a!) table, Tensor(b!)[] state,"
       " Tensor sorted_rows, Tensor positions, Tensor gradients,"
       " Tensor? source, Tensor? scale, Tensor lr, Tensor step, Tensor? inverse_scale,"
       " Tensor? overflow, str rule, float weight_decay, float[] hyperparameters,"

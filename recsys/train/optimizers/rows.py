@@ -89,12 +89,9 @@ class StoredTable:
 
     Attributes:
         values: [R, D] float32 or bfloat16.
-        low: [R, D] int16 low halves of a planar-split table, whose high halves are in `values`;
-            None for others.
     """
 
     values: Tensor
-    low: Tensor | None = None
 
 
 class RowLookups:
@@ -247,6 +244,5 @@ class RowwiseOptimizer:
                 of_table.rows,
                 of_table.gradients,
                 step,
-                table_low=table.low,
                 sorted_rows=None if sorted_rows is None else sorted_rows.join(),
             )

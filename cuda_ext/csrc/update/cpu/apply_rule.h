@@ -8,7 +8,7 @@
 namespace recsys::cpu::RECSYS_ISA {
 
 // a * b + c, rounded once where the CPU can. Spelled out where two products meet: there the
-// compiler may fuse either, and planar and float32 tables would differ in the last bit.
+// compiler may fuse either, and bits would depend on the compiler.
 inline Vector<float> multiply_add(Vector<float> a, float b, Vector<float> c) {
   const Vector<float> factors = broadcast(b);
 #if defined(__AVX512F__)

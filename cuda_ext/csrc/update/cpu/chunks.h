@@ -97,15 +97,10 @@ template <typename Rule, typename Row>
 void update_chunks_of(const UpdateArguments& arguments, int64_t begin, int64_t end) {
   const StepScalars scalars = scalars_of<Rule>(arguments);
   for (int64_t chunk = begin; chunk < end; ++chunk) {
-    switch (arguments.gradient_dtype) {
-      case Dtype::kFloat16:
-        update_chunk<Rule, Row, Half>(arguments, scalars, chunk);
-        break;
-      case Dtype::kBFloat16:
-        update_chunk<Rule, Row, BFloat16>(arguments, scalars, chunk);
-        break;
-      default:
-        update_chunk<Rule, Row, float>(arguments, scalars, chunk);
+    if (arguments.gradient_dtype == Dtype::kBFloat16) {
+      update_chunk<Rule, Row, BFloat16>(arguments, scalars, chunk);
+    } else {
+      update_chunk<Rule, Row, float>(arguments, scalars, chunk);
     }
   }
 }
@@ -141,9 +136,7 @@ void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, in
 // Calls body with the row format of the table.
 template <typename Body>
 inline void with_row_format(const UpdateArguments& arguments, const Body& body) {
-  if (arguments.table_low != nullptr) {
-    body(static_cast<PlanarRow*>(nullptr));
-  } else if (arguments.table_dtype == Dtype::kBFloat16) {
+  if (arguments.table_dtype == Dtype::kBFloat16) {
     body(static_cast<StochasticBFloat16Row*>(nullptr));
   } else {
     body(static_cast<Float32Row*>(nullptr));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a table keeps its rows: float32, bfloat16 written with stochastic rounding, or float32 split
-// into two planes. Each reads and writes vectors of float32 columns.
+// How a table keeps its rows: float32, or bfloat16 written with stochastic rounding. Each reads and
+// writes vectors of float32 columns.
 #pragma once
 
 #include "../../cpu/weighted_sum.h"
@@ -60,49 +60,6 @@ struct StochasticBFloat16Row {
     }
     memcpy(&weights, bits, sizeof(bits));
     columns.write(values, weights);
-  }
-};
-
-// float32 bits = (high << 16) + low. The high plane alone is the table rounded to bfloat16.
-struct PlanarRow {
-  BFloat16* high;
-  int16_t* low;
-
-  PlanarRow(const UpdateArguments& arguments, int64_t row)
-      : high(static_cast<BFloat16*>(arguments.table) + row * arguments.dim),
-        low(arguments.table_low + row * arguments.dim) {}
-
-  static void prefetch(const UpdateArguments& arguments, int64_t row) {
-    const PlanarRow planes(arguments, row);
-    const int64_t bytes = arguments.dim * static_cast<int64_t>(sizeof(int16_t));
-    RECSYS_ISA::prefetch(planes.high, bytes);
-    RECSYS_ISA::prefetch(planes.low, bytes);
-  }
-
-  // The low plane read as bfloat16 is its bits in the upper half of each lane.
-  template <typename Columns>
-  Vector<float> read(Columns columns) const {
-    const auto upper = (Vector<uint32_t>)columns.read(high);
-    const auto lower = (Vector<int32_t>)columns.read(reinterpret_cast<const BFloat16*>(low));
-    return (Vector<float>)(upper + (Vector<uint32_t>)(lower >> 16));
-  }
-
-  template <typename Columns>
-  void write(Columns columns, Vector<float> weights) const {
-    const auto bits = (Vector<uint32_t>)weights;
-    const Vector<uint32_t> upper = (bits + 0x8000u) >> 16;
-    write_bits(columns, reinterpret_cast<uint16_t*>(high), upper);
-    write_bits(columns, reinterpret_cast<uint16_t*>(low), bits - (upper << 16));
-  }
-
- private:
-  static void write_bits(FullColumns columns, uint16_t* to, Vector<uint32_t> lower_halves) {
-    const auto packed = __builtin_convertvector(lower_halves, Packed<BFloat16>);
-    memcpy(to + columns.begin, &packed, sizeof(packed));
-  }
-  static void write_bits(PartialColumns columns, uint16_t* to, Vector<uint32_t> lower_halves) {
-    const auto packed = __builtin_convertvector(lower_halves, Packed<BFloat16>);
-    memcpy(to + columns.begin, &packed, static_cast<size_t>(columns.count) * sizeof(uint16_t));
   }
 };
 

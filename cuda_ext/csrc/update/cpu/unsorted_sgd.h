@@ -78,14 +78,9 @@ void sgd_unsorted_of_gradient(const UpdateArguments& arguments, uint32_t owner,
 inline void sgd_unsorted(const UpdateArguments& arguments, int owner, int num_owners) {
   const auto number = static_cast<uint32_t>(owner);
   const auto count = static_cast<uint32_t>(num_owners);
-  switch (arguments.gradient_dtype) {
-    case Dtype::kFloat16:
-      return sgd_unsorted_of_gradient<Half>(arguments, number, count);
-    case Dtype::kBFloat16:
-      return sgd_unsorted_of_gradient<BFloat16>(arguments, number, count);
-    default:
-      return sgd_unsorted_of_gradient<float>(arguments, number, count);
-  }
+  return arguments.gradient_dtype == Dtype::kBFloat16
+             ? sgd_unsorted_of_gradient<BFloat16>(arguments, number, count)
+             : sgd_unsorted_of_gradient<float>(arguments, number, count);
 }
 
 }  // namespace recsys::cpu::RECSYS_ISA

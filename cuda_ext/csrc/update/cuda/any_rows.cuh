@@ -52,10 +52,8 @@ __device__ __forceinline__ void apply_row(const UpdateArguments& arguments,
                                           const float* sums) {
   if (arguments.table_dtype == Dtype::kFloat32) {
     apply_row_in<Float32Format, Width>(arguments, scalars, team, row, sums);
-  } else if (arguments.table_low == nullptr) {
-    apply_row_in<BFloat16Format, Width>(arguments, scalars, team, row, sums);
   } else {
-    apply_row_in<SplitFormat, Width>(arguments, scalars, team, row, sums);
+    apply_row_in<BFloat16Format, Width>(arguments, scalars, team, row, sums);
   }
 }
 

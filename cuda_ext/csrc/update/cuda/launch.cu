@@ -17,8 +17,7 @@ namespace {
 constexpr int kVectorColumns = 4;
 
 bool takes_vectors(const UpdateArguments& arguments) {
-  bool fits = fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.table_low,
-                           arguments.gradients);
+  bool fits = fits_vectors(arguments.dim, kVectorColumns, arguments.table, arguments.gradients);
   for (const float* state : arguments.state) {
     fits = fits && fits_vectors(arguments.dim, kVectorColumns, state);
   }
@@ -41,10 +40,7 @@ int with_format(const UpdateArguments& arguments, const Function& f) {
   if (arguments.table_dtype == Dtype::kFloat32) {
     return f(TypeTag<Float32Format>{});
   }
-  if (arguments.table_dtype != Dtype::kBFloat16) {
-    return kInvalidValue;
-  }
-  return arguments.table_low == nullptr ? f(TypeTag<BFloat16Format>{}) : f(TypeTag<SplitFormat>{});
+  return arguments.table_dtype == Dtype::kBFloat16 ? f(TypeTag<BFloat16Format>{}) : kInvalidValue;
 }
 
 template <typename Rule>

@@ -84,44 +84,6 @@ struct BFloat16Format {
   }
 };
 
-// float32 in two planes, joined and split without loss: bits = (high << 16) + low.
-struct SplitFormat {
-  template <int Width>
-  struct Raw {
-    RawColumns<uint16_t, Width> high;
-    RawColumns<int16_t, Width> low;
-  };
-
-  template <int Width>
-  __device__ __forceinline__ static Raw<Width> load(const UpdateArguments& arguments,
-                                                    int64_t element) {
-    return {load_raw_columns<Width>(static_cast<const uint16_t*>(arguments.table), element),
-            load_raw_columns<Width>(static_cast<const int16_t*>(arguments.table_low), element)};
-  }
-  template <int Width>
-  __device__ __forceinline__ static float join(const Raw<Width>& columns, int i) {
-    return __uint_as_float((static_cast<uint32_t>(columns.high[i]) << 16) +
-                           static_cast<uint32_t>(static_cast<int32_t>(columns.low[i])));
-  }
-  template <int Width>
-  __device__ __forceinline__ static void store(const UpdateArguments& arguments, const StepScalars&,
-                                               int64_t row, int64_t column,
-                                               const Columns<float, Width>& weights) {
-    Columns<uint16_t, Width> highs;
-    Columns<int16_t, Width> lows;
-#pragma unroll
-    for (int i = 0; i < Width; ++i) {
-      const uint32_t bits = __float_as_uint(weights.values[i]);
-      const uint32_t high = (bits + 0x8000u) >> 16;
-      highs.values[i] = static_cast<uint16_t>(high);
-      lows.values[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - (high << 16)));
-    }
-    const int64_t element = row * arguments.dim + column;
-    store_columns(static_cast<uint16_t*>(arguments.table), element, highs);
-    store_columns(arguments.table_low, element, lows);
-  }
-};
-
 // Columns of a row and of its state, as loaded.
 template <typename Rule, typename Format, int Width>
 struct LoadedColumns {
