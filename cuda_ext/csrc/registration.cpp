@@ -9,13 +9,21 @@
 RECSYS_SCHEMAS(library) {
   library.def("cpu_instruction_set() -> str");
   library.def("cpu_is_intel() -> bool");
+  library.def("use_cpu_kernels(str name) -> ()");
 }
 
 static std::string cpu_instruction_set() {
 #ifdef RECSYS_EMULATOR
   return "emulated CUDA";
 #else
-  return recsys::cpu::instruction_set();
+  return recsys::cpu::kernels().name;  // avx512, avx2 or portable
+#endif
+}
+
+// For tests: an empty name has the best kernels run again.
+static void use_cpu_kernels([[maybe_unused]] const std::string& name) {
+#ifndef RECSYS_EMULATOR
+  recsys::cpu::use_kernels(name.empty() ? nullptr : name.c_str());
 #endif
 }
 
@@ -30,4 +38,5 @@ static bool cpu_is_intel() {
 RECSYS_EXPAND(STABLE_TORCH_LIBRARY_IMPL, RECSYS_NAMESPACE, CompositeExplicitAutograd, library) {
   library.impl("cpu_instruction_set", TORCH_BOX(&cpu_instruction_set));
   library.impl("cpu_is_intel", TORCH_BOX(&cpu_is_intel));
+  library.impl("use_cpu_kernels", TORCH_BOX(&use_cpu_kernels));
 }

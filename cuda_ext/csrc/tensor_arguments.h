@@ -37,7 +37,16 @@ inline Dtype dtype_of(ScalarType type, const char* op, const char* name) {
   return Dtype::kFloat32;
 }
 
+// Kernels take float16 on a GPU alone: no CPU computes in it, and no program here asks one to.
+inline void check_float16([[maybe_unused]] ScalarType type, [[maybe_unused]] const Tensor& beside,
+                          [[maybe_unused]] const char* op) {
+#ifndef RECSYS_EMULATOR
+  STD_TORCH_CHECK(type != ScalarType::Half || beside.is_cuda(), op, ": float16 is for GPUs");
+#endif
+}
+
 inline Dtype dtype_of(const Tensor& tensor, const char* op, const char* name) {
+  check_float16(tensor.scalar_type(), tensor, op);
   return dtype_of(tensor.scalar_type(), op, name);
 }
 

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from cuda_ext import reference
-from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+from cuda_ext.ops.registration import (
+    fake_kernel,
+    gradient,
+    is_compiled_for,
+    is_narrow,
+    kernels,
+)
 
 _PADDING = 64
 """Bytes after the last draw, which the kernel may read."""
@@ -62,6 +68,15 @@ def attention(
     Raises:
         RuntimeError: offsets or positions lead out of a sequence, or sizes do not fit together.
     """
+    if is_narrow(fused):
+        queries = None if queries is None else queries.float()
+        return attention(
+            *(queries, fused.float(), query_offsets, key_offsets, num_heads),
+            positions=positions,
+            causal=causal,
+            draws=draws,
+            dropped_levels=dropped_levels,
+        ).to(fused.dtype)
     arguments = (queries, fused, query_offsets, key_offsets, positions, causal, num_heads)
     if fused.device.type != "cpu" or not is_compiled_for(fused):
         return reference.attention(*arguments, draws, dropped_levels)

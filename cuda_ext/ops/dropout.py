@@ -7,7 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from cuda_ext import reference
-from cuda_ext.ops.registration import fake_kernel, gradient, is_compiled_for, kernels
+from cuda_ext.ops.registration import (
+    fake_kernel,
+    gradient,
+    is_compiled_for,
+    is_narrow,
+    kernels,
+)
 
 
 def byte_dropout(values: Tensor, draws: Tensor, dropped_levels: int) -> Tensor:
@@ -24,6 +30,8 @@ def byte_dropout(values: Tensor, draws: Tensor, dropped_levels: int) -> Tensor:
     Raises:
         RuntimeError: sizes or types do not fit together.
     """
+    if is_narrow(values):
+        return byte_dropout(values.float(), draws, dropped_levels).to(values.dtype)
     if values.device.type != "cpu" or not is_compiled_for(values):
         return reference.byte_dropout(values, draws, dropped_levels)
     output: Tensor = kernels.byte_dropout(values.contiguous(), draws, dropped_levels)

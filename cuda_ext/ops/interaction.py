@@ -109,7 +109,7 @@ def gather_dot_interaction(
     Returns:
         What `dot_interaction` gives for the looked-up rows.
     """
-    if not is_compiled_for(table, "interaction") or not fits_kernels(
+    if not is_compiled_for(bottom, "interaction") or not fits_kernels(
         rows.shape[1] + 1, table.shape[1]
     ):
         vectors = embedding_gather(table, rows, bottom.dtype, anchor=anchor)

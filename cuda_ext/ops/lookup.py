@@ -160,7 +160,7 @@ def embedding_gather(
     Returns:
         [..., D].
     """
-    if not is_compiled_for(table, "lookup"):
+    if not is_compiled_for(table, "lookup", dtype):
         return anchored(reference.embedding_gather(table, rows, dtype), anchor)
     vectors: Tensor = kernels.embedding_gather(table, rows.contiguous(), anchor, dtype)
     return vectors

@@ -28,9 +28,22 @@ _fake_kernels: dict[str, Callable[..., Any]] = {}
 _gradients: dict[str, tuple[SetupContext, Gradient]] = {}
 
 
-def is_compiled_for(tensor: Tensor, family: str = "") -> bool:
-    """Returns whether compiled kernels take the tensors of a device."""
+def is_compiled_for(tensor: Tensor, family: str = "", dtype: torch.dtype | None = None) -> bool:
+    """Returns whether compiled kernels take the tensors of a device.
+
+    Args:
+        tensor: of the device.
+        family: of the op, see `library.switch_off`.
+        dtype: in which it computes; that of the tensor by default. Float16 is for GPUs.
+    """
+    if is_narrow(tensor, dtype):
+        return False
     return library.path_of(tensor.device.type, family) == "compiled"
+
+
+def is_narrow(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Returns whether a CPU tensor is float16, in which no CPU computes fast."""
+    return tensor.device.type == "cpu" and (dtype or tensor.dtype) == torch.float16
 
 
 def allow_tf32(tensor: Tensor) -> bool:

@@ -61,7 +61,12 @@ def scans_rows(table: Tensor) -> bool:
     """
     fits = table.dtype in (torch.float32, torch.float16, torch.bfloat16)
     columns = 1 <= table.shape[1] <= MOST_COLUMNS
-    return fits and columns and table.device.type == "cpu" and is_compiled_for(table)
+    return (
+        fits
+        and columns
+        and table.device.type == "cpu"
+        and is_compiled_for(table, dtype=torch.float32)
+    )
 
 
 def pack_rows(table: Tensor, bias: Tensor) -> PackedRows:
@@ -147,7 +152,7 @@ def top_rows(
     num_rows = packed.table.shape[0]
     if excluded_query is None or excluded_row is None:
         excluded_query = excluded_row = torch.empty(0, dtype=torch.int64)
-    if not is_compiled_for(queries):
+    if not is_compiled_for(queries, dtype=torch.float32):
         bias = packed.biases[:num_rows]
         rows, scores = reference.top_rows(
             queries, packed.table, bias, count, excluded_query, excluded_row

@@ -23,17 +23,18 @@ inline bool cpu_runs(const std::string& instruction_set) {
   return false;
 }
 
-// Returns the first table that this CPU runs; RECSYS_CPU_KERNELS names another one.
-// std::runtime_error where the CPU lacks what it names.
+constexpr const char* kKernelsVariable = "RECSYS_CPU_KERNELS";
+
+// Returns the table of the name `wanted`, of RECSYS_CPU_KERNELS unless given; where that is null,
+// the first that this CPU runs. std::runtime_error where the CPU lacks it.
 template <typename Table, int kTables>
-const Table& choose_kernels(const Table* const (&best_first)[kTables]) {
-  constexpr const char* kVariable = "RECSYS_CPU_KERNELS";
-  const char* const wanted = std::getenv(kVariable);
+const Table& choose_kernels(const Table* const (&best_first)[kTables],
+                            const char* wanted = std::getenv(kKernelsVariable)) {
   for (const Table* table : best_first) {
     const bool is_wanted = wanted == nullptr || std::string(wanted) == table->name;
     if (is_wanted && cpu_runs(table->name)) return *table;
   }
-  throw std::runtime_error(std::string(kVariable) + "=" + wanted +
+  throw std::runtime_error(std::string(kKernelsVariable) + "=" + wanted +
                            ": expected portable, avx2 or avx512, and a CPU that has it; unset it "
                            "for the best kernels of this CPU");
 }

@@ -36,7 +36,7 @@ extern const KernelTable avx512_kernels;
 // to test them or to bisect a problem; std::runtime_error where the CPU lacks what it names.
 const KernelTable& kernels();
 
-// Returns the instruction set that the kernels run with: "avx512", "avx2" or "portable".
-const char* instruction_set();
+// Has `kernels` return those of an instruction set, for tests; the best ones where `name` is null.
+void use_kernels(const char* name);
 
 }  // namespace recsys::cpu

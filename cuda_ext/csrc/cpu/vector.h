@@ -32,10 +32,6 @@ namespace recsys::cpu::RECSYS_ISA {
 constexpr int kVectorBytes = RECSYS_VECTOR_BYTES;
 constexpr int kCacheLine = 64;
 
-struct Half {
-  uint16_t bits;
-};
-
 struct BFloat16 {
   uint16_t bits;
 };
@@ -72,10 +68,10 @@ RECSYS_INLINE void with_stored(Dtype dtype, const Body& body) {
       return body(float{});
     case Dtype::kBFloat16:
       return body(BFloat16{});
-    case Dtype::kFloat16:
-      return body(Half{});
     case Dtype::kFloat64:
       return body(double{});
+    case Dtype::kFloat16:
+      return;  // refused by the ops
   }
 }
 
@@ -123,17 +119,6 @@ inline float widen(float value) { return value; }
 inline double widen(double value) { return value; }
 inline float widen(BFloat16 value) { return float_of_bits(uint32_t{value.bits} << 16); }
 
-inline float widen(Half value) {
-  const uint32_t sign = (value.bits & 0x8000u) << 16;
-  const uint32_t exponent = (value.bits >> 10) & 31u;
-  const uint32_t mantissa = value.bits & 1023u;
-  if (exponent == 31) return float_of_bits(sign | 0x7f800000u | mantissa << 13);
-  if (exponent == 0) {
-    return float_of_bits(sign | bits_of_float(static_cast<float>(mantissa) * 0x1p-24f));
-  }
-  return float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
 inline void narrow(float value, float& result) { result = value; }
 inline void narrow(double value, double& result) { result = value; }
 
@@ -145,23 +130,6 @@ inline void narrow(float value, BFloat16& result) {
   result.bits = static_cast<uint16_t>(rounded >> 16);
 }
 
-inline void narrow(float value, Half& result) {
-  const uint32_t bits = bits_of_float(value);
-  const uint32_t sign = bits >> 16 & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  uint32_t half;
-  if (magnitude > 0x7f800000u) {
-    half = 0x7e00u | (magnitude >> 13 & 0x1ffu);
-  } else if (magnitude >= 0x477ff000u) {  // from 65520 on the nearest is infinity
-    half = 0x7c00u;
-  } else if (magnitude < 0x38800000u) {  // below 2^-14: the sum's last bit is worth 2^-24
-    half = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
-  } else {
-    half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-  }
-  result.bits = static_cast<uint16_t>(sign | half);
-}
-
 // The same for a vector; the last parameter names the storage type.
 
 inline Vector<float> widen(Packed<float> values, float) { return values; }
@@ -169,18 +137,6 @@ inline Vector<double> widen(Packed<double> values, double) { return values; }
 
 inline Vector<float> widen(Packed<BFloat16> values, BFloat16) {
   return (Vector<float>)(__builtin_convertvector(values, Vector<uint32_t>) << 16);
-}
-
-inline Vector<float> widen(Packed<Half> values, Half) {
-#if defined(__AVX512F__)
-  return (Vector<float>)_mm512_maskz_cvtph_ps(kAllLanes, (__m256i)values);
-#elif defined(__F16C__)
-  return (Vector<float>)_mm256_cvtph_ps((__m128i)values);
-#else
-  Vector<float> result;
-  for (int lane = 0; lane < kLanes<float>; ++lane) result[lane] = widen(Half{values[lane]});
-  return result;
-#endif
 }
 
 inline Packed<float> narrow(Vector<float> values, float) { return values; }
@@ -193,22 +149,6 @@ inline Packed<BFloat16> narrow(Vector<float> values, BFloat16) {
   const Bits is_nan = (Bits)((bits & 0x7fffffffu) > 0x7f800000u);
   const Bits result = (is_nan & (bits | 0x400000u)) | (~is_nan & rounded);
   return __builtin_convertvector(result >> 16, Packed<BFloat16>);
-}
-
-inline Packed<Half> narrow(Vector<float> values, Half) {
-#if defined(__AVX512F__)
-  return (Packed<Half>)_mm512_maskz_cvtps_ph(kAllLanes, (__m512)values, _MM_FROUND_TO_NEAREST_INT);
-#elif defined(__F16C__)
-  return (Packed<Half>)_mm256_cvtps_ph((__m256)values, _MM_FROUND_TO_NEAREST_INT);
-#else
-  Packed<Half> result;
-  for (int lane = 0; lane < kLanes<float>; ++lane) {
-    Half half;
-    narrow(values[lane], half);
-    result[lane] = half.bits;
-  }
-  return result;
-#endif
 }
 
 // ---- Memory -------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ GatherArguments lookup_arguments(const Tensor& table, const Tensor& rows, Scalar
   GatherArguments arguments{};
   arguments.table = table.data_ptr();
   arguments.table_dtype = dtype_of(table, op, "table");
+  check_float16(dtype, table, op);
   arguments.output_dtype = dtype_of(dtype, op, "the result");
   STD_TORCH_CHECK(arguments.table_dtype != Dtype::kFloat16, op,
                   ": a table is float32, bfloat16 or float64");

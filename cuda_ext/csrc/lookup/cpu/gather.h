@@ -41,14 +41,7 @@ struct TableLookups {
 template <typename Body>
 inline void with_lookup_types(Dtype table, Dtype output, const Body& body) {
   const auto with_output = [&](auto stored) {
-    switch (output) {
-      case Dtype::kFloat16:
-        return body(stored, Half{});
-      case Dtype::kBFloat16:
-        return body(stored, BFloat16{});
-      default:
-        return body(stored, float{});
-    }
+    return output == Dtype::kBFloat16 ? body(stored, BFloat16{}) : body(stored, float{});
   };
   switch (table) {
     case Dtype::kFloat64:
