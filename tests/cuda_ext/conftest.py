@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implementations of the ops that the tests compare with the reference."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,18 @@ from cuda_ext.row_rules import RowOptimizer, RowStep
 from tests.tools import require
 
 
+def spread(shapes: Sequence[Any], *choices: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Deals the combinations of choices out to shapes: each of both at least once."""
+    combinations = list(itertools.product(*choices))
+
+    def turned(values: Sequence[Any], i: int) -> Any:
+        # One further at each round: lists of equal length would meet in the same pairs for ever.
+        return values[(i + i // len(values)) % len(values)]
+
+    count = max(len(shapes), len(combinations))
+    return [(turned(shapes, i), *turned(combinations, i)) for i in range(count)]
+
+
 class Backend:
     """The ops of one library on one device, for tensors that lie on the CPU."""
 
@@ -25,6 +38,10 @@ class Backend:
         self.name = name
         self.ops = getattr(torch.ops, namespace)
         self.device = device
+
+    def taken(self, dtype: torch.dtype) -> torch.dtype:
+        """Returns a type, or bfloat16 for float16 on a CPU, whose kernels do not take it."""
+        return torch.bfloat16 if (self.name, dtype) == ("cpu", torch.float16) else dtype
 
     def run(self, op: str, *arguments: Any) -> Any:
         """Calls an op with its tensors on the device; its results lie on the CPU."""

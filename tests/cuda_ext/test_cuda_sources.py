@@ -16,7 +16,7 @@ SOURCES = [path for path in sorted(CSRC.glob("*/*.cpp")) if path.parent.name != 
 
 
 @needs("C++ compiler")
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_source_compiles_for_cuda(source):
     command = [compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]

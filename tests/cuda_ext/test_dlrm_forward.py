@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cuda_ext import ops, reference
+from tests.cuda_ext.conftest import spread
 from tests.cuda_ext.test_mlp import layers
 from tests.tools import needs
 
@@ -39,10 +40,11 @@ def exact(numerical, ids, rows, offsets, bottom, top):
     )
 
 
-@pytest.mark.parametrize("mlp_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dim", [1, 16, 33, 128])
-@pytest.mark.parametrize("batch", [0, 1, 3, 32])
+@pytest.mark.parametrize(
+    ("batch", "dim", "table_dtype", "mlp_dtype"),
+    spread([1, 3, 32, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
+    ids=str,
+)
 def test_kernel_on_cpu_equals_the_definition(batch, dim, table_dtype, mlp_dtype):
     rows, offsets, bottom, top = network(dim, table_dtype, mlp_dtype)
     for id_dtype in (torch.int8, torch.int32, torch.int64):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cuda_ext import ops, reference
+from tests.cuda_ext.conftest import spread
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -17,8 +18,13 @@ def drawn(count):
     return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (17, 64), (300, 333)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    spread(
+        [(17, 64), (300, 333), (3, 5), (0,), (1,)], [torch.float32, torch.float64, torch.bfloat16]
+    ),
+    ids=str,
+)
 def test_kernel_on_cpu_equals_the_definition(shape, dtype):
     values = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     draws = drawn(values.numel())

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cuda_ext import error_bounds, reference
+from tests.cuda_ext.conftest import spread
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TABLES = [torch.float32, torch.bfloat16]
@@ -25,11 +26,16 @@ def random_bags(lengths_below, bags, seed=0):
     return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("id_type", INTEGERS)
-@pytest.mark.parametrize("hash_indices", [False, True])
-@pytest.mark.parametrize(("batch", "features"), [(0, 3), (1, 1), (5, 26), (700, 26), (3, 100)])
-def test_joint_rows(backend, batch, features, hash_indices, id_type, dtype):
+@pytest.mark.parametrize(
+    ("shape", "hash_indices", "id_type", "dtype"),
+    spread(
+        [(700, 26), (5, 26), (3, 100), (0, 3), (1, 1)],
+        *([False, True], INTEGERS, [torch.int32, torch.int64]),
+    ),
+    ids=str,
+)
+def test_joint_rows(backend, shape, hash_indices, id_type, dtype):
+    batch, features = shape
     sizes = random_integers(120, features, low=1, seed=features)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     if hash_indices:
@@ -62,18 +68,15 @@ def test_joint_rows_of_bags(backend, hash_indices):
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("batch", [0, 1, 63, 64, 65, 1000])
 @pytest.mark.parametrize(
-    "dtypes",
-    [
-        [torch.int8],
-        [torch.int8, torch.int16, torch.int32],
-        [torch.int16, torch.int64],
-        INTEGERS,
-    ],
+    ("batch", "num_features", "dtypes"),
+    spread(
+        [0, 1, 63, 64, 65, 1000, 64],
+        *([4, 26, 63, 64, 65, 150], [INTEGERS, [torch.int8], INTEGERS[:3], INTEGERS[1::2]]),
+    ),
+    ids=str,
 )
-@pytest.mark.parametrize("num_features", [4, 26, 63, 64, 65, 150])
-def test_stack_ids(backend, batch, dtypes, num_features):
+def test_stack_ids(backend, batch, num_features, dtypes):
     features = torch.randperm(
         num_features, generator=torch.Generator().manual_seed(num_features)
     ).tolist()
@@ -122,10 +125,9 @@ def test_joint_rows_names_the_bag_of_a_bad_id(backend):
         backend.joint_rows(ids, offsets, bag_offsets=bag_offsets)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("table_dtype", TABLES)
-@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize(("dim", "table_dtype", "dtype"), spread(DIMS, TABLES, FLOATS), ids=str)
 def test_gather_equals_the_reference(backend, dim, table_dtype, dtype):
+    dtype = backend.taken(dtype)
     table = random(50, dim).to(table_dtype)
     for shape in [(0,), (1,), (7, 26)]:
         rows = random_integers(50, *shape)
@@ -165,11 +167,13 @@ def test_rows_outside_the_table_are_named(cpu_backend, value, row_type):
         cpu_backend.sort_rows(rows, 20)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("table_dtype", TABLES)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize(
+    ("dim", "weighted", "table_dtype", "dtype"),
+    spread(DIMS, [False, True], TABLES, FLOATS),
+    ids=str,
+)
 def test_bag(backend, dim, weighted, table_dtype, dtype):
+    dtype = backend.taken(dtype)
     table = random(50, dim).to(table_dtype)
     for bags, lengths_below in [(0, 5), (1, 2), (60, 5), (3, 200)]:
         bag_offsets = random_bags(lengths_below, bags, seed=bags)
@@ -190,16 +194,16 @@ def test_empty_bags_are_zeros(backend):
     assert torch.equal(found, torch.tensor([0.0, 2.0, 0.0, 0.0]).unsqueeze(1).expand(4, 5))
 
 
-@pytest.mark.parametrize("gradient_dtype", FLOATS)
-@pytest.mark.parametrize("table_dtype", TABLES)
-@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize(
+    ("dim", "table_dtype", "gradient_dtype"), spread(DIMS, TABLES, FLOATS), ids=str
+)
 def test_bag_scale_gradient(backend, dim, table_dtype, gradient_dtype):
     table = random(50, dim).to(table_dtype)
     bag_offsets = random_bags(5, 40)
     count = int(bag_offsets[-1])
     rows = random_integers(50, count)
     source = reference.bag_of_lookup(bag_offsets, count)
-    gradient = random(40, dim, seed=2).to(gradient_dtype)
+    gradient = random(40, dim, seed=2).to(backend.taken(gradient_dtype))
     found = backend.embedding_bag_scale_backward(gradient, table, rows, source)
 
     products = gradient.double()[source.long()] * table.double()[rows]
@@ -217,15 +221,17 @@ def test_rows_without_columns(cpu_backend):
 
 
 @pytest.mark.parametrize("lookup", ["gather", "bag"])
-def test_lookups_have_the_same_bits_for_every_number_of_threads(backend, each_thread_count, lookup):
+def test_lookups_have_the_same_bits_for_every_number_of_threads(
+    cpu_backend, each_thread_count, lookup
+):
     table = random(500, 24)
     bag_offsets = random_bags(30, 400)
     rows = random_integers(500, int(bag_offsets[-1]))
 
     def run():
         if lookup == "gather":
-            return backend.embedding_gather(table, rows, torch.bfloat16)
-        return backend.embedding_bag(table, rows, bag_offsets, torch.float32)
+            return cpu_backend.embedding_gather(table, rows, torch.bfloat16)
+        return cpu_backend.embedding_bag(table, rows, bag_offsets, torch.float32)
 
     first, *others = each_thread_count(run)
     assert all(torch.equal(first, other) for other in others)

@@ -6,6 +6,7 @@ import torch
 
 from cuda_ext import error_bounds
 from cuda_ext.error_bounds import Bounded
+from tests.cuda_ext.conftest import spread
 
 LR = torch.tensor(0.3)
 
@@ -23,16 +24,19 @@ def problem(count, dim, rows, gradient_dtype, row_dtype, shared):
     return table, lookups, gradients, source, scale
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("gradient_dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("count", "dim", "rows"),
-    [(0, 4, 3), (1, 1, 1), (7, 3, 2), (1000, 16, 5), (5000, 33, 400), (9000, 128, 12_000)],
+    ("size", "gradient_dtype", "shared"),
+    spread(
+        [(1000, 16, 5), (5000, 33, 400), (9000, 128, 12_000), (7, 3, 2), (0, 4, 3), (1, 1, 1)],
+        *([torch.float32, torch.float16, torch.bfloat16], [False, True]),
+    ),
+    ids=str,
 )
-def test_equals_the_reference(backend, count, dim, rows, gradient_dtype, shared):
+def test_equals_the_reference(backend, size, gradient_dtype, shared):
+    count, dim, rows = size
     for row_dtype in (torch.int32, torch.int64):
         table, lookups, gradients, source, scale = problem(
-            count, dim, rows, gradient_dtype, row_dtype, shared
+            count, dim, rows, backend.taken(gradient_dtype), row_dtype, shared
         )
         half = torch.tensor(0.5)
         options = {"step": 1.0, "source": source, "scale": scale, "in_chunks": False}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_ext import error_bounds, reference
+from cuda_ext import error_bounds
 from cuda_ext.emu import build
 from cuda_ext.error_bounds import Bounded
 from cuda_ext.ops.update import call_update_rows
@@ -51,7 +51,7 @@ def update(
     )
     call_update_rows(
         *(ops, rule, table, state, ops.sort_rows(rows, table.shape[0]), gradients, step),
-        *(more.get("source"), more.get("scale"), more.get("table_low")),
+        *(more.get("source"), more.get("scale")),
     )
 
 
@@ -87,29 +87,6 @@ def check_update(
         assert state_bounds[name].excess(tensor) <= 1, name
 
 
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("rule", RULES)
-def test_rows_of_many_chunks(emulated: Any, rule: RowOptimizer, dim: int) -> None:
-    torch.manual_seed(dim)
-    check_update(emulated, rule, dim, skewed_rows(1500, 40), torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("dim", [10, 32, 160])
-def test_gradient_types(emulated: Any, dim: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(dim)
-    check_update(emulated, "rowwise_adagrad", dim, skewed_rows(200, 40, torch.int64), dtype)
-
-
-@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 65])
-@pytest.mark.parametrize("one_row", [False, True])
-def test_chunk_boundaries(emulated: Any, one_row: bool, count: int) -> None:
-    torch.manual_seed(count)
-    rows = torch.full((count,), 5) if one_row else skewed_rows(count, 40)
-    for dim in (3, 16, 128, 256):
-        check_update(emulated, "rowwise_adagrad", dim, rows.to(torch.int32), torch.float32)
-
-
 def test_row_of_more_chunks_than_a_block_has_teams(emulated: Any) -> None:
     torch.manual_seed(1)
     for dim, count in ((4, 20_000), (128, 2_000), (3, 4_000)):
@@ -135,59 +112,6 @@ def test_a_lane_order_changes_no_bit(
         assert torch.equal(sums, found[0][1])
 
 
-@pytest.mark.parametrize("dim", [4, 130])
-def test_bfloat16_rows_round_as_the_reference(emulated: Any, dim: int) -> None:
-    rows = torch.arange(40).repeat_interleave(3).to(torch.int32)
-    table = torch.randn(40, dim).to(torch.bfloat16)
-    gradients = torch.randint(-64, 64, (120, dim)) / 256  # sums without rounding
-    expected = table.clone()
-    reference.update_rows(
-        "sgd",
-        expected,
-        {},
-        rows.long(),
-        gradients,
-        RowStep(torch.tensor(0.5), torch.tensor(3.0), rounding_seed=7),
-    )
-    update(emulated, "sgd", table, {}, rows, gradients, weight_decay=0.0)
-    assert torch.equal(table, expected)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("dim", [4, 10, 256])
-def test_planar_rows_as_float32_rows(emulated: Any, dim: int, rule: RowOptimizer) -> None:
-    table = torch.randn(40, dim)
-    high, low = reference.split_planar(table)
-    rows, gradients = skewed_rows(300, 40), torch.randn(300, dim)
-    state = state_of(rule, table)
-    same_state = {name: tensor.clone() for name, tensor in state.items()}
-    update(emulated, rule, table, state, rows, gradients)
-    update(emulated, rule, high, same_state, rows, gradients, table_low=low)
-    assert torch.equal(reference.join_planar(high, low), table)
-
-
-@pytest.mark.parametrize("dim", [4, 10, 128, 256])
-def test_source_scale_and_inverse_scale(emulated: Any, dim: int) -> None:
-    torch.manual_seed(dim)
-    rows = skewed_rows(400, 40)
-    source = torch.randint(9, (400,), dtype=torch.int32)
-    more = {"source": source, "scale": torch.rand(400), "inverse_scale": 0.125}
-    check_update(emulated, "sgd", dim, rows, torch.float32, **more)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("dim", [10, 16, 256])
-def test_overflow_writes_nothing(emulated: Any, dim: int, rule: RowOptimizer) -> None:
-    table = torch.randn(40, dim)
-    state = state_of(rule, table)
-    before = [t.clone() for t in (table, *state.values())]
-    gradients = torch.full((300, dim), float("inf"))
-    overflow = torch.tensor(True)
-    update(emulated, rule, table, state, skewed_rows(300, 40), gradients, overflow=overflow)
-    for found, old in zip((table, *state.values()), before, strict=True):
-        assert torch.equal(found, old)
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dim", [6, 16, 256])
 def test_rows_outside_the_table(emulated: Any, dim: int, dtype: torch.dtype) -> None:
@@ -211,23 +135,3 @@ def test_rows_outside_the_table(emulated: Any, dim: int, dtype: torch.dtype) -> 
     update(emulated, "adagrad", table, {"sum": torch.ones(37, dim)}, rows, gradients)
     update(emulated, "adagrad", expected, {"sum": torch.ones(37, dim)}, rows[~bad], gradients[~bad])
     torch.testing.assert_close(table, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("dim", [5, 16, 256])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_atomic_sgd(emulated: Any, dim: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(dim)
-    rows, gradients = skewed_rows(150, 40), torch.randn(150, dim).to(dtype)
-    table = torch.randn(40, dim)
-    inside = torch.arange(150) != 7
-    rows[7] = 40
-    bound, _ = error_bounds.updated(
-        *("sgd", Bounded.exact(table), {}, rows[inside], Bounded.exact(gradients[inside])),
-        **{"lr": 0.5, "step": 1.0, "in_chunks": False},
-    )
-    lr, overflow = torch.tensor(0.5), torch.tensor(True)
-    before = table.clone()
-    emulated.sgd_rows_unsorted(table, rows, gradients, None, None, lr, None, overflow)
-    assert torch.equal(table, before)
-    emulated.sgd_rows_unsorted(table, rows, gradients, None, None, lr, None, None)
-    assert bound.excess(table) <= 1

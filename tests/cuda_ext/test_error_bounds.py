@@ -9,7 +9,6 @@ from cuda_ext.error_bounds import Bounded
 from cuda_ext.row_rules import ROW_RULES, RowStep
 
 RULES = list(ROW_RULES)
-SETTINGS = {"lr": 0.25, "step": 3.0, "weight_decay": 0.125}
 
 
 def random(*shape, seed=0):
@@ -27,7 +26,7 @@ def excesses(bounds, results):
     return [bound.excess(result) for bound, result in zip(bounds, results, strict=True)]
 
 
-@pytest.mark.parametrize("shape", [(7, 5, 16), (2, 5, 256), (9, 27, 128), (2, 64, 256)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 27, 128), (2, 5, 256)], ids=str)
 def test_interaction_without_a_term_or_summed_in_bfloat16_is_refused(shape):
     batch, vectors, dim = shape
     features, bottom = random(batch, vectors - 1, dim), random(batch, dim, seed=1)
@@ -44,14 +43,6 @@ def test_interaction_without_a_term_or_summed_in_bfloat16_is_refused(shape):
     assert min(excesses(bounds, [t.float() for t in interaction(*halves)])) > 10
 
 
-def test_float64_summed_in_float32_is_refused():
-    features, bottom = random(4, 8, 64).double(), random(4, 64, seed=1).double()
-    gradient = random(4, reference.interaction_width(9, 64), seed=2).double()
-    bounds = error_bounds.dot_interaction(features, bottom, gradient)
-    singles = (tensor.float() for tensor in (features, bottom, gradient))
-    assert min(excesses(bounds, [t.double() for t in interaction(*singles)])) > 1000
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_result_rounded_to_nearest_may_not_be_off_by_a_unit(dtype):
     value = random(1000).double()
@@ -61,18 +52,6 @@ def test_a_result_rounded_to_nearest_may_not_be_off_by_a_unit(dtype):
     next_up = nearest.double() * (1 + 1.001 * torch.finfo(dtype).eps)
     assert bound.excess(next_up.to(dtype)) > 1
     assert bound.rounded_either_way(dtype).excess(next_up.to(dtype)) <= 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_bag_without_one_lookup_is_refused(dtype):
-    table, rows = random(50, 16), torch.arange(600) % 50
-    bag_offsets = torch.tensor([0, 200, 400, 600])
-    bound = error_bounds.embedding_bag(table, rows, bag_offsets, dtype)
-    assert bound.excess(reference.embedding_bag(table, rows, bag_offsets, dtype)) <= 1
-    scale = torch.ones(600)
-    scale[311] = 0
-    without = reference.embedding_bag(table, rows, bag_offsets, dtype, scale=scale)
-    assert bound.excess(without) > 10
 
 
 @pytest.mark.parametrize("rule", RULES)

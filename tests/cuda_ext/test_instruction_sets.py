@@ -1,50 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels of the instruction sets that this CPU has, but would not choose."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 
 from tests import harness
+from tests.cuda_ext import (
+    test_attention as attention,
+)
+from tests.cuda_ext import (
+    test_dlrm_forward as dlrm,
+)
+from tests.cuda_ext import (
+    test_dot_interaction as interaction,
+)
+from tests.cuda_ext import (
+    test_dropout as dropout,
+)
+from tests.cuda_ext import (
+    test_embedding_lookup as lookup,
+)
+from tests.cuda_ext import (
+    test_embedding_update as update,
+)
+from tests.cuda_ext import (
+    test_linear as linear,
+)
+from tests.cuda_ext import (
+    test_mlp as mlp,
+)
+from tests.cuda_ext import (
+    test_products as products,
+)
+from tests.cuda_ext import (
+    test_search as search,
+)
 
-HERE = Path(__file__).parent
-MODULES = [
-    *("test_dot_interaction.py", "test_embedding_lookup.py", "test_embedding_update.py"),
-    "test_mlp.py",
-    "test_dlrm_forward.py",
-    "test_products.py",
-    "test_linear.py",
-    "test_attention.py",
-    "test_dropout.py",
-    "test_search.py",
-]
-NAME_KERNELS = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
+KERNELS = torch.ops.cuda_ext
 BEST_LAST = ["portable", "avx2", "avx512"]
 NAME_OF_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
+FLOAT, BRAIN, DOUBLE = torch.float32, torch.bfloat16, torch.float64
 
 
 def other_instruction_sets():
-    """Returns what lies below the best one; torch names it the same way. One is for every run."""
+    """Returns what lies below the best one; torch names it the same way."""
     best = NAME_OF_CAPABILITY.get(torch.backends.cpu.get_cpu_capability(), "portable")
-    lower = BEST_LAST[: BEST_LAST.index(best)]
-    return [pytest.param(s, marks=[pytest.mark.release] * (s != lower[-1])) for s in lower]
+    return BEST_LAST[: BEST_LAST.index(best)]
 
 
-def run_with(kernels, *arguments, **options):
-    return harness.python(*arguments, RECSYS_CPU_KERNELS=kernels, **options)
+CASES = {
+    "attention of short sequences": (
+        attention.test_kernel_on_cpu_equals_the_definition,
+        ("short", (3, 4), False, 0),
+    ),
+    "attention of few queries": (
+        attention.test_kernel_on_cpu_equals_the_definition,
+        ("few queries", (1, 33), True, 100),
+    ),
+    "dlrm": (dlrm.test_kernel_on_cpu_equals_the_definition, (3, 33, FLOAT, BRAIN)),
+    "dropout": (dropout.test_kernel_on_cpu_equals_the_definition, ((17, 64), BRAIN)),
+    "mlp": (mlp.test_kernel_on_cpu_equals_the_definition, ((479, 129, 31, 1), BRAIN, True)),
+    "products": (
+        products.test_transposed_product_on_cpu_equals_its_definition,
+        ((130, 17, 40), FLOAT),
+    ),
+    "search": (search.test_rows_on_cpu_are_those_of_the_definition, (65, 127)),
+}
+WITH_BACKEND = {
+    "interaction": (interaction.check_bounds, ((33, 27, 128), FLOAT)),
+    "interaction of odd sizes": (interaction.check_bounds, ((7, 17, 1), BRAIN)),
+    "interaction of float64": (interaction.check_bounds, ((2, 33, 100), DOUBLE)),
+    "gathered interaction": (interaction.check_gathered, ((7, 12, 20), BRAIN, FLOAT, torch.int32)),
+    "gather": (lookup.test_gather_equals_the_reference, (129, BRAIN, FLOAT)),
+    "bags": (lookup.test_bag, (100, True, BRAIN, FLOAT)),
+    "scale of bags": (lookup.test_bag_scale_gradient, (17, FLOAT, BRAIN)),
+    "update by SGD": (update.test_rules, ((1500, 16), "sgd", "float32")),
+    "update by row-wise Adagrad": (update.test_rules, ((300, 17), "rowwise_adagrad", "bfloat16")),
+    "update by Adam": (update.test_rules, ((1000, 100), "adam", "float32")),
+    "relu": (linear.test_relu_backward_equals_its_definition, ((130, 17), FLOAT)),
+}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kernels", other_instruction_sets())
-def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels):
-    """The kernel tests, in a process that was told to use these kernels."""
-    assert run_with(kernels, "-c", NAME_KERNELS).stdout.strip() == kernels
-    options = ("-m", "pytest", "-q", "-k", "cpu", "-p", "no:cacheprovider")
-    done = run_with(kernels, *options, *(HERE / name for name in MODULES))
-    assert " passed" in done.stdout
+@pytest.mark.parametrize("case", [*CASES, *WITH_BACKEND])
+def test_other_instruction_sets_pass_the_same_tests(cpu_backend, kernels, case):
+    run, arguments = CASES.get(case) or WITH_BACKEND[case]
+    if case in WITH_BACKEND:
+        run = partial(run, cpu_backend)
+    KERNELS.use_cpu_kernels(kernels)
+    try:
+        assert KERNELS.cpu_instruction_set() == kernels
+        run(*arguments)
+    finally:
+        KERNELS.use_cpu_kernels("")
 
 
 def test_an_unknown_instruction_set_is_refused(cpu_backend):
-    done = run_with("avx1024", "-c", NAME_KERNELS, status=1)
+    script = "import torch, cuda_ext.ops; print(torch.ops.cuda_ext.cpu_instruction_set())"
+    done = harness.python("-c", script, RECSYS_CPU_KERNELS="avx1024", status=1)
     assert "RECSYS_CPU_KERNELS=avx1024: expected portable, avx2 or avx512" in done.stderr

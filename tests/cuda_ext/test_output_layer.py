@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from cuda_ext import ops, reference
 from cuda_ext.emu import build
 from cuda_ext.self_test_cases import output_layer_cases
+from tests.cuda_ext.conftest import spread
 from tests.tools import needs
 
-SIZES = [(0, 5), (1, 1), (5, 3), (127, 8), (130, 17), (256, 256), (300, 1000), (1025, 40)]
+SIZES = [(127, 8), (300, 1000), (0, 5), (130, 17), (1025, 40), (256, 256), (1, 1), (5, 3), (9, 512)]
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -41,8 +42,7 @@ def assert_sums(result, expected, magnitude):
     assert bool(((result - expected).abs() <= 64 * epsilon * (magnitude + 1e-30)).all())
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("size", "dtype"), spread(SIZES, FLOATS), ids=str)
 def test_output_equals_the_reference(device_ops, size, dtype):
     x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
     bias = randn(1, seed=2, dtype=dtype)
@@ -51,9 +51,7 @@ def test_output_equals_the_reference(device_ops, size, dtype):
     assert_sums(output, reference.output_layer(x, weight, bias), magnitude)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("size", "dtype", "relu"), spread(SIZES, FLOATS, [False, True]), ids=str)
 def test_gradients_equal_the_reference(device_ops, size, dtype, relu):
     x, weight = randn(*size, dtype=dtype), randn(1, size[1], seed=1, dtype=dtype)
     x = torch.relu(x) if relu else x

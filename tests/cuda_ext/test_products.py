@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from cuda_ext import ops, reference
 from cuda_ext.ops import products
+from tests.cuda_ext.conftest import spread
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -41,9 +42,9 @@ def layer(inputs, outputs):
     return weight, randn(outputs, seed=2).requires_grad_()
 
 
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(
+    ("size", "with_bias", "relu"), spread(SIZES, [False, True], [False, True]), ids=str
+)
 def test_linear_on_cpu_equals_torchs_own(size, with_bias, relu, with_onednn):
     samples, inputs, outputs = size
     weight, bias = layer(inputs, outputs)
@@ -127,14 +128,14 @@ def test_round_numbers_of_rows_are_one_call(rows):
 def test_few_sizes_reach_onednn(with_onednn):
     """Each size that it meets takes memory for ever."""
     weight, bias = layer(64, 96)
-    for rows in range(200, 3000, 77):
+    for rows in range(200, 3000, 155):
         x = randn(rows, 64).requires_grad_()
         result = ops.linear(x, weight, bias, relu=True)
         torch.testing.assert_close(
             result, torch.relu(F.linear(x, weight, bias)), rtol=1e-5, atol=1e-5
         )
         result.sum().backward()
-    assert len(with_onednn) > 50
+    assert len(with_onednn) > 25
     assert len({x.shape for x, *_ in with_onednn}) < 10
 
 

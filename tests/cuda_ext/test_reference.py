@@ -35,11 +35,6 @@ def test_dot_interaction_of_criteo_is_480_wide():
     assert ops.dot_interaction(torch.zeros(0, 27, 128)).shape == (0, 480)
 
 
-def test_dot_interaction_gradient():
-    features = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(ops.dot_interaction, features)
-
-
 @pytest.mark.parametrize("shape", [(2, 3), (2, 0, 3), (1, 2, 3, 4)])
 def test_dot_interaction_refuses_other_shapes(shape):
     with pytest.raises(ValueError, match="features must be"):
@@ -149,45 +144,12 @@ def test_weight_decay_counts_once_per_row(updated, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", RULES)
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_overflow_changes_nothing(updated, optimizer, weight_decay):
+def test_overflow_changes_nothing(updated, optimizer):
     start, table, state, _ = updated(
-        optimizer, weight_decay=weight_decay, overflow=torch.tensor(True), scale=float("inf")
+        optimizer, weight_decay=0.01, overflow=torch.tensor(True), scale=float("inf")
     )
     assert torch.equal(table, start)
     assert all((s == 0).all() for s in state.values())
-
-
-@pytest.mark.parametrize("optimizer", RULES)
-def test_the_same_bits_on_every_run(updated, optimizer):
-    assert torch.equal(updated(optimizer)[1], updated(optimizer)[1])
-
-
-@pytest.mark.parametrize("optimizer", RULES)
-@pytest.mark.parametrize("update_rows", [reference.update_rows, ops.update_rows])
-def test_no_lookups_change_nothing(optimizer, update_rows):
-    table = torch.ones(3, 2)
-    update_rows(
-        optimizer,
-        table,
-        ops.row_optimizer_state(optimizer, table),
-        torch.zeros(0, dtype=torch.int64),
-        torch.zeros(0, 2),
-        ops.RowStep(lr=torch.tensor(0.1), step=torch.tensor(1.0)),
-    )
-    assert torch.equal(table, torch.ones(3, 2))
-
-
-def test_planar_halves_join_to_the_same_bits():
-    generator = torch.Generator().manual_seed(1)
-    bits = torch.randint(-(2**31), 2**31, (100_000,), generator=generator).to(torch.int32)
-    values = bits.view(torch.float32)
-    high, low = reference.split_planar(values)
-    assert torch.equal(reference.join_planar(high, low).view(torch.int32), bits)
-    finite = values.abs() < 3e38
-    error = (high[finite].double() - values[finite].double()).abs()
-    # bfloat16 keeps eight bits: nearest means half a unit of the last of them.
-    assert (error <= values[finite].double().abs() * 2**-8 + 2**-134).all()
 
 
 def test_stochastic_rounding_is_unbiased_and_keeps_what_is_exact():

@@ -29,7 +29,7 @@ def update_arguments(rule):
     state = list(ops.row_optimizer_state(rule, table).values())
     rows, positions = ops.sort_rows(ROWS, 30)
     return (
-        *(table, None, state, rows, positions, randn(12, 8, seed=1), None, None),
+        *(table, state, rows, positions, randn(12, 8, seed=1), None, None),
         *(torch.tensor(0.1), torch.tensor(1.0), torch.tensor(0.5), torch.tensor(False)),
         *(rule, 0.0, list(ROW_RULES[rule].hyperparameters.values()), 0),
     )
@@ -164,7 +164,7 @@ def test_every_op_is_checked():
         *("linear_relu", "linear_relu_backward"),
         *("output_layer", "output_layer_backward", "cross_entropy"),
     }
-    about = {"cpu_instruction_set", "cpu_is_intel", "has_relu_products"}
+    about = {"cpu_instruction_set", "cpu_is_intel", "has_relu_products", "use_cpu_kernels"}
     assert registered == {*dir_of_ops(), *on_a_gpu, *about}
     assert {op_named(case)._qualified_op_name.split("::")[1] for case in CASES} == set(dir_of_ops())
 
