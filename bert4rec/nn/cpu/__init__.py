@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Cache-blocked layers of BERT4Rec for CPUs."""
