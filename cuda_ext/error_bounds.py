@@ -18,7 +18,6 @@ operation can enlarge them, and `OPERATION` is added for what it rounds itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -141,18 +140,6 @@ class Bounded:
     def log(self) -> Bounded:
         """As `Tensor.log`, steepest below the value."""
         return _operation(self.value.log(), -torch.log1p(-self.error / self.value))
-
-    def apply(
-        self, function: Callable[[Tensor], Tensor], slope: float, magnitude: Tensor
-    ) -> Bounded:
-        """Bounds a function of each element.
-
-        Args:
-            function: in float64.
-            slope: the largest magnitude of its derivative.
-            magnitude: of the largest intermediate, what `OPERATION` is relative to.
-        """
-        return Bounded(function(self.value), slope * self.error + OPERATION * magnitude)
 
     def square(self) -> Bounded:
         """As `Tensor.square`."""

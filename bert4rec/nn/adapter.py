@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bert4rec.config import AdapterConfig, ModelConfig
-from bert4rec.nn.cpu.cached_linear import linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext import ops
@@ -74,7 +73,7 @@ def adapted_linear(
         adapter: its change; None leaves the layer alone.
         gate: [N, r] factors; None for 1.
     """
-    output = linear(tokens, layer.weight, layer.bias)
+    output = ops.linear(tokens, layer.weight, layer.bias)
     return output if adapter is None else adapter.add_to(output, adapter.reduce(tokens, gate))
 
 

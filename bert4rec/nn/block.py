@@ -4,13 +4,14 @@
 import dataclasses
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bert4rec.config import Activation, Norm, Residual
 from bert4rec.nn.adapter import BlockAdapters, adapted_linear
 from bert4rec.nn.attention import attend
-from bert4rec.nn.cpu.cached_linear import activate, feed_forward, linear
 from bert4rec.nn.dropout import Dropout
 from bert4rec.nn.layout import SequenceLayout
+from cuda_ext import ops
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ class Block(nn.Module):
         self, tokens: Tensor, adapters: BlockAdapters | None, gate: Tensor | None
     ) -> Tensor:
         if adapters is None:
-            mapped = feed_forward(tokens, self.expand, self.contract, self._activation)
+            between = ops.linear(tokens, self.expand.weight, self.expand.bias)
+            active = activate(between, self._activation)
+            mapped = ops.linear(active, self.contract.weight, self.contract.bias)
         else:
             between = adapted_linear(tokens, self.expand, adapters.expand, gate)
             active = activate(between, self._activation)
@@ -135,12 +138,12 @@ class Block(nn.Module):
         weight, bias = self.qkv.weight, self.qkv.bias
         queries, query_layout, positions = None, layout, None
         if targets is None:
-            fused = linear(source, weight, bias)
+            fused = ops.linear(source, weight, bias)
         else:
             query_layout, positions = targets.layout, targets.positions
             chosen = source.index_select(0, targets.index)
-            queries = linear(chosen, weight[:dim], bias[:dim])
-            fused = linear(source, weight[dim:], bias[dim:])
+            queries = ops.linear(chosen, weight[:dim], bias[:dim])
+            fused = ops.linear(source, weight[dim:], bias[dim:])
         if adapters is not None:
             reduced = adapters.qkv.reduce(source, gate)
             if queries is None or targets is None:
@@ -164,4 +167,13 @@ class Block(nn.Module):
 def _gated(change: Tensor, tokens: Tensor, gate: nn.Linear | None) -> Tensor:
     if gate is None:
         return change
-    return change * linear(tokens, gate.weight, gate.bias).sigmoid()
+    return change * ops.linear(tokens, gate.weight, gate.bias).sigmoid()
+
+
+def activate(between: Tensor, activation: Activation) -> Tensor:
+    """Applies an activation function; `swiglu` halves the columns."""
+    if activation == "swiglu":
+        # Source: Shazeer 2020 (arXiv:2002.05202).
+        gate, value = between.chunk(2, dim=1)
+        return F.silu(gate) * value
+    return F.gelu(between) if activation == "gelu" else F.relu(between)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.cpu.row_softmax import (
+from bert4rec.nn.focal import focal_loss
+from bert4rec.nn.row_softmax import (
     RowBlockedCrossEntropy,
     empty_gradient,
     item_rows,
     rows_per_block,
 )
-from bert4rec.nn.focal import focal_loss
 from cuda_ext import ops
 
 _MAX_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 28}

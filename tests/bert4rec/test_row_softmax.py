@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bert4rec.nn.cpu.row_softmax import RowBlockedCrossEntropy, rows_per_block
+from bert4rec.nn.row_softmax import RowBlockedCrossEntropy, rows_per_block
 from cuda_ext.error_bounds import Bounded
 
 CPU = torch.device("cpu")

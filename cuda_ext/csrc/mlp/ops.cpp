@@ -45,7 +45,6 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
   check_sizes(sizes, input, weights, biases);
   const Dtype dtype = dtype_of(weights, kOp, "weights");
   const Dtype computed = dtype_of(input, kOp, "input");
-  STD_TORCH_CHECK(dtype != Dtype::kFloat16, kOp, ": weights are float32, bfloat16 or float64");
   STD_TORCH_CHECK(computed == (dtype == Dtype::kFloat64 ? dtype : Dtype::kFloat32), kOp,
                   ": input must be float32, or float64 with weights of float64");
   STD_TORCH_CHECK(biases.scalar_type() == input.scalar_type(), kOp,

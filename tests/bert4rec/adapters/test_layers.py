@@ -10,7 +10,6 @@ from bert4rec.config import AdapterConfig, ModelConfig
 from bert4rec.model.merge import merged
 from bert4rec.model.network import ADAPTERS, Bert4Rec
 from bert4rec.model.scoring import last_tokens
-from bert4rec.nn.cpu import cached_linear
 from bert4rec.nn.layout import PaddedLayout, SequenceLayout
 from bert4rec.nn.softmax_loss import softmax_cross_entropy
 
@@ -173,16 +172,6 @@ def test_padding_does_not_change_the_gate(causal):
     of_padded = PaddedLayout.of_padded(layout.lengths(), layout.max_length)
     found = model(padded.flatten(), of_padded, last_tokens(of_padded), causal=causal)
     torch.testing.assert_close(found, outputs(model, causal=causal))
-
-
-def test_blocks_of_a_frozen_layer_have_the_gradient_of_the_whole():
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(8, 24).double().requires_grad_(False)
-    tokens = torch.randn(2 * cached_linear._ROWS + 9, 8, dtype=torch.float64, requires_grad=True)
-    blocked = cached_linear.linear(tokens, layer.weight, layer.bias)
-    (found,) = torch.autograd.grad(blocked.square().sum(), tokens)
-    (true,) = torch.autograd.grad(layer(tokens).square().sum(), tokens)
-    torch.testing.assert_close(found, true)
 
 
 def test_the_loss_of_a_frozen_table_has_the_same_gradient_of_the_rest():
