@@ -22,7 +22,6 @@ Device = Literal["cpu", "gpu"]
 
 _PLATFORMS: dict[ArtifactFormat, str] = {
     "torchscript": "pytorch_libtorch",
-    "aoti": "torch_aoti",
     "onnx": "onnxruntime_onnx",
 }
 _BACKENDS: dict[Backend, str] = {
@@ -92,9 +91,9 @@ class ServingSettings:
         """Refuses settings that Triton would refuse or ignore."""
         check_policy(self.version_policy)
         allowed = {
-            "python": ("eager", "torchscript", "aoti", "onnx"),
+            "python": ("eager", "torchscript", "onnx"),
             "native": ("eager",),
-            "pytorch": ("torchscript", "aoti"),
+            "pytorch": ("torchscript",),
             "onnx": ("onnx",),
         }[self.backend]
         if self.format not in allowed:
@@ -270,25 +269,19 @@ def parse_config(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: not a model configuration of Triton: {error}") from error
 
 
-def check_config(text: str, name: str, settings: ServingSettings) -> None:
+def check_config(text: str, name: str) -> None:
     """Refuses a config.pbtxt that a server would refuse.
 
     Args:
         text: text of config.pbtxt.
         name: name of the model's folder.
-        settings: settings from which it was written.
 
     Raises:
-        ConfigError: the text is invalid, or the settings do not go together.
+        ConfigError: the text is invalid.
     """
     message = parse_config(text, CONFIG_FILE)
     if message is not None and message.name != name:
         raise ConfigError(f"{CONFIG_FILE}: is of model {message.name!r}, its folder is {name!r}")
-    if settings.backend == "pytorch" and settings.format == "aoti" and settings.max_batch_size:
-        raise ConfigError(
-            "`format` aoti with `backend` pytorch needs `max_batch_size` 0: the server's PyTorch "
-            "backend does not split the outputs of such packages among requests"
-        )
 
 
 _SHARED_BY_VERSIONS = re.compile(

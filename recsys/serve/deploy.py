@@ -22,7 +22,6 @@ from recsys.serve.config_pbtxt import (
 from recsys.serve.deployed.kept_settings import comment_of
 from recsys.serve.deployed.version_policy import served_versions
 from recsys.serve.deployment import (
-    ArtifactFormat,
     Deployment,
     DeploymentError,
     OutOfRange,
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 _EXAMPLE_ROWS = 8
 MODEL_FILE = "model.py"
-_BOUND_TO_DEVICE: tuple[ArtifactFormat, ...] = ("torchscript", "aoti")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +115,7 @@ def deploy(
     fixed_shapes = serving.format != "eager"
     signature = export.signature(fixed_shapes=fixed_shapes)
     config = config_text(name, signature, serving)
-    check_config(config, name, serving)
+    check_config(config, name)
     repository = ModelRepository(settings.repository)
     device = _export_device(serving)
     with repository.staged_version(name, settings.version) as staged:
@@ -155,7 +153,7 @@ def deploy(
         parity = verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
         measured = measure(served)
         others = {}
-        if serving.device == "gpu" and serving.format not in _BOUND_TO_DEVICE:
+        if serving.device == "gpu" and serving.format != "torchscript":
             on_cpu = dataclasses.replace(serving, device="cpu")
             others["cpu"] = config_text(name, signature, on_cpu)
         now_served = staged.version in served_later
@@ -183,11 +181,11 @@ def _export_device(serving: ServingSettings) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda")
-    if serving.format in _BOUND_TO_DEVICE:
+    if serving.format == "torchscript":
         raise ConfigError(
-            f"`device` gpu `format` {serving.format}: such a file is bound to the device it was "
-            "made on, and this machine has no CUDA device; deploy on one that has, or use `format` "
-            "eager or onnx"
+            "`device` gpu `format` torchscript: such a file is bound to the device it was made on, "
+            "and this machine has no CUDA device; deploy on one that has, or use `format` eager or "
+            "onnx"
         )
     logger.warning(
         "no GPU here: it is checked on the CPU, and a server without a GPU does not load it "
@@ -215,5 +213,4 @@ def _write_network(
         tuple(torch.from_numpy(example[tensor.name]).to(device) for tensor in signature.inputs),
         signature,
         folder,
-        constants_apart=serving.backend == "python",
     )

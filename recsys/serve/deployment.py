@@ -15,14 +15,13 @@ FORMAT = "recsys-recipes deployment"
 FORMAT_VERSION = 1
 
 Backend = Literal["python", "native", "pytorch", "onnx"]
-ArtifactFormat = Literal["eager", "torchscript", "aoti", "onnx"]
+ArtifactFormat = Literal["eager", "torchscript", "onnx"]
 OutOfRange = Literal["error", "zero"]
 Quantize = Literal["none", "int8"]
 
 ARTIFACT_FILES: dict[ArtifactFormat, str] = {
     "eager": WEIGHTS_FILE,
     "torchscript": "model.pt",
-    "aoti": "model.pt2",
     "onnx": "model.onnx",
 }
 """The file that each format is served from."""
@@ -92,6 +91,11 @@ class Deployment:
         values.setdefault("dataset", {})
         if values.keys() != names:
             raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
+        if values["format"] not in ARTIFACT_FILES:
+            raise DeploymentError(
+                f"{file}: its format {values['format']} is not read any more; deploy the "
+                f"checkpoint again with `format` {', '.join(ARTIFACT_FILES)}"
+            )
         try:
             values["signature"] = Signature.from_dict(values["signature"])
         except (KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,8 +59,6 @@ def export_network(
     examples: tuple[Tensor, ...],
     signature: Signature,
     folder: Path,
-    *,
-    constants_apart: bool,
 ) -> None:
     """Writes a network in a format other than `eager`.
 
@@ -70,8 +68,6 @@ def export_network(
         examples: example inputs of at least two rows.
         signature: inputs and outputs of the network.
         folder: folder of the version.
-        constants_apart: with `aoti`, write the weights to a file of their own, which processes
-            share in memory; NVIDIA's PyTorch backend cannot read it.
 
     Raises:
         DeploymentError: a package of an optional format is not installed; names it.
@@ -82,32 +78,20 @@ def export_network(
         with _without_deprecations():
             torch.jit.save(traced, path)
         return
+    _optional("onnx", "onnxscript")
     batch = torch.export.Dim("batch", min=1)
-    dynamic = tuple({0: batch} for _ in examples)
-    if artifact_format == "onnx":
-        _optional("onnx", "onnxscript")
-        with torch.no_grad(), _without_deprecations():
-            program = torch.onnx.export(
-                network,
-                examples,
-                dynamo=True,
-                dynamic_shapes=dynamic,
-                input_names=[tensor.name for tensor in signature.inputs],
-                output_names=[tensor.name for tensor in signature.outputs],
-                verbose=False,
-            )
-        assert program is not None
-        program.save(path, external_data=True)
-        return
     with torch.no_grad(), _without_deprecations():
-        exported = torch.export.export(network, examples, dynamic_shapes=dynamic)
-        torch._inductor.aoti_compile_and_package(
-            exported,
-            package_path=str(path),
-            inductor_configs={"aot_inductor.package_constants_in_so": not constants_apart},
+        program = torch.onnx.export(
+            network,
+            examples,
+            dynamo=True,
+            dynamic_shapes=tuple({0: batch} for _ in examples),
+            input_names=[tensor.name for tensor in signature.inputs],
+            output_names=[tensor.name for tensor in signature.outputs],
+            verbose=False,
         )
-    if constants_apart:
-        _write_constants(path, folder, {**exported.state_dict, **exported.constants})
+    assert program is not None
+    program.save(path, external_data=True)
 
 
 def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
@@ -120,19 +104,6 @@ def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptM
     with torch.inference_mode(), _without_deprecations():
         traced: torch.jit.ScriptModule = torch.jit.trace(network, examples, check_trace=False)  # type: ignore[no-untyped-call]
     return traced
-
-
-def _write_constants(path: Path, folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes the values that a package needs."""
-    names = torch._inductor.aoti_load_package(str(path)).get_constant_fqns()
-    constants: dict[str, Tensor] = {}
-    addresses: set[int] = set()
-    for name in names:
-        value = values[name].contiguous()
-        # Two names may have the same tensor; safetensors requires a copy for each.
-        constants[name] = value.clone() if value.data_ptr() in addresses else value
-        addresses.add(value.data_ptr())
-    write_weights(folder, constants)
 
 
 def open_artifact(
@@ -154,8 +125,6 @@ def open_artifact(
         raise DeploymentError(f"{path} is missing; deploy the checkpoint again")
     if deployment.format == "onnx":
         return _onnx_runner(path, deployment.signature.network, device)
-    if deployment.format == "aoti":
-        return _aoti_runner(path, folder, device)
     if deployment.format == "torchscript":
         with _without_deprecations():
             network = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
@@ -177,19 +146,6 @@ def autocast_of(
     if deployment.precision == "float16":
         return torch.autocast(device.type, torch.float16)
     return contextlib.nullcontext()
-
-
-def _aoti_runner(path: Path, folder: Path, device: torch.device) -> Runner:
-    package = torch._inductor.aoti_load_package(str(path))
-    if (folder / WEIGHTS_FILE).is_file():
-        constants = {name: value.to(device) for name, value in read_weights(folder).items()}
-        package.load_constants(constants, check_full_update=True, user_managed=True)
-
-    def run(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        outputs: Sequence[Tensor] = package(*inputs)
-        return outputs
-
-    return run
 
 
 def _onnx_runner(path: Path, signature: Signature, device: torch.device) -> Runner:

@@ -201,7 +201,7 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
     kept = {
         key: Path(value) if value and key == "raw_ids" else checked(f"{file}: {key}", hint, value)
         for key, value in kept_settings(file).items()
-        if key in KEPT
+        if key in KEPT and (key, value) != ("format", "aoti")  # of earlier releases
         for hint in (hints[key],)
     }
     for line in (*changes(kept, chosen), *hand_edits(repository, name, kept)):
@@ -303,9 +303,8 @@ def _settings(values: dict[str, Any], options: DeployerOptions, kind: str) -> De
         )
     chosen = values["format"] or _DEFAULT_FORMAT[backend]
     largest = values["max_batch_size"]
-    if largest is None:  # the PyTorch backend does not batch packages of AOTInductor
-        largest = 0 if (backend, chosen) == ("pytorch", "aoti") else _MOST_ROWS[kind]
-    values = values | {"format": chosen, "max_batch_size": largest}
+    most_rows = _MOST_ROWS[kind] if largest is None else largest
+    values = values | {"format": chosen, "max_batch_size": most_rows}
     deployment = {
         "serving": section_from_dict(ServingSettings, values),
         "precision": "float16" if options.fp16 else "float32",

@@ -82,7 +82,6 @@ def test_the_python_backend_computes_what_the_checkpoint_does(tmp_path, settings
         ("onnx", {}),
         ("onnx", {"batch_norm": True}),
         ("onnx", {"interaction_op": "cat", "hash_indices": True, "max_table_size": 100}),
-        pytest.param("aoti", {}, marks=pytest.mark.release),
     ],
 )
 def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, settings):
@@ -244,6 +243,15 @@ def test_a_damaged_version_says_so(tmp_path, name):
     found, _ = deployed(checkpoint, tmp_path / "models")
     (found.folder / name).write_bytes(b"{}")
     with pytest.raises(DeploymentError, match=name.replace(".", r"\.")):
+        DlrmExport.served_class.open(found.folder, CPU)
+
+
+def test_a_version_of_a_format_that_went_says_what_to_do(tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    found, _ = deployed(checkpoint, tmp_path / "models")
+    file = found.folder / "deployment.json"
+    file.write_text(file.read_text().replace('"eager"', '"aoti"'))
+    with pytest.raises(DeploymentError, match="again with `format` eager, torchscript, onnx"):
         DlrmExport.served_class.open(found.folder, CPU)
 
 

@@ -241,22 +241,23 @@ def run(engine_job: EngineJob) -> EngineResult:
     Edit(
         "Add a format",
         "recsys/serve/formats.py",
-        '    if artifact_format == "onnx":\n',
+        '    _optional("onnx", "onnxscript")\n',
         '    if artifact_format == "exported":\n'
+        '        dynamic = tuple({0: torch.export.Dim("batch", min=1)} for _ in examples)\n'
         "        torch.export.save(\n"
         "            torch.export.export(network, examples, dynamic_shapes=dynamic), path\n"
         "        )\n"
         "        return\n"
-        '    if artifact_format == "onnx":\n',
+        '    _optional("onnx", "onnxscript")\n',
     ),
     Edit(
         "Add a format",
         "recsys/serve/formats.py",
-        '    if deployment.format == "aoti":\n',
+        '    if deployment.format == "torchscript":\n',
         '    if deployment.format == "exported":\n'
         "        program = torch.export.load(path).module()\n"
         "        return lambda inputs: program(*inputs)\n"
-        '    if deployment.format == "aoti":\n',
+        '    if deployment.format == "torchscript":\n',
     ),
     Edit(
         "Add a format",

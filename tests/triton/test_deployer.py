@@ -187,6 +187,7 @@ def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(
         (("--checkpoint", "{tmp}/c", "--backend", "onnx"), "add --target container"),
         (("--checkpoint", "{tmp}/b", "--backend", "native"), "--backend native runs DLRM alone"),
         (("--checkpoint", "{tmp}/c", "--backend", "native", "--device", "gpu"), "--device cpu"),
+        (("--checkpoint", "{tmp}/c", "--format", "aoti"), "<eager|torchscript|onnx>"),
         (("--checkpoint", "{tmp}/c", "--fp16"), "--fp16 is for --device gpu"),
         (("--checkpoint", "{tmp}/c", "--name", "a/b"), "--name 'a/b'"),
         (("--checkpoint", "{tmp}/c", "--version", "0"), "--version must be 1 or more, got 0"),
@@ -208,6 +209,15 @@ def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
     left = list((tmp_path / "m").rglob("*")) if (tmp_path / "m").exists() else []
     assert [path.name for path in left] in ([], [".deploy.lock"])
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_a_kept_format_that_went_is_forgotten(deploy, tmp_path):
+    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+    deploy("--checkpoint", str(checkpoint))
+    file = tmp_path / "m" / "dlrm" / "config.pbtxt"
+    file.write_text(file.read_text().replace('"format": "eager"', '"format": "aoti"'))
+    assert deploy("--checkpoint", str(checkpoint))[0] == 0
+    assert '"format": "eager"' in file.read_text()
 
 
 def test_a_version_with_other_inputs_needs_another_name(deploy, tmp_path):

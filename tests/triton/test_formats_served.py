@@ -27,10 +27,9 @@ MODELS = {
     "bert4rec_eager": 1e-5,
     "bert4rec_torchscript": 1e-5,
     "bert4rec_onnx": 1e-5,
-    "bert4rec_aoti": 1e-5,
 }
 """Each with the largest difference of an answer that recsys.serve.parity allows it."""
-EXPORTED = ("bert4rec_torchscript", "bert4rec_onnx", "bert4rec_aoti")
+EXPORTED = ("bert4rec_torchscript", "bert4rec_onnx")
 """Networks of histories with a fixed number of places."""
 
 

@@ -82,7 +82,7 @@ def change_settings(
     def text(config: Path) -> str:
         own = serving if config == file else dataclasses.replace(serving, device="cpu")
         written = with_policy(config_text(name, signature, own), policy)
-        check_config(written, name, own)
+        check_config(written, name)
         return comment_of(values) + written if config == file else written
 
     repository.change_configs(name, text)

@@ -21,7 +21,7 @@ DLRM = dlrm_signature(13, 26)
 def parsed(signature=DLRM, name="dlrm", **settings):
     settings = ServingSettings(**settings)
     text = config_text(name, signature, settings)
-    check_config(text, name, settings)
+    check_config(text, name)
     return parse_config(text, "config.pbtxt")
 
 
@@ -77,8 +77,7 @@ def test_histories_of_any_length_are_batched_ragged():
 
 
 def test_without_batching_rows_are_a_dimension():
-    config = parsed(max_batch_size=0, backend="pytorch", format="aoti", warmup=1)
-    assert config.platform == "torch_aoti"
+    config = parsed(max_batch_size=0, backend="pytorch", format="torchscript", warmup=1)
     assert [list(t.dims) for t in config.input] == [[-1, 13], [-1, 26]]
     assert not config.HasField("dynamic_batching")
     assert list(config.model_warmup[0].inputs["INPUT__1"].dims) == [1, 26]
@@ -161,24 +160,18 @@ def test_a_name_that_is_no_folder_name_is_refused(name):
         config_text(name, DLRM, ServingSettings())
 
 
-def test_a_batched_package_of_aotinductor_is_refused_for_the_container():
-    settings = ServingSettings(backend="pytorch", format="aoti")
-    with pytest.raises(ConfigError, match="needs `max_batch_size` 0"):
-        check_config(config_text("m", DLRM, settings), "m", settings)
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [('max_batchsize: 3\nname: "m"', "1:1"), ("input { data_type: TYPE_FLOAT }", "1:20")],
 )
 def test_what_triton_would_not_parse_is_refused_with_its_place(text, where):
     with pytest.raises(ConfigError, match=rf"config\.pbtxt: not a model configuration.*{where}"):
-        check_config(text, "m", ServingSettings())
+        check_config(text, "m")
 
 
 def test_a_configuration_of_another_model_is_refused():
     with pytest.raises(ConfigError, match="is of model 'a', its folder is 'b'"):
-        check_config(config_text("a", DLRM, ServingSettings()), "b", ServingSettings())
+        check_config(config_text("a", DLRM, ServingSettings()), "b")
 
 
 @pytest.mark.parametrize(
