@@ -106,7 +106,11 @@ def program(tmp_path) -> Program:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, dataset) -> Path:
     """The checkpoints of a run that learnt the order."""
-    folder = tmp_path_factory.mktemp("trained")
+    return train(dataset, tmp_path_factory.mktemp("trained"))
+
+
+def train(dataset: Path, folder: Path) -> Path:
+    """Trains until the order is learnt; returns the folder of the run."""
     program = make_program(folder)
     program(
         f"--dataset_path={dataset}",

@@ -48,6 +48,17 @@ def best(model, history, excluded, causal=False, top_k=TOP_K):
     return (order + 1).numpy(), values.numpy()
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A checkpoint of the default settings, and its model."""
+    return bert4rec_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(small):
+    return small[0]
+
+
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript", "onnx"])
 @pytest.mark.parametrize(
     "settings",
@@ -78,8 +89,8 @@ def test_recommendations_are_those_of_the_checkpoint(tmp_path, settings, artifac
 
 
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
-def test_nothing_may_stand_anywhere_in_a_history(tmp_path, artifact_format):
-    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_nothing_may_stand_anywhere_in_a_history(small, tmp_path, artifact_format):
+    checkpoint, model = small
     served = deployed(
         checkpoint, tmp_path / "models", serving=ServingSettings(format=artifact_format)
     )
@@ -91,8 +102,8 @@ def test_nothing_may_stand_anywhere_in_a_history(tmp_path, artifact_format):
         np.testing.assert_array_equal(answer["items"][row], items)
 
 
-def test_requests_of_different_lengths_are_answered_together(tmp_path):
-    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_requests_of_different_lengths_are_answered_together(small, tmp_path):
+    checkpoint, model = small
     served = deployed(checkpoint, tmp_path / "models")
     requests = [
         {"history": np.array([[5, 6]]), "exclude_seen": np.array([[True]])},
@@ -108,8 +119,7 @@ def test_requests_of_different_lengths_are_answered_together(tmp_path):
     assert not set(answers[2]["items"][0].tolist()) & set(range(1, 31))
 
 
-def test_a_catalogue_that_is_used_up_leaves_places_empty(tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_a_catalogue_that_is_used_up_leaves_places_empty(checkpoint, tmp_path):
     served = deployed(checkpoint, tmp_path / "models")
     (answer,) = served.predict([{"history": np.arange(1, NUM_ITEMS - 1)[None]}])
     assert set(answer["items"][0, :2].tolist()) == {NUM_ITEMS - 1, NUM_ITEMS}
@@ -117,8 +127,8 @@ def test_a_catalogue_that_is_used_up_leaves_places_empty(tmp_path):
     assert (answer["scores"][0, 2:] == LOWEST_SCORE).all()
 
 
-def test_a_number_that_is_no_item_follows_the_policy(tmp_path):
-    checkpoint, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_a_number_that_is_no_item_follows_the_policy(small, tmp_path):
+    checkpoint, model = small
     strict = deployed(checkpoint, tmp_path / "models", name="strict")
     lenient = deployed(checkpoint, tmp_path / "models", name="lenient", out_of_range="zero")
     request = {"history": np.array([[4, 9], [NUM_ITEMS + 1, 2]])}
@@ -136,8 +146,8 @@ def test_a_number_that_is_no_item_follows_the_policy(tmp_path):
 
 
 @torch.inference_mode()
-def test_a_catalogue_in_blocks_gives_the_same_items(tmp_path):
-    _, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_a_catalogue_in_blocks_gives_the_same_items(small):
+    _, model = small
     histories = [np.array([3, 8], np.int64), np.array([50, 1, 17], np.int64)]
     scorer = scorer_for(model, histories, causal=False)
     whole = scorer.top(TOP_K, *history_item_pairs(histories, CPU))
@@ -147,8 +157,8 @@ def test_a_catalogue_in_blocks_gives_the_same_items(tmp_path):
 
 
 @torch.inference_mode()
-def test_the_exported_network_answers_any_number_of_rows(tmp_path):
-    _, model = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_the_exported_network_answers_any_number_of_rows(small):
+    _, model = small
     network = NextItemNetwork(model, TOP_K, causal=False).eval()
     assert network.history_length == 11
     history = torch.zeros(1, 11, dtype=torch.int64)
@@ -157,8 +167,7 @@ def test_the_exported_network_answers_any_number_of_rows(tmp_path):
     np.testing.assert_array_equal(items[0].numpy(), best(model, [4], excluded=True)[0])
 
 
-def test_other_models_and_impossible_wishes_are_refused(tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_other_models_and_impossible_wishes_are_refused(checkpoint, tmp_path):
     other, _ = dlrm_checkpoint(tmp_path / "dlrm")
     with pytest.raises(CheckpointError, match="not a checkpoint of BERT4Rec"):
         Bert4RecExport(other, TOP_K)
@@ -169,16 +178,14 @@ def test_other_models_and_impossible_wishes_are_refused(tmp_path):
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
 
 
-def test_the_signature_of_a_fixed_network_has_no_open_length(tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_the_signature_of_a_fixed_network_has_no_open_length(checkpoint):
     signature = Bert4RecExport(checkpoint, TOP_K).signature(fixed_shapes=True)
     assert [tensor.shape for tensor in signature.inputs] == [(11,), (1,)]
     assert not any(tensor.optional or tensor.ragged for tensor in signature.inputs)
     assert dataclasses.asdict(signature)["outputs"][0]["shape"] == (TOP_K,)
 
 
-def test_warming_up_is_a_valid_request(tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_warming_up_is_a_valid_request(checkpoint, tmp_path):
     for artifact_format in ("eager", "torchscript"):
         served = deployed(
             checkpoint,

@@ -14,10 +14,10 @@ from dlrm.serve.export import DlrmExport
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.parity import ParityError
+from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.train.checkpoint import CheckpointError
-from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint
+from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint, logits_of
 
 CPU = torch.device("cpu")
 
@@ -38,10 +38,15 @@ def draw(rows, seed=0):
     }
 
 
-@torch.inference_mode()
-def logits_of(model, request):
-    numerical, categorical = (torch.from_numpy(a) for a in request.values())
-    return model(numerical, categorical).float().numpy()[:, None]
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A checkpoint of the default settings, and its model."""
+    return dlrm_checkpoint(tmp_path_factory.mktemp("small") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(small):
+    return small[0]
 
 
 @pytest.mark.parametrize(
@@ -95,31 +100,27 @@ def test_exported_formats_agree_with_the_checkpoint(tmp_path, artifact_format, s
         np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
 
 
-def test_the_containers_backends_get_their_files_and_no_code(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_the_containers_backends_get_their_files_and_no_code(checkpoint, tmp_path):
     serving = ServingSettings(backend="pytorch", format="torchscript")
     found, _ = deployed(checkpoint, tmp_path / "models", serving=serving)
     assert {path.name for path in found.folder.iterdir()} == {"deployment.json", "model.pt"}
     assert "INPUT__0" in (found.folder.parent / "config.pbtxt").read_text()
 
 
-def test_a_model_for_a_gpu_has_a_configuration_for_a_cpu_too(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_a_model_for_a_gpu_has_a_configuration_for_a_cpu_too(checkpoint, tmp_path):
     found, _ = deployed(checkpoint, tmp_path / "models", serving=ServingSettings(device="gpu"))
     assert "KIND_GPU" in (found.folder.parent / "config.pbtxt").read_text()
     assert "KIND_CPU" in (found.folder.parent / "configs" / "cpu.pbtxt").read_text()
 
 
-def test_a_file_bound_to_a_gpu_is_not_made_without_one(tmp_path, monkeypatch):
+def test_a_file_bound_to_a_gpu_is_not_made_without_one(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
     serving = ServingSettings(backend="pytorch", format="torchscript", device="gpu")
     with pytest.raises(ConfigError, match="bound to the device it was made on"):
         deployed(checkpoint, tmp_path / "models", serving=serving)
 
 
-def test_8_bit_tables_can_be_exported(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_8_bit_tables_can_be_exported(checkpoint, tmp_path):
     answers = []
     for artifact_format in ("eager", "torchscript"):
         serving = ServingSettings(format=artifact_format)
@@ -134,8 +135,10 @@ def test_8_bit_tables_can_be_exported(tmp_path):
 @pytest.mark.parametrize("artifact_format", ["eager", "torchscript"])
 @pytest.mark.parametrize("policy", ["error", "zero"])
 @pytest.mark.parametrize("bad_id", [-1, TABLE_SIZES[1], 2**40])
-def test_an_id_outside_its_table_follows_the_policy(tmp_path, artifact_format, policy, bad_id):
-    checkpoint, model = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_an_id_outside_its_table_follows_the_policy(
+    small, tmp_path, artifact_format, policy, bad_id
+):
+    checkpoint, model = small
     _, served = deployed(
         checkpoint,
         tmp_path / "models",
@@ -202,8 +205,7 @@ def test_8_bit_tables_are_a_quarter_as_large_and_close(tmp_path):
     assert 0 < difference.max() < 0.1
 
 
-def test_a_version_maps_its_tables_and_does_not_copy_them(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_a_version_maps_its_tables_and_does_not_copy_them(checkpoint, tmp_path):
     found, served = deployed(checkpoint, tmp_path / "models")
     assert (found.folder / "weights.safetensors").stat().st_mode & 0o444 == 0o444
     mapped = Path("/proc/self/maps").read_text()
@@ -222,8 +224,7 @@ def test_a_checkpoint_in_nvidias_layout_is_deployed(tmp_path):
     np.testing.assert_allclose(answer["logit"], logits_of(model, request), rtol=0, atol=1e-5)
 
 
-def test_a_version_that_is_not_the_checkpoint_is_refused(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_a_version_that_is_not_the_checkpoint_is_refused(checkpoint, tmp_path):
     with pytest.raises(ParityError, match="largest difference"):
         deployed(checkpoint, tmp_path / "models", quantize="int8", tolerance=1e-7)
     assert [p.name for p in (tmp_path / "models").iterdir()] == [".deploy.lock"]
@@ -238,16 +239,14 @@ def test_a_damaged_checkpoint_deploys_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deployment.json", "weights.safetensors"])
-def test_a_damaged_version_says_so(tmp_path, name):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_a_damaged_version_says_so(checkpoint, tmp_path, name):
     found, _ = deployed(checkpoint, tmp_path / "models")
     (found.folder / name).write_bytes(b"{}")
     with pytest.raises(DeploymentError, match=name.replace(".", r"\.")):
         DlrmExport.served_class.open(found.folder, CPU)
 
 
-def test_a_version_of_a_format_that_went_says_what_to_do(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_a_version_of_a_format_that_went_says_what_to_do(checkpoint, tmp_path):
     found, _ = deployed(checkpoint, tmp_path / "models")
     file = found.folder / "deployment.json"
     file.write_text(file.read_text().replace('"eager"', '"aoti"'))
@@ -255,16 +254,16 @@ def test_a_version_of_a_format_that_went_says_what_to_do(tmp_path):
         DlrmExport.served_class.open(found.folder, CPU)
 
 
-def test_warming_up_is_a_valid_request(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_warming_up_is_a_valid_request(checkpoint, tmp_path):
     _, served = deployed(checkpoint, tmp_path / "models")
     request = served.warmup_request(7)
     served.check(request)
     assert served.predict([request])[0]["logit"].shape == (7, 1)
 
 
-def test_a_format_whose_packages_are_missing_says_what_to_install(tmp_path, monkeypatch):
+def test_a_format_whose_packages_are_missing_says_what_to_install(
+    checkpoint, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(DeploymentError, match=r"pip install 'recsys-recipes\[onnx\]'"):
         deployed(checkpoint, tmp_path / "models", serving=ServingSettings(format="onnx"))

@@ -1,14 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of triton/ as their command lines run them, and a trained DLRM."""
+"""The programs of triton/, trained models, and the servers that many modules share."""
 
+import dataclasses
 import importlib.util
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dlrm.serve.export import DlrmExport
+from preproc.criteo.rules import CriteoSemantics
+from recsys.data.titles import write_titles
+from recsys.serve.client.connection import Endpoint
+from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
+from tests.bert4rec import conftest as bert4rec
 from tests.dlrm.conftest import dataset, make_program  # noqa: F401  (a fixture)
+from tests.preproc.criteo.rows import good_text, run, without_labels
+from tests.recsys.serve.checkpoints import dlrm_checkpoint, logits_of
+from tests.triton.tiny_model import write_version
+
+MAX_BATCH_SIZE = 512
+"""Most rows of the served DLRM."""
 
 
 def script(name):
@@ -26,10 +41,14 @@ def client(arguments):
     return script("client").main(["client", *arguments])
 
 
+def deployer(repository, *arguments):
+    """Runs triton/deployer.py in this process; returns its exit status."""
+    return harness.call(script("deployer"), f"--repository={repository}", *arguments)
+
+
 def deploy(checkpoint, repository, *arguments):
     """Deploys a checkpoint, as the deployer's command line does, in this process."""
-    arguments = (f"--checkpoint={checkpoint}", f"--repository={repository}", *arguments)
-    assert harness.call(script("deployer"), *arguments) == 0
+    assert deployer(repository, f"--checkpoint={checkpoint}", *arguments) == 0
 
 
 def replay(endpoint, file):
@@ -46,14 +65,192 @@ def replay(endpoint, file):
         yield request, endpoint.predict(request)
 
 
-def run(*arguments, code=0):
-    """Runs a script in a process of its own and returns what it prints."""
-    return harness.python(*arguments, status=code).stdout
+class Server(TritonServer):
+    """A ready server whose models come and go by explicit calls.
+
+    Args:
+        folder: gets its repository and its log.
+        settings: of the server.
+    """
+
+    def __init__(self, folder, **settings):
+        self.repository = folder / "models"
+        settings = ServerSettings(repository=self.repository, **settings)
+        super().__init__(settings, folder / "log")
+        self.wait_ready(300)
+
+    def serve(self, name, checkpoint, *flags):
+        """Deploys and loads a model, if no test did; returns its name."""
+        if not (self.repository / name).exists():
+            deploy(checkpoint, self.repository, f"--name={name}", *flags)
+            self.load(name)
+        return name
+
+    def endpoint(self, model, protocol="grpc"):
+        url = self.grpc_url if protocol == "grpc" else self.http_url
+        return Endpoint(url, model, protocol=protocol)
+
+    def load(self, model):
+        """Loads a model, or its newest version; those before complete the requests in flight."""
+        self._admin("load_model", model)
+
+    def unload(self, model):
+        self._admin("unload_model", model)
+
+    def is_ready(self, model, version=""):
+        return self._admin("is_model_ready", model, str(version))
+
+    def add_backend(self, name, model):
+        """Adds a backend that is a `model.py` on the Python backend."""
+        folder = Path(self._folder.name) / name
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(model, folder / "model.py")
+
+    def _admin(self, method, *arguments):
+        from tritonclient import grpc
+
+        headers = {"triton-grpc-protocol-recipes-admin-key": self._key}
+        with grpc.InferenceServerClient(self.grpc_url) as client:
+            return getattr(client, method)(*arguments, headers=headers)
 
 
 @pytest.fixture(scope="session")
-def dlrm_checkpoint(dataset, tmp_path_factory):  # noqa: F811
+def server(tmp_path_factory):
+    """A server for all tests that leave it alive; one model of it is there from the start."""
+    folder = tmp_path_factory.mktemp("server")
+    write_version(folder / "models", "tiny", 1, 2.0)
+    with Server(folder, threads=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def polled(tmp_path_factory):
+    """A server that looks for new models and versions each second."""
+    folder = tmp_path_factory.mktemp("polled")
+    (folder / "models").mkdir()
+    with Server(folder, poll_secs=1, threads=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dlrm_run(dataset, tmp_path_factory):  # noqa: F811
     """A small DLRM, trained on a dataset that it can learn."""
     folder = tmp_path_factory.mktemp("dlrm")
     make_program(folder)(f"--dataset={dataset}", f"--save_checkpoint_path={folder / 'run'}")
     return folder / "run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Generations:
+    """Models with the same inputs and other answers.
+
+    Attributes:
+        checkpoints: their folders.
+        request: four rows.
+        logits: [4, 1] answers of each model.
+    """
+
+    checkpoints: list[Path]
+    request: dict[str, np.ndarray]
+    logits: list[np.ndarray]
+
+    def of(self, answers):
+        """Returns the number of the model that gave each answer, each time it changes."""
+        numbers = [
+            next(
+                i for i, logits in enumerate(self.logits) if np.allclose(answer, logits, atol=1e-6)
+            )
+            for answer in answers
+        ]
+        return [i for i, before in zip(numbers, [None, *numbers], strict=False) if i != before]
+
+
+@pytest.fixture(scope="session")
+def generations(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generations")
+    written = [
+        dlrm_checkpoint(folder / str(width), top_mlp_sizes=[width, 1]) for width in (16, 24, 32)
+    ]
+    checkpoints = [checkpoint for checkpoint, _ in written]
+    (request,) = DlrmExport(checkpoints[0]).example_requests(4, fixed_shapes=False)
+    return Generations(checkpoints, request, [logits_of(model, request) for _, model in written])
+
+
+RAW_MODEL = (
+    "--embedding_dim=8",
+    "--bottom_mlp_sizes=16,8",
+    "--top_mlp_sizes=16,1",
+    "--test_batch_size=512",
+    "--max_steps=100",
+)
+RAW_RULES = {"frequency_limit": 2, "dictionary_days": "train", "bin_numerical": True}
+
+
+def train_raw(text, folder, train_rows):
+    """Prepares rows and trains on the first of them; returns the dataset and the run."""
+    (folder / "log").write_bytes(text)
+    rules = CriteoSemantics(**RAW_RULES, split_rows=(train_rows, 0, -1))
+    run(folder / "log", folder / "dataset", semantics=rules)
+    paths = f"--dataset={folder / 'dataset'}", f"--save_checkpoint_path={folder / 'run'}"
+    program = make_program(folder)
+    program(*paths, *RAW_MODEL)
+    assert program.exit_code == 0
+    return folder / "dataset", folder / "run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Clicks:
+    """A DLRM that takes raw rows.
+
+    Attributes:
+        dataset: its dataset.
+        run: its training.
+        lines: lines of the test split, without labels.
+    """
+
+    dataset: Path
+    run: Path
+    lines: list[bytes]
+
+    @property
+    def flags(self):
+        """Flags that deploy it with raw rows."""
+        return ("--raw", f"--dataset={self.dataset}", "--split=test")
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory):
+    text = good_text(1500, seed=5, vocabulary=60)
+    trained = train_raw(text, tmp_path_factory.mktemp("clicks"), 1000)
+    return Clicks(*trained, without_labels(text).splitlines()[1000:])
+
+
+@pytest.fixture(scope="session")
+def ratings(tmp_path_factory):
+    """A dataset of ratings whose items have titles."""
+    root = tmp_path_factory.mktemp("ratings")
+    bert4rec.write_dataset(root, bert4rec.make_sequences())
+    write_titles(root, [title(item) for item in range(1, bert4rec.NUM_ITEMS + 1)])
+    return root
+
+
+def title(item):
+    """Returns the title of an item: with an accent, and with what HTML would read."""
+    return f"Café <b>№</b> {item}"
+
+
+@pytest.fixture(scope="session")
+def bert4rec_run(ratings, tmp_path_factory):
+    """A small BERT4Rec that learnt the order of the ratings."""
+    return bert4rec.train(ratings, tmp_path_factory.mktemp("bert4rec"))
+
+
+@pytest.fixture(scope="session")
+def recommenders(server, bert4rec_run, ratings):
+    """Names of that BERT4Rec with item numbers, with raw ids and titles, and exported."""
+    exported = ("--format=torchscript", "--max_batch_size=16")
+    return [
+        server.serve("bert4rec", bert4rec_run),
+        server.serve("named", bert4rec_run, f"--raw_ids={ratings}", "--titles"),
+        server.serve("exported", bert4rec_run, *exported),
+    ]

@@ -3,7 +3,6 @@
 
 import json
 import re
-import shutil
 import urllib.request
 
 import numpy as np
@@ -11,41 +10,18 @@ import pytest
 
 from bert4rec.serve.score import score_served_split
 from recsys.data.sequences import Sequences
-from recsys.data.titles import write_titles
-from recsys.serve.client.connection import Endpoint
-from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import bert4rec_signature
-from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
+from tests.bert4rec.conftest import (
     NUM_ITEMS,
     NUM_USERS,
-    dataset,
     make_program,
     make_sequences,
     raw_id,
-    trained,
     write_dataset,
 )
-from tests.triton.conftest import client, deploy, replay, run
+from tests.triton.conftest import client, replay, title
 
-pytestmark = pytest.mark.triton_server
-
-
-@pytest.fixture(scope="module")
-def server(trained, dataset, tmp_path_factory):  # noqa: F811
-    folder = tmp_path_factory.mktemp("served")
-    titled = folder / "dataset"
-    shutil.copytree(dataset, titled)
-    write_titles(titled, [f"Film № {item}" for item in range(1, NUM_ITEMS + 1)])
-    for name, *arguments in (
-        ("bert4rec",),
-        ("named", f"--raw_ids={dataset}"),
-        ("titled", f"--raw_ids={titled}", "--titles"),
-        ("exported", "--format=torchscript", "--max_batch_size=16"),
-    ):
-        deploy(trained, folder / "models", f"--name={name}", *arguments)
-    with TritonServer(ServerSettings(repository=folder / "models"), folder / "log") as server:
-        server.wait_ready(300)
-        yield server
+pytestmark = [pytest.mark.triton_server, pytest.mark.usefixtures("recommenders")]
 
 
 def figures(line):
@@ -53,10 +29,10 @@ def figures(line):
 
 
 @pytest.fixture(scope="module")
-def of_the_test(trained, dataset, tmp_path_factory):  # noqa: F811
+def of_the_test(bert4rec_run, ratings, tmp_path_factory):
     """HR@10 and NDCG@10 by split, as the training program logs them for the checkpoint."""
     program = make_program(tmp_path_factory.mktemp("offline"))
-    given = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
+    given = (f"--dataset_path={ratings}", f"--load_checkpoint_path={bert4rec_run}")
     found = program("--mode=test", *given, model=())[-1]["data"]
     return {name: f"{found[f'test_full_{name}']:.6f}" for name in ("hr@10", "ndcg@10")}
 
@@ -64,15 +40,13 @@ def of_the_test(trained, dataset, tmp_path_factory):  # noqa: F811
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("model", ["bert4rec", "named"])
 def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
-    server, dataset, trained, of_the_test, model, protocol  # noqa: F811
-):  # fmt: skip
+    server, ratings, bert4rec_run, of_the_test, model, protocol, capsys
+):
     url = server.grpc_url if protocol == "grpc" else server.http_url
-    said = run(
-        "triton/client.py",
-        *(f"--url={url}", f"--protocol={protocol}", f"--model={model}", "--mode=test"),
-        *(f"--dataset={dataset}", f"--checkpoint={trained}", "--batch_size=7", "--concurrency=3"),
-    )
-    served, of_checkpoint = said.splitlines()
+    arguments = [f"--url={url}", f"--protocol={protocol}", f"--model={model}", "--mode=test"]
+    arguments += [f"--dataset={ratings}", f"--checkpoint={bert4rec_run}"]
+    assert client([*arguments, "--batch_size=7", "--concurrency=3"]) == 0
+    served, of_checkpoint = capsys.readouterr().out.splitlines()
     assert served.startswith(f"{NUM_USERS} users: hr@10 0.")
     assert figures(served) == of_the_test
     assert figures(of_checkpoint) == of_the_test
@@ -80,16 +54,15 @@ def test_a_split_through_the_server_has_the_figures_of_the_offline_test(
 
 def test_raw_ids_and_titles_are_answered_as_text(server, tmp_path, capsys):
     request = tmp_path / "request.json"
-    request.write_text(json.dumps({"history": [[raw_id(3), raw_id(4)]]}) + "\n")
     replies = []
-    for model in ("named", "titled"):
-        url = f"--url={server.grpc_url}"
-        assert client([url, f"--model={model}", f"--request={request}"]) == 0
+    for model, history in (("bert4rec", [3, 4]), ("named", [raw_id(3), raw_id(4)])):
+        request.write_text(json.dumps({"history": [history]}) + "\n")
+        arguments = [f"--url={server.grpc_url}", f"--model={model}", f"--request={request}"]
+        assert client(arguments) == 0
         replies.append(json.loads(capsys.readouterr().out))
-    named, titled = replies
-    assert [raw_id(int(title.split()[-1])) for title in titled["titles"][0]] == named["items"][0]
-    assert titled.keys() - named.keys() == {"titles"}
-    assert {name: titled[name] for name in named} == named
+    numbered, named = replies
+    (items,) = numbered.pop("items")
+    assert named == numbered | {"items": [[*map(raw_id, items)]], "titles": [[*map(title, items)]]}
 
 
 def test_a_model_without_raw_ids_says_so(server, capsys):
@@ -113,29 +86,27 @@ def test_places_without_an_item_are_valid_json(server):
 
 
 def test_a_network_of_fixed_places_is_compared_by_what_it_is_sent(
-    server, dataset, trained, capsys  # noqa: F811
-):  # fmt: skip
+    server, ratings, bert4rec_run, capsys
+):
     arguments = [f"--url={server.grpc_url}", "--model=exported", "--mode=test"]
-    arguments += [f"--dataset={dataset}", f"--checkpoint={trained}", "--eval_split=validation"]
+    arguments += [f"--dataset={ratings}", f"--checkpoint={bert4rec_run}", "--eval_split=validation"]
     assert client(arguments) == 0
     served, of_checkpoint = capsys.readouterr().out.splitlines()
     assert figures(served) == figures(of_checkpoint)
     assert float(figures(served)["hr@10"]) > 0.5
 
 
-def test_what_was_not_deployed_is_found_out(
-    server, dataset, trained, tmp_path, capsys  # noqa: F811
-):  # fmt: skip
+def test_what_was_not_deployed_is_found_out(server, ratings, bert4rec_run, tmp_path, capsys):
     program = make_program(tmp_path)
-    program(f"--dataset_path={dataset}", f"--export_root={tmp_path / 'other'}", "--max_steps=2")
+    program(f"--dataset_path={ratings}", f"--export_root={tmp_path / 'other'}", "--max_steps=2")
     common = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=test"]
-    assert client([*common, f"--dataset={dataset}", f"--checkpoint={tmp_path / 'other'}"]) == 1
+    assert client([*common, f"--dataset={ratings}", f"--checkpoint={tmp_path / 'other'}"]) == 1
     assert "the server does not answer as" in capsys.readouterr().err
     items = np.tile(np.arange(1, NUM_ITEMS + 1, dtype=np.int32), 2)
     other = Sequences(items, np.array([0, len(items)]), NUM_ITEMS)
     write_dataset(tmp_path / "dataset", other)
     common.append(f"--dataset={tmp_path / 'dataset'}")
-    assert client([*common, f"--checkpoint={trained}"]) == 2
+    assert client([*common, f"--checkpoint={bert4rec_run}"]) == 2
     assert "name the dataset of the training with --dataset" in capsys.readouterr().err
     # Who met the true item before cannot be recommended it.
     assert client(common) == 0
@@ -150,9 +121,8 @@ def test_what_was_not_deployed_is_found_out(
         (("--model=bert4rec", "--mode=test", "--dataset=absent"), "absent/item_map.parquet"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(server, dataset, arguments, message, capsys):  # noqa: F811
-    given = [argument.format(dataset=dataset) for argument in arguments]
-    assert client([f"--url={server.grpc_url}", *given]) == 2
+def test_what_cannot_be_scored_is_refused(server, arguments, message, capsys):
+    assert client([f"--url={server.grpc_url}", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -163,9 +133,9 @@ def test_lists_that_are_too_short_are_refused():
 
 
 @pytest.mark.parametrize("model", ["bert4rec", "named", "exported"])
-def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys):  # noqa: F811
+def test_a_load_is_made_of_the_users_of_a_dataset(server, ratings, model, capsys):
     arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=load"]
-    arguments += [f"--dataset={dataset}", "--batch_sizes=1,16", "--concurrency=2"]
+    arguments += [f"--dataset={ratings}", "--batch_sizes=1,16", "--concurrency=2"]
     assert client([*arguments, "--seconds=0.3"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     found = [list(map(float, row.replace(",", "").split())) for row in rows]
@@ -180,20 +150,18 @@ def test_a_load_is_made_of_the_users_of_a_dataset(server, dataset, model, capsys
         ("exported", "exported takes at most 16 row"),
     ],
 )
-def test_a_load_leaves_out_sizes_that_nobody_asked_for(
-    server, dataset, model, reason, capsys  # noqa: F811
-):  # fmt: skip
+def test_a_load_leaves_out_sizes_that_nobody_asked_for(server, ratings, model, reason, capsys):
     arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=load"]
-    arguments += [f"--dataset={dataset}", "--seconds=0.2"]
+    arguments += [f"--dataset={ratings}", "--seconds=0.2"]
     assert client(arguments) == 0
     said = capsys.readouterr().out
     assert f"Without 4096 rows a request: {reason}" in said
     rows = [line for line in said.splitlines() if line.split()[0].isdecimal()]
     assert [line.split()[0] for line in rows] == ["1"]
-    assert f"{dataset} has fewer rows" in said or model == "exported"
+    assert f"{ratings} has fewer rows" in said or model == "exported"
     for sizes, refused in (
         ("1,4096", f"--batch_sizes 4096: {reason}"),
-        ("1,250", f"--batch_sizes 250: {dataset} has fewer rows"),
+        ("1,250", f"--batch_sizes 250: {ratings} has fewer rows"),
     ):
         if model == "bert4rec":
             assert client([*arguments, f"--batch_sizes={sizes}"]) == 2
@@ -220,9 +188,9 @@ def test_short_histories_are_filled_up(server, tmp_path, capsys):
         assert answers[0] == answers[1]
 
 
-def arrival_rows(server, dataset, capsys, *flags):  # noqa: F811
+def arrival_rows(server, ratings, capsys, *flags):
     arguments = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=load", *flags]
-    assert client([*arguments, f"--dataset={dataset}", "--batch_sizes=1", "--concurrency=4"]) == 0
+    assert client([*arguments, f"--dataset={ratings}", "--batch_sizes=1", "--concurrency=4"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     return lines
 
@@ -231,23 +199,23 @@ def numbers(line):
     return [float(word) for word in re.sub("[,%]", "", line).split()]
 
 
-def test_requests_arrive_at_a_rate_whatever_the_server_does(server, dataset, capsys):  # noqa: F811
-    (line,) = arrival_rows(server, dataset, capsys, "--request_rate=20", "--seconds=1")
+def test_requests_arrive_at_a_rate_whatever_the_server_does(server, ratings, capsys):
+    (line,) = arrival_rows(server, ratings, capsys, "--request_rate=20", "--seconds=1")
     batch, rate, clients, p50, p90, p99, rows_per_s, answered = numbers(line)
     assert (batch, rate, clients) == (1, 20, 4)
     assert 0 < answered <= 100
     assert 0 < p50 <= p90 <= p99
     assert 5 < rows_per_s < 80
     # Far too many: the last one waits for all before it, though the server is as fast as ever.
-    (line,) = arrival_rows(server, dataset, capsys, "--request_rate=20000", "--seconds=0.05")
+    (line,) = arrival_rows(server, ratings, capsys, "--request_rate=20000", "--seconds=0.05")
     _, _, _, _, _, overloaded, rows_per_s, answered = numbers(line)
     assert answered < 50
     assert overloaded == pytest.approx(1e6 / rows_per_s, rel=0.3)  # of 1,000 requests, in ms
 
 
-def test_the_largest_rate_within_a_latency_is_searched(server, dataset, capsys):  # noqa: F811
+def test_the_largest_rate_within_a_latency_is_searched(server, ratings, capsys):
     flags = ("--request_rate=50", "--seconds=0.3", "--p99_ms=150")
-    *tried, last = arrival_rows(server, dataset, capsys, *flags)
+    *tried, last = arrival_rows(server, ratings, capsys, *flags)
     rates = {numbers(line)[1]: numbers(line)[5] for line in tried}
     best = max(rate for rate, p99 in rates.items() if p99 <= 150)
     assert last.startswith(f"p99 within 150 ms up to {best:,.0f}/s")
@@ -255,11 +223,11 @@ def test_the_largest_rate_within_a_latency_is_searched(server, dataset, capsys):
 
 
 @pytest.mark.parametrize("model", ["bert4rec", "named"])
-def test_histories_for_perf_analyzer_are_answered(server, dataset, model, tmp_path):  # noqa: F811
+def test_histories_for_perf_analyzer_are_answered(server, ratings, model, tmp_path):
     file = tmp_path / "histories.json"
     arguments = [f"--url={server.grpc_url}", f"--model={model}", "--mode=perf_input"]
-    assert client([*arguments, f"--dataset={dataset}", f"--perf_input={file}"]) == 0
-    with Endpoint(server.grpc_url, model) as endpoint:
+    assert client([*arguments, f"--dataset={ratings}", f"--perf_input={file}"]) == 0
+    with server.endpoint(model) as endpoint:
         replayed = list(replay(endpoint, file))
     assert len(replayed) == NUM_USERS
     lengths = {request["history"].shape[1] for request, _ in replayed}

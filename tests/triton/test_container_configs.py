@@ -10,91 +10,60 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bert4rec.serve.export import Bert4RecExport
 from dlrm.serve.export import DlrmExport
-from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.server.process import ServerSettings, TritonServer
-from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from tests.triton.conftest import deploy
+from recsys.serve.client.connection import EndpointError
 
 pytestmark = pytest.mark.triton_server
 
 STAND_IN = Path(__file__).with_name("stand_in_backend.py")
-MODELS = {
-    "dlrm_pt": (dlrm_checkpoint, ("--backend=pytorch",)),
-    "dlrm_onnx": (dlrm_checkpoint, ("--backend=onnx",)),
-    "bert4rec_pt": (bert4rec_checkpoint, ("--backend=pytorch", "--preferred_batch_sizes=4,8")),
+FLAGS = {
+    "dlrm_pt": ("--backend=pytorch",),
+    "dlrm_onnx": ("--backend=onnx",),
+    "bert4rec_pt": ("--backend=pytorch", "--preferred_batch_sizes=4,8"),
 }
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return {name: write(folder / name)[0] for name, (write, _) in MODELS.items()}
+def exports(server, dlrm_run, bert4rec_run):
+    for backend in ("pytorch", "onnxruntime"):
+        server.add_backend(backend, STAND_IN)
+    bert4rec = Bert4RecExport(bert4rec_run, 10)
+    opened = {n: bert4rec if n == "bert4rec_pt" else DlrmExport(dlrm_run) for n in FLAGS}
+    for name, export in opened.items():
+        server.serve(name, export.path, "--target=container", "--max_batch_size=64", *FLAGS[name])
+    return opened
 
 
-@pytest.fixture(scope="module")
-def server(checkpoints, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("container")
-    for name, (_, arguments) in MODELS.items():
-        deploy(
-            checkpoints[name],
-            folder / "models",
-            *("--target=container", f"--name={name}", "--max_batch_size=64", *arguments),
-        )
-    settings = ServerSettings(
-        repository=folder / "models", stand_ins={"pytorch": STAND_IN, "onnxruntime": STAND_IN}
-    )
-    with TritonServer(settings, folder / "log") as server:
-        server.wait_ready()
-        yield server
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_server_takes_the_configuration_and_answers_as_the_checkpoint(
-    server, checkpoints, name
-):
-    positional = name.endswith("_pt")
-    export = (
-        Bert4RecExport(checkpoints[name], 10)
-        if name.startswith("bert4rec")
-        else DlrmExport(checkpoints[name])
-    )
+@pytest.mark.parametrize("name", FLAGS)
+def test_the_server_takes_the_configuration_and_answers_as_the_checkpoint(server, exports, name):
+    export = exports[name]
     named = export.signature(fixed_shapes=True)
-    served = named.positional() if positional else named
+    served = named.positional() if name.endswith("_pt") else named
     requests = export.example_requests(80, fixed_shapes=True)
     requests = [{key: value[:32] for key, value in request.items()} for request in requests]
-    answers = []
-    with Endpoint(server.grpc_url, name, protocol="grpc") as endpoint:
+    there = {here.name: t.name for here, t in zip(named.inputs, served.inputs, strict=True)}
+    here = {t.name: here.name for here, t in zip(named.outputs, served.outputs, strict=True)}
+    with server.endpoint(name) as endpoint:
         assert endpoint.signature.inputs == served.inputs
-        for request in requests:
-            found = endpoint.predict(
-                {
-                    there.name: request[here.name]
-                    for here, there in zip(named.inputs, served.inputs, strict=True)
-                }
-            )
-            answers.append(
-                {
-                    here.name: found[there.name]
-                    for here, there in zip(named.outputs, served.outputs, strict=True)
-                }
-            )
+        answers = [
+            endpoint.predict({there[key]: value for key, value in request.items()})
+            for request in requests
+        ]
+    answers = [{here[key]: value for key, value in answer.items()} for answer in answers]
     assert export.largest_difference(requests, answers) <= 1e-5
 
 
-def test_an_id_outside_its_table_gives_no_number(server, checkpoints):
-    request = DlrmExport(checkpoints["dlrm_onnx"]).example_requests(4, fixed_shapes=True)[0]
+def test_an_id_outside_its_table_gives_no_number(server, exports):
+    request = exports["dlrm_onnx"].example_requests(4, fixed_shapes=True)[0]
     request["categorical"][2, 0] = 5
-    with Endpoint(server.grpc_url, "dlrm_onnx", protocol="grpc") as endpoint:
+    with server.endpoint("dlrm_onnx") as endpoint:
         logit = endpoint.predict(request)["logit"][:, 0]
     assert np.isnan(logit).tolist() == [False, False, True, False]
 
 
-def test_the_core_enforces_the_configuration(server):
-    with Endpoint(server.grpc_url, "dlrm_pt", protocol="grpc") as endpoint:
-        rows = torch.zeros(65, 3).numpy()
-        with pytest.raises((EndpointError, ValueError), match="64"):
-            endpoint.send({"INPUT__0": rows, "INPUT__1": np.zeros((65, 4), np.int64)})
+def test_the_core_enforces_the_configuration(server, exports):
+    rows = {"INPUT__0": np.zeros((65, 3), np.float32), "INPUT__1": np.zeros((65, 4), np.int64)}
+    with server.endpoint("dlrm_pt") as endpoint, pytest.raises(EndpointError, match="64"):
+        endpoint.send(rows)

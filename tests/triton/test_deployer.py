@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from absl import flags
 
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
@@ -15,36 +14,38 @@ from recsys.data.manifest import Manifest
 from recsys.serve.deployment import Deployment
 from recsys.serve.nvidia_options import translate
 from tests import harness
-from tests.dlrm.conftest import SMALL_MODEL, dataset  # noqa: F401  (a fixture)
 from tests.mounts import tmpfs
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
-from tests.triton.conftest import script
+from tests.triton.conftest import deployer, script
 
 DEPLOYER = harness.REPOSITORY / "triton" / "deployer.py"
-
-
-@pytest.fixture(scope="module")
-def deployer():
-    """The script as a module: `triton/` is no package and must not become one."""
-    return script("deployer")
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def deploy(deployer, tmp_path, capsys):
+def deploy(tmp_path, capsys):
     """Runs the deployer in this process, as its command line would."""
 
     def run(*arguments):
-        words = translate(["--repository", str(tmp_path / "m"), *arguments])
-        code = harness.call(deployer, *words)
+        code = deployer(tmp_path / "m", *translate([*arguments]))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
     return run
 
 
-def test_the_script_deploys_from_any_folder(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    arguments = ("--checkpoint", checkpoint, "--repository", "models")
+@pytest.fixture(scope="module")
+def dlrm(tmp_path_factory):
+    return str(dlrm_checkpoint(tmp_path_factory.mktemp("dlrm") / "checkpoint")[0])
+
+
+@pytest.fixture(scope="module")
+def bert4rec(tmp_path_factory):
+    return str(bert4rec_checkpoint(tmp_path_factory.mktemp("bert4rec") / "checkpoint")[0])
+
+
+def test_the_script_deploys_from_any_folder(dlrm, tmp_path):
+    arguments = ("--checkpoint", dlrm, "--repository", "models")
     done = harness.forked(DEPLOYER, *arguments, folder=tmp_path)
     assert "largest difference to the checkpoint 0 over 1024 rows" in done.stdout
     assert "Deployed" in done.stdout
@@ -55,24 +56,20 @@ def test_the_script_deploys_from_any_folder(tmp_path):
     assert Deployment.load(version).step == 7
 
 
-def test_the_kind_of_model_is_found_out(deploy, tmp_path):
-    dlrm, _ = dlrm_checkpoint(tmp_path / "a")
-    bert4rec, _ = bert4rec_checkpoint(tmp_path / "b")
+def test_the_kind_of_model_is_found_out(deploy, dlrm, bert4rec, tmp_path):
     for checkpoint in (dlrm, bert4rec, dlrm):
-        code, _, error = deploy("--checkpoint", str(checkpoint))
+        code, _, error = deploy("--checkpoint", checkpoint)
         assert code == 0, error
     repository = tmp_path / "m"
-    cpu = torch.device("cpu")
-    assert ServedDlrm.open(repository / "dlrm" / "2", cpu)
-    assert ServedBert4Rec.open(repository / "bert4rec" / "1", cpu)
+    assert ServedDlrm.open(repository / "dlrm" / "2", CPU)
+    assert ServedBert4Rec.open(repository / "bert4rec" / "1", CPU)
     assert "max_batch_size: 4096" in (repository / "dlrm" / "config.pbtxt").read_text()
     assert "max_batch_size: 256" in (repository / "bert4rec" / "config.pbtxt").read_text()
 
 
-def test_every_setting_reaches_the_configuration(deploy, tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_every_setting_reaches_the_configuration(deploy, dlrm, tmp_path):
     code, _, error = deploy(
-        *("--checkpoint", str(checkpoint), "--name", "ranker", "--version", "3"),
+        *("--checkpoint", dlrm, "--name", "ranker", "--version", "3"),
         *("--max-batch-size", "64", "--max_queue_delay_us", "250", "--instances", "2"),
         *("--preferred_batch_sizes", "16,64", "--threads", "1", "--warmup", "8"),
     )
@@ -90,11 +87,10 @@ def test_every_setting_reaches_the_configuration(deploy, tmp_path):
         assert expected in config
 
 
-def test_options_of_nvidias_deployer(deploy, tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
+def test_options_of_nvidias_deployer(deploy, dlrm, tmp_path):
     code, _, error = deploy(
         *("--ts-trace", "--triton-model-name", "dlrm-ts", "--triton-max-batch-size", "512"),
-        *("--checkpoint", str(checkpoint), "--deploy_cpu", "--", "--embedding_dim", "128"),
+        *("--checkpoint", dlrm, "--deploy_cpu", "--", "--embedding_dim", "128"),
     )
     assert code == 0, error
     config = (tmp_path / "m" / "dlrm-ts" / "config.pbtxt").read_text()
@@ -102,21 +98,9 @@ def test_options_of_nvidias_deployer(deploy, tmp_path):
     assert (tmp_path / "m" / "dlrm-ts" / "1" / "model.pt").is_file()
 
 
-def test_8_bits_are_scored_on_the_dataset(deploy, dataset, tmp_path):  # noqa: F811
-    from dlrm.scripts import main
-    from dlrm.scripts.flags import define_flags
-
-    values = flags.FlagValues()
-    define_flags(values)
-    values(
-        [
-            *("main", f"--dataset={dataset}", f"--save_checkpoint_path={tmp_path / 'run'}"),
-            *(f"--log_path={tmp_path / 'log.json'}", "--num_threads=1", *SMALL_MODEL),
-        ]
-    )
-    main.run(values)
+def test_8_bits_are_scored_on_the_dataset(deploy, dlrm_run, dataset, tmp_path):
     code, out, error = deploy(
-        *("--checkpoint", str(tmp_path / "run"), "--quantize", "int8"),
+        *("--checkpoint", str(dlrm_run), "--quantize", "int8"),
         *("--dataset", str(dataset), "--split", "test"),
     )
     assert code == 0, error
@@ -126,54 +110,45 @@ def test_8_bits_are_scored_on_the_dataset(deploy, dataset, tmp_path):  # noqa: F
     assert was > 0.7
     assert abs(difference) < 0.005
     assert now - was == pytest.approx(difference, abs=2e-6)
-    weights = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", torch.device("cpu"))
+    weights = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", CPU)
     assert weights.deployment.quantize == "int8"
 
 
-def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    code, out, error = deploy("--checkpoint", str(checkpoint), "--quantize", "int8")
-    assert code == 0, error
-    assert "is printed with --dataset" in out
-    assert (
-        "is printed with --dataset"
-        not in deploy("--checkpoint", str(checkpoint), "--quantize", "none")[1]
-    )
+def test_8_bits_without_a_dataset_say_what_would_measure_them(deploy, dlrm):
+    for bits, says in (("int8", True), ("none", False)):
+        code, out, error = deploy("--checkpoint", dlrm, "--quantize", bits)
+        assert code == 0, error
+        assert ("is printed with --dataset" in out) is says
 
 
-def test_a_dataset_of_clicks_has_no_raw_item_ids(deploy, tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
+def test_a_dataset_of_clicks_has_no_raw_item_ids(deploy, bert4rec, tmp_path):
     manifest = Manifest(
         **{"kind": "criteo", "engine": {}, "semantics": {}, "source_files": [], "rows": {}},
         **{"positives": {}, "rejected": {}, "cardinalities": [3], "files": {}, "fingerprint": "0"},
     )
     manifest.save(tmp_path)
-    code, _, error = deploy("--checkpoint", str(checkpoint), "--raw_ids", str(tmp_path))
+    code, _, error = deploy("--checkpoint", bert4rec, "--raw_ids", str(tmp_path))
     assert code == 2
     assert f"{tmp_path}: is a dataset of another kind, criteo, not of ratings" in error
 
 
-def test_what_the_items_of_requests_are_is_said(deploy, tmp_path):
-    checkpoint, _ = bert4rec_checkpoint(tmp_path / "checkpoint")
-    _, out, _ = deploy("--checkpoint", str(checkpoint))
+def test_what_the_items_of_requests_are_is_said(deploy, bert4rec):
+    _, out, _ = deploy("--checkpoint", bert4rec)
     assert out.splitlines()[-1] == (
         "It takes and gives the item numbers of the dataset, 1 to 50; with --raw_ids DATASET those "
         "of the raw ratings"
     )
 
 
-def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(
-    deploy, tmp_path, caplog, monkeypatch
-):
+def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(deploy, dlrm, caplog, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    code, out, error = deploy("--checkpoint", str(checkpoint), "--device", "gpu")
+    code, out, error = deploy("--checkpoint", dlrm, "--device", "gpu")
     assert code == 0, error
     assert "no GPU here" in caplog.text + error
     assert "Kept" not in out
-    _, out, _ = deploy("--checkpoint", str(checkpoint))
+    _, out, _ = deploy("--checkpoint", dlrm)
     assert out.splitlines()[0] == "Kept from the deployment before: --device gpu"
-    _, out, _ = deploy("--checkpoint", str(checkpoint), "--device", "cpu")
+    _, out, _ = deploy("--checkpoint", dlrm, "--device", "cpu")
     assert out.splitlines()[0] == "--device: gpu -> cpu"
     assert "Kept" not in out
 
@@ -184,26 +159,25 @@ def test_a_device_that_is_not_here_is_said_and_when_it_is_kept(
         ((), "--checkpoint is needed"),
         (("--checkpoint", "{tmp}/nowhere"), "no checkpoint here"),
         (("--checkpoint", "{tmp}/nowhere", "--raw_ids", "{tmp}/dataset"), "no checkpoint here"),
-        (("--checkpoint", "{tmp}/c", "--backend", "onnx"), "add --target container"),
-        (("--checkpoint", "{tmp}/b", "--backend", "native"), "--backend native runs DLRM alone"),
-        (("--checkpoint", "{tmp}/c", "--backend", "native", "--device", "gpu"), "--device cpu"),
-        (("--checkpoint", "{tmp}/c", "--format", "aoti"), "<eager|torchscript|onnx>"),
-        (("--checkpoint", "{tmp}/c", "--fp16"), "--fp16 is for --device gpu"),
-        (("--checkpoint", "{tmp}/c", "--name", "a/b"), "--name 'a/b'"),
-        (("--checkpoint", "{tmp}/c", "--version", "0"), "--version must be 1 or more, got 0"),
-        (("--checkpoint", "{tmp}/c", "--verify", "0"), "--verify must be 1 or more, got 0"),
-        (("--checkpoint", "{tmp}/c", "--dataset", "{tmp}/none"), "is not a folder"),
-        (("--checkpoint", "{tmp}/c", "--preferred_batch_sizes", "a"), "must be integers"),
-        (("--checkpoint", "{tmp}/b", "--top_k", "0"), "--top_k 0 must lie in"),
-        (("--checkpoint", "{tmp}/b", "--dataset", "{tmp}"), "only DLRM is scored"),
+        (("--checkpoint", "{dlrm}", "--backend", "onnx"), "add --target container"),
+        (("--checkpoint", "{bert4rec}", "--backend", "native"), "--backend native runs DLRM alone"),
+        (("--checkpoint", "{dlrm}", "--backend", "native", "--device", "gpu"), "--device cpu"),
+        (("--checkpoint", "{dlrm}", "--format", "aoti"), "<eager|torchscript|onnx>"),
+        (("--checkpoint", "{dlrm}", "--fp16"), "--fp16 is for --device gpu"),
+        (("--checkpoint", "{dlrm}", "--name", "a/b"), "--name 'a/b'"),
+        (("--checkpoint", "{dlrm}", "--version", "0"), "--version must be 1 or more, got 0"),
+        (("--checkpoint", "{dlrm}", "--verify", "0"), "--verify must be 1 or more, got 0"),
+        (("--checkpoint", "{dlrm}", "--dataset", "{tmp}/none"), "is not a folder"),
+        (("--checkpoint", "{dlrm}", "--preferred_batch_sizes", "a"), "must be integers"),
+        (("--checkpoint", "{bert4rec}", "--top_k", "0"), "--top_k 0 must lie in"),
+        (("--checkpoint", "{bert4rec}", "--dataset", "{tmp}"), "only DLRM is scored"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
-    deploy, tmp_path, arguments, message
+    deploy, dlrm, bert4rec, tmp_path, arguments, message
 ):
-    dlrm_checkpoint(tmp_path / "c")
-    bert4rec_checkpoint(tmp_path / "b")
-    code, _, error = deploy(*(argument.format(tmp=tmp_path) for argument in arguments))
+    known = {"tmp": tmp_path, "dlrm": dlrm, "bert4rec": bert4rec}
+    code, _, error = deploy(*(argument.format(**known) for argument in arguments))
     assert code == 2
     assert message in error
     left = list((tmp_path / "m").rglob("*")) if (tmp_path / "m").exists() else []
@@ -211,19 +185,17 @@ def test_what_cannot_be_deployed_is_refused_and_leaves_nothing(
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_a_kept_format_that_went_is_forgotten(deploy, tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    deploy("--checkpoint", str(checkpoint))
+def test_a_kept_format_that_went_is_forgotten(deploy, dlrm, tmp_path):
+    deploy("--checkpoint", dlrm)
     file = tmp_path / "m" / "dlrm" / "config.pbtxt"
     file.write_text(file.read_text().replace('"format": "eager"', '"format": "aoti"'))
-    assert deploy("--checkpoint", str(checkpoint))[0] == 0
+    assert deploy("--checkpoint", dlrm)[0] == 0
     assert '"format": "eager"' in file.read_text()
 
 
-def test_a_version_with_other_inputs_needs_another_name(deploy, tmp_path):
-    first, _ = dlrm_checkpoint(tmp_path / "a")
+def test_a_version_with_other_inputs_needs_another_name(deploy, dlrm, tmp_path):
     second, _ = dlrm_checkpoint(tmp_path / "b", table_sizes=(5, 200))
-    assert deploy("--checkpoint", str(first))[0] == 0
+    assert deploy("--checkpoint", dlrm)[0] == 0
     code, _, error = deploy("--checkpoint", str(second))
     assert code == 2
     assert "all versions of a model share one configuration" in error
@@ -231,16 +203,16 @@ def test_a_version_with_other_inputs_needs_another_name(deploy, tmp_path):
     assert deploy("--checkpoint", str(second), "--name", "smaller")[0] == 0
 
 
-def test_an_older_version_keeps_its_answers(deploy, tmp_path):
-    cpu = torch.device("cpu")
-    first, _ = dlrm_checkpoint(tmp_path / "a")
-    deploy("--checkpoint", str(first))
-    request = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).warmup_request(2)
-    before = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).predict([request])[0]["logit"]
+def test_an_older_version_keeps_its_answers(deploy, dlrm, tmp_path):
+    def logit(version):
+        served = ServedDlrm.open(tmp_path / "m" / "dlrm" / str(version), CPU)
+        return served.predict([served.warmup_request(2)])[0]["logit"]
+
+    deploy("--checkpoint", dlrm)
+    before = logit(1)
     second, _ = dlrm_checkpoint(tmp_path / "b", interaction_op="cat")
     deploy("--checkpoint", str(second))
-    after = ServedDlrm.open(tmp_path / "m" / "dlrm" / "1", cpu).predict([request])[0]["logit"]
-    newer = ServedDlrm.open(tmp_path / "m" / "dlrm" / "2", cpu).predict([request])[0]["logit"]
+    after, newer = logit(1), logit(2)
     np.testing.assert_array_equal(before, after)
     assert (newer != after).any()
 
@@ -342,9 +314,8 @@ def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(full_disk, tmp_
     assert sorted(path.name for path in full_disk.iterdir()) == ["filler", "m"]
 
 
-def test_files_get_the_rights_of_the_umask(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    command = f"umask 027 && exec {sys.executable} {DEPLOYER} --checkpoint {checkpoint}"
+def test_files_get_the_rights_of_the_umask(dlrm, tmp_path):
+    command = f"umask 027 && exec {sys.executable} {DEPLOYER} --checkpoint {dlrm}"
     harness.run("sh", "-c", f"{command} --repository {tmp_path / 'm'}")
     version = tmp_path / "m" / "dlrm" / "1"
     modes = {path.name: path.stat().st_mode & 0o777 for path in version.iterdir() if path.is_file()}

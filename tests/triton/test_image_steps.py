@@ -7,8 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.client.connection import EndpointError
 from tests import harness
 from tests.triton.tiny_model import write_version
 
@@ -29,14 +28,14 @@ def test_the_packages_take_the_numpy_of_an_older_server():
     assert tuple(map(int, np.__version__.split(".")[:2])) >= least
 
 
-def test_an_empty_reply_is_an_error(tmp_path):
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_an_empty_reply_is_an_error(server, protocol):
     """A Python backend that was built for another NumPy answers so, with status 200."""
-    write_version(tmp_path / "models", "empty", 1, "__import__('numpy').ones((0, 2), 'float32')")
-    with TritonServer(ServerSettings(repository=tmp_path / "models"), tmp_path / "log") as server:
-        server.wait_ready()
-        for address in ((server.grpc_url, "empty"), (server.http_url, "empty", "", "http")):
-            with (
-                Endpoint(*address) as endpoint,
-                pytest.raises(EndpointError, match="0 rows of 'y' for a request of 1; does the"),
-            ):
-                endpoint.predict({"x": np.ones((1, 2), np.float32)})
+    empty = "__import__('numpy').ones((0, 2), 'float32')"
+    write_version(server.repository, f"empty_{protocol}", 1, empty)
+    server.load(f"empty_{protocol}")
+    with (
+        server.endpoint(f"empty_{protocol}", protocol) as endpoint,
+        pytest.raises(EndpointError, match="0 rows of 'y' for a request of 1; does the"),
+    ):
+        endpoint.predict({"x": np.ones((1, 2), np.float32)})

@@ -13,13 +13,10 @@ import time
 import numpy as np
 import pytest
 
-from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.instances import find_instances
 from tests import harness
-from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.triton.conftest import run
-from tests.triton.test_reload import Flow, offline
+from tests.triton.test_reload import Flow
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
@@ -48,33 +45,29 @@ class Clients(Flow):
                 time.sleep(0.2)
 
 
-def test_a_whole_life_has_no_wrong_answer_and_fails_after_kills_alone(tmp_path, capsys):
-    repository = tmp_path / "models"
-    checkpoints = [
-        dlrm_checkpoint(tmp_path / str(i), top_mlp_sizes=[width, 1])[0]
-        for i, width in enumerate((16, 24, 32))
-    ]
-    exports = [DlrmExport(checkpoint) for checkpoint in checkpoints]
-    (request,) = exports[0].example_requests(4, fixed_shapes=False)
-    expected = [offline(export, request) for export in exports]
+def test_a_whole_life_has_no_wrong_answer_and_fails_after_kills_alone(
+    generations, tmp_path, capsys
+):
+    repository, checkpoints = tmp_path / "models", generations.checkpoints
     numbers = itertools.count()
 
     def deploy():
         number = next(numbers)
         checkpoint = checkpoints[number % len(checkpoints)]
-        run("triton/deployer.py", f"--checkpoint={checkpoint}", f"--repository={repository}",
-            "--instances=2")  # fmt: skip
+        harness.python("triton/deployer.py", f"--checkpoint={checkpoint}",
+                       f"--repository={repository}", "--instances=2")  # fmt: skip
         return number + 1
 
     def roll_back():
-        said = run("triton/deployer.py", f"--repository={repository}", "--name=dlrm", "--rollback")
-        return int(re.search(r"-> (\d+)", said)[1])
+        arguments = (f"--repository={repository}", "--name=dlrm", "--rollback")
+        said = harness.python("triton/deployer.py", *arguments)
+        return int(re.search(r"-> (\d+)", said.stdout)[1])
 
     newest = deploy()
     kills, reasons = [], []
     with (
         serving(repository, "--poll_secs=1") as served,
-        Clients([(served.grpc, "dlrm")] * 3, request) as clients,
+        Clients([(served.grpc, "dlrm")] * 3, generations.request) as clients,
     ):
 
         def serves(version):
@@ -129,7 +122,7 @@ def test_a_whole_life_has_no_wrong_answer_and_fails_after_kills_alone(tmp_path, 
     wrong = [
         logit
         for logit in answers
-        if not any(np.allclose(logit, of_version, atol=1e-6) for of_version in expected)
+        if not any(np.allclose(logit, of_version, atol=1e-6) for of_version in generations.logits)
     ]
     assert wrong == []
     after = [min((t - k for k in kills if k <= t), default=None) for t, _ in clients.failures]

@@ -4,11 +4,10 @@
 import numpy as np
 import pytest
 
-from recsys.serve.client.connection import Endpoint, predict_in_order
-from recsys.serve.server.memory import instance_memory
-from recsys.serve.server.process import ServerSettings, TritonServer
+from recsys.serve.client.connection import predict_in_order
+from recsys.serve.server.instances import find_instances
+from recsys.serve.server.memory import process_memory
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, dlrm_checkpoint
-from tests.triton.conftest import deploy
 
 pytestmark = pytest.mark.triton_server
 
@@ -20,12 +19,16 @@ TABLES = sum(TABLE_SIZES) * DIM * 4
 BESIDES = 300 * MIB
 
 
-def test_two_instances_hold_the_tables_once(tmp_path):
+def test_two_instances_hold_the_tables_once(server, tmp_path):
     sizes = {"embedding_dim": DIM, "bottom_mlp_sizes": [16, DIM]}
     checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint", TABLE_SIZES, **sizes)
     # Unbatched, so that both instances work at a time.
-    arguments = ("--instances=2", "--verify=64", "--nodynamic_batching")
-    deploy(checkpoint, tmp_path / "models", *arguments)
+    name = server.serve("large", checkpoint, "--instances=2", "--verify=64", "--nodynamic_batching")
+
+    def memory():
+        instances = find_instances(server.pid)
+        return [process_memory(i.pid) for i in instances if i.model == name]
+
     ids = np.arange(TABLE_SIZES[0], dtype=np.int64).reshape(-1, 4096)
     requests = [
         {
@@ -34,20 +37,18 @@ def test_two_instances_hold_the_tables_once(tmp_path):
         }
         for part in ids
     ]
-    settings = ServerSettings(repository=tmp_path / "models")
-    with TritonServer(settings, tmp_path / "log") as server:
-        server.wait_ready()
-        idle = instance_memory(server.pid)
-        assert len(idle) == 2
-        with Endpoint(server.grpc_url, "dlrm") as endpoint:
-            for _ in range(10):
-                for _ in predict_in_order(endpoint, requests, concurrency=4):
-                    pass
-                found = instance_memory(server.pid)
-                # Each has read (nearly) every row itself.
-                if all(instance.rss > 0.95 * TABLES for instance in found):
-                    break
-        assert all(instance.rss > 0.95 * TABLES for instance in found)
+    idle = memory()
+    assert len(idle) == 2
+    with server.endpoint(name) as endpoint:
+        for _ in range(10):
+            for _ in predict_in_order(endpoint, requests, concurrency=4):
+                pass
+            found = memory()
+            # Each has read (nearly) every row itself.
+            if all(instance.rss > 0.95 * TABLES for instance in found):
+                break
+    server.unload(name)
+    assert all(instance.rss > 0.95 * TABLES for instance in found)
     assert all(instance.anonymous < BESIDES for instance in found)
     assert sum(instance.pss for instance in found) < 1.2 * (TABLES + 2 * BESIDES)
     assert sum(instance.pss for instance in idle) < 2 * BESIDES  # pages come when they are read

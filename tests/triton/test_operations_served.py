@@ -15,13 +15,14 @@ from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint
 from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
+from tests.tools import needs
 from tests.triton import promql
 from tests.triton.conftest import deploy
 from tests.triton.promql import OPERATIONS
 from tests.triton.test_supervisor import serving
 from tests.triton.tiny_model import write_version
 
-pytestmark = pytest.mark.triton_server
+pytestmark = [pytest.mark.triton_server, needs("compiled Triton backend")]
 
 OF_THE_SCRAPE = {"instance": "server:8003", "job": "recsys-serving"}
 """Labels that Prometheus adds."""
@@ -37,7 +38,7 @@ def served(tmp_path_factory):
     """A server with a DLRM that was asked, and a model that does not load."""
     folder = tmp_path_factory.mktemp("operations")
     checkpoint, _ = dlrm_checkpoint(folder / "checkpoint")
-    deploy(checkpoint, folder / "models", "--max_queue_size=64")
+    deploy(checkpoint, folder / "models", "--max_queue_size=64", "--backend=native")
     write_version(folder / "models", "broken", 1, 1.0, "raise ValueError('weights are gone')")
     command = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())["services"]["server"]
     (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)

@@ -10,27 +10,25 @@ import pytest
 
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint, EndpointError, OverloadedError
-from recsys.serve.server.process import ServerSettings, TritonServer
+from tests import harness
 from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.triton.conftest import deploy, run
+from tests.tools import needs
+from tests.triton.conftest import deployer
 
-pytestmark = pytest.mark.triton_server
+pytestmark = [pytest.mark.triton_server, needs("compiled Triton backend")]
 
 ROWS, CLIENTS = 1024, 24
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """A server whose model takes long for a request of ROWS rows."""
+def request_(server, tmp_path_factory):
+    """A request of ROWS rows, for which the model "slow" takes long."""
     folder = tmp_path_factory.mktemp("overload")
-    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", top_mlp_sizes=[4096, 2048, 1])
-    deploy(checkpoint, folder / "models", f"--max_batch_size={ROWS}", "--verify=8")
-    settings = ServerSettings(repository=folder / "models", threads=1)
-    with TritonServer(settings, folder / "log") as server:
-        server.wait_ready()
-        requests = DlrmExport(checkpoint).example_requests(ROWS, fixed_shapes=False)
-        names = ("numerical", "categorical")
-        yield server, {n: np.concatenate([r[n] for r in requests])[:ROWS] for n in names}
+    checkpoint, _ = dlrm_checkpoint(folder / "checkpoint", top_mlp_sizes=[2048, 1024, 1])
+    flags = (f"--max_batch_size={ROWS}", "--verify=8", "--backend=native")
+    server.serve("slow", checkpoint, *flags)
+    requests = DlrmExport(checkpoint).example_requests(ROWS, fixed_shapes=False)
+    return {n: np.concatenate([r[n] for r in requests]) for n in ("numerical", "categorical")}
 
 
 def outcome(endpoint, request, started):
@@ -50,16 +48,15 @@ def ask_at_once(endpoint, request):
 
 
 def configure(server, *flags):
-    run("triton/deployer.py", f"--repository={server.settings.repository}", *flags)
-    server.load("dlrm")
+    assert deployer(server.repository, "--name=slow", *flags) == 0
+    server.load("slow")
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_requests_above_the_queue_s_size_are_refused_at_once(served, protocol):
-    server, request = served
+def test_requests_above_the_queue_s_size_are_refused_at_once(server, request_, protocol):
     configure(server, "--max_queue_size=2", "--timeout_us=0")
     url = server.grpc_url if protocol == "grpc" else server.http_url
-    outcomes = ask_at_once((url, "dlrm", "", protocol), request)
+    outcomes = ask_at_once((url, "slow", "", protocol), request_)
     refused = [pair for pair in outcomes if pair[0]]
     assert 0 < len(refused) < CLIENTS
     for error, _ in refused:
@@ -68,14 +65,13 @@ def test_requests_above_the_queue_s_size_are_refused_at_once(served, protocol):
     assert min(after for _, after in refused) < max(after for error, after in outcomes if not error)
 
 
-def test_requests_that_wait_for_too_long_are_refused(served):
-    server, request = served
+def test_requests_that_wait_for_too_long_are_refused(server, request_):
     configure(server, "--max_queue_size=0", "--timeout_us=0")
-    unlimited = ask_at_once((server.grpc_url, "dlrm"), request)
+    unlimited = ask_at_once((server.grpc_url, "slow"), request_)
     assert not any(error for error, _ in unlimited)
     whole = max(after for _, after in unlimited)
     configure(server, f"--timeout_us={round(whole / 5 * 1e6)}")
-    outcomes = ask_at_once((server.grpc_url, "dlrm"), request)
+    outcomes = ask_at_once((server.grpc_url, "slow"), request_)
     refused = [pair for pair in outcomes if pair[0]]
     assert 0 < len(refused) < CLIENTS
     for error, after in refused:
@@ -92,32 +88,33 @@ def test_requests_that_wait_for_too_long_are_refused(served):
     ],
     ids=["bounded", "unbounded"],
 )
-def test_a_request_s_own_timeout_holds(served, flags, limit, message):
+def test_a_request_s_own_timeout_holds(server, request_, flags, limit, message):
     """The first is the protocol's, which servers with a bounded queue read; the other the client's,
     after which the server forgets the request."""
-    server, request = served
     configure(server, "--max_queue_size=0", *flags)
     library = importlib.import_module("tritonclient.grpc")
     refused = importlib.import_module("tritonclient.utils").InferenceServerException
     one = []
-    for name, array in request.items():
+    for name, array in request_.items():
         tensor = library.InferInput(
             name, [1, *array.shape[1:]], "FP32" if name == "numerical" else "INT64"
         )
         tensor.set_data_from_numpy(array[:1])
         one.append(tensor)
     with (
-        Endpoint(server.grpc_url, "dlrm") as endpoint,
+        server.endpoint("slow") as endpoint,
         library.InferenceServerClient(server.grpc_url) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         answered = endpoint.times().requests
-        flood = pool.submit(ask_at_once, (server.grpc_url, "dlrm"), request)
-        time.sleep(1)
+        flood = pool.submit(ask_at_once, (server.grpc_url, "slow"), request_)
+        harness.wait_for(lambda: endpoint.times().requests > answered, "the first answer")
         with pytest.raises(refused, match=message):
-            client.infer("dlrm", one, **limit)
+            client.infer("slow", one, **limit)
         others_wait = not flood.done()
         outcomes = flood.result()
+        # The native backend counts a request after it was answered.
+        harness.wait_for(lambda: endpoint.times().requests >= answered + CLIENTS, "the count")
         assert endpoint.times().requests == answered + CLIENTS
     assert not any(error for error, _ in outcomes)
     assert others_wait  # seconds would depend on what else this machine does

@@ -2,38 +2,25 @@
 """The page of `ask --mode page` in Chromium, on models of a real server."""
 
 import contextlib
-import dataclasses
 import http.client
 import json
-import shutil
 import signal
 import subprocess
 import sys
 import urllib.parse
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from recsys.data.sequences import ITEM_MAP_FILE, ITEM_MAP_SCHEMA, read_table, write_parquet
-from recsys.data.titles import write_titles
-from recsys.serve.client.connection import Endpoint
-from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys_recipes.serving.page.clicks import FIELDS, clicks_view
 from recsys_recipes.serving.page.items import items_view
 from recsys_recipes.serving.page.server import PageServer
 from tests import harness
-from tests.bert4rec.conftest import (  # noqa: F401  (fixtures)
-    NUM_ITEMS,
-    dataset,
-    raw_id,
-    trained,
-)
-from tests.browser import Browser
-from tests.preproc.criteo.rows import good_text, without_labels
+from tests.bert4rec.conftest import NUM_ITEMS, raw_id
+from tests.browser import chromium
 from tests.tools import needs, require
-from tests.triton.conftest import client, deploy
-from tests.triton.test_raw_rows_served import train
+from tests.triton.conftest import Server, client, deploy, title
 
 pytestmark = [
     pytest.mark.triton_server,
@@ -41,106 +28,103 @@ pytestmark = [
     needs("compiled Criteo kernel"),
 ]
 
-LOG = good_text(600, seed=5, vocabulary=60)
 NUMBERS = {raw_id(item): item for item in range(1, NUM_ITEMS + 1)}
-LINES = [line.decode() for line in without_labels(LOG).splitlines()]
 
 
-def title(item):
-    """Returns the title of an item: with an accent, and with what HTML would read."""
-    return f"Café <b>№</b> {item}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Served:
-    """A server, and the dataset of its BERT4Rec with titles."""
-
-    server: TritonServer
-    titled: Path
+@pytest.fixture(scope="module", autouse=True)
+def models(server, clicks, recommenders):
+    server.serve("raw_python", clicks.run, "--backend=python", *clicks.flags)
+    server.serve("features", clicks.run)
+    server.serve("few", clicks.run, "--max_batch_size=7", *clicks.flags)
 
 
 @pytest.fixture(scope="module")
-def served(trained, dataset, tmp_path_factory):  # noqa: F811
-    folder = tmp_path_factory.mktemp("pages")
-    (folder / "clicks").mkdir()
-    clicks, clicks_run = train(LOG, folder / "clicks", 400)
-    titled, models = folder / "titled", folder / "models"
-    shutil.copytree(dataset, titled)
-    write_titles(titled, [title(item) for item in range(1, NUM_ITEMS + 1)])
-    deploy(clicks_run, models, "--raw", f"--dataset={clicks}", "--split=test")
-    deploy(clicks_run, models, "--name=features")
-    few = ("--name=few", "--max_batch_size=7")
-    deploy(clicks_run, models, "--raw", f"--dataset={clicks}", "--split=test", *few)
-    deploy(trained, models)
-    deploy(trained, models, "--name=named", f"--raw_ids={titled}", "--titles")
-    deploy(trained, models, "--name=exported", "--format=torchscript", "--max_batch_size=16")
-    with TritonServer(ServerSettings(repository=models), folder / "log") as server:
-        server.wait_ready(300)
-        yield Served(server, titled)
+def lines(clicks):
+    return [line.decode() for line in clicks.lines]
 
 
 @contextlib.contextmanager
-def page_program(served, *arguments):
+def page_program(server, *arguments):
     """Starts `ask --mode page`; yields the address that it prints and the process."""
-    command = ("-m", "recsys_recipes", "ask", f"--url={served.server.grpc_url}", "--mode=page")
+    command = ("-m", "recsys_recipes", "ask", f"--url={server.grpc_url}", "--mode=page")
     with harness.started(*command, "--no_browser", *arguments) as process:
         line = harness.wait_for_line(process, lambda line: "http://" in line)
         yield line.split()[-1], process
 
 
 @contextlib.contextmanager
-def page_here(served, model, dataset=None):  # noqa: F811
+def page_here(server, model, dataset=None):
     """Serves the same page from this process, which is faster; yields its address."""
-    with Endpoint(served.server.grpc_url, model) as endpoint:
+    with server.endpoint(model) as endpoint:
         recommends = endpoint.signature.recommends
         view = items_view(endpoint, dataset) if recommends else clicks_view(endpoint)
-        with PageServer(view, 0) as server:
-            yield server.url
+        with PageServer(view, 0) as page:
+            yield page.url
 
 
 @pytest.fixture(scope="module")
-def items_url(served):
-    with page_program(served, "--model=bert4rec", f"--dataset={served.titled}") as (url, _):
+def items_url(server, ratings):
+    with page_program(server, "--model=bert4rec", f"--dataset={ratings}") as (url, _):
         yield url
 
 
 @pytest.fixture(scope="module")
-def clicks_url(served):
-    with page_program(served, "--model=dlrm") as (url, _):
+def clicks_url(server):
+    with page_program(server, "--model=raw_python") as (url, _):
         yield url
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
+def browser():
     require("Chromium")
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+    with chromium() as browser:
         yield browser
 
 
 @pytest.fixture
 def page(browser):
-    return browser.page()
+    page = browser.new_page()
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def complaints(page):
+    """Errors of scripts, and what the page's policy kept from loading."""
+    heard = []
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("console", lambda message: heard.append(message.text))
+    return heard
+
+
+@pytest.fixture
+def requests(page):
+    """Addresses that the page asks for."""
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    return asked
 
 
 def opened(page, url):
     """Opens the page and waits until it knows its model."""
-    page.open(url)
-    page.wait("document.getElementById('about').innerText.includes('server')")
+    page.goto(url)
+    page.locator("#about", has_text="server").wait_for()
 
 
 def add(page, text):
     """Types into the search and takes the first item, by keys."""
-    before = len(page.texts("#history li"))
-    page.value("document.getElementById('search').focus()")
-    page.type(text)
-    page.wait("!document.getElementById('options').hidden")
-    page.press("Enter")
-    page.wait(f"document.querySelectorAll('#history li').length === {before + 1}")
+    before = len(page.locator("#history li").all_inner_texts())
+    page.focus("#search")
+    page.keyboard.insert_text(text)
+    page.wait_for_selector("#options")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"document.querySelectorAll('#history li').length === {before + 1}")
 
 
 def shown_items(page):
     """Returns title, id and score of each row of the recommendations."""
-    rows = page.value(
+    rows = page.evaluate(
         """[...document.querySelectorAll("#next tbody tr")].map((row) => [
           row.querySelector("span").firstChild.data, row.querySelector("span.muted")?.innerText,
           row.cells[2].innerText])"""
@@ -149,16 +133,16 @@ def shown_items(page):
 
 
 def wait_for_items(page, count=10):
-    page.wait(f"document.querySelectorAll('#next tbody tr').length === {count}")
+    page.wait_for_function(f"document.querySelectorAll('#next tbody tr').length === {count}")
 
 
 def wait_for_shown(page, expected):
     harness.wait_for(lambda: shown_items(page) == expected, f"{expected} on the page", 60)
 
 
-def recommended(served, history, *, exclude_seen=True):
+def recommended(server, history, *, exclude_seen=True):
     """Returns what the server answers, as the page should show it."""
-    with Endpoint(served.server.grpc_url, "bert4rec") as endpoint:
+    with server.endpoint("bert4rec") as endpoint:
         request = {"history": np.array([history]), "exclude_seen": np.array([[exclude_seen]])}
         reply = endpoint.predict(request)
     items, scores = reply["items"][0].tolist(), reply["scores"][0].tolist()
@@ -168,73 +152,77 @@ def recommended(served, history, *, exclude_seen=True):
     ]
 
 
-def test_a_history_is_picked_by_title_and_followed(page, items_url, served):
+def test_a_history_is_picked_by_title_and_followed(page, complaints, requests, items_url, server):
     opened(page, items_url)
-    assert "10 best next items among 40 items" in page.text("#about")
-    page.press("Tab")
-    assert page.value("document.activeElement.id") == "search"
-    page.type("cafe 17")  # without case and accent
-    page.wait("document.querySelector('#options li')?.innerText.includes('17')")
-    page.press("Enter")
+    assert "10 best next items among 40 items" in page.inner_text("#about")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.insert_text("cafe 17")  # without case and accent
+    page.locator("#options li", has_text="17").first.wait_for()
+    page.keyboard.press("Enter")
     add(page, "CAFÉ <b>№</b> 18")
     add(page, raw_id(19))
-    assert page.texts("#history div > span") == [f"{title(i)} {raw_id(i)}" for i in (17, 18, 19)]
-    wait_for_shown(page, recommended(served, [17, 18, 19]))
-    assert title(19) in page.text("#status")
+    assert page.locator("#history div > span").all_inner_texts() == [
+        f"{title(i)} {raw_id(i)}" for i in (17, 18, 19)
+    ]
+    wait_for_shown(page, recommended(server, [17, 18, 19]))
+    assert title(19) in page.inner_text("#status")
 
     page.click("#exclude")
-    wait_for_shown(page, recommended(served, [17, 18, 19], exclude_seen=False))
+    wait_for_shown(page, recommended(server, [17, 18, 19], exclude_seen=False))
     page.click("#exclude")
     page.click("#history li:nth-child(2) button")  # removes 18
-    wait_for_shown(page, recommended(served, [17, 19]))
+    wait_for_shown(page, recommended(server, [17, 19]))
     page.click("#next tbody tr button")  # adds the best one
-    page.wait("document.querySelectorAll('#history li').length === 3")
+    page.wait_for_function("document.querySelectorAll('#history li').length === 3")
     page.click("#clear")
-    page.wait("document.getElementById('next').hidden")
-    assert "Add an item" in page.text("#status")
-    assert page.complaints == []
+    page.wait_for_selector("#next", state="hidden")
+    assert "Add an item" in page.inner_text("#status")
+    assert complaints == []
     origin = urllib.parse.urlsplit(items_url).netloc
-    assert {urllib.parse.urlsplit(url).netloc for url in page.requests} == {origin}
+    assert {urllib.parse.urlsplit(url).netloc for url in requests} == {origin}
 
 
 def test_arrow_keys_choose_among_the_items_and_escape_closes_them(page, items_url):
     opened(page, items_url)
     page.click("#search")
-    page.type("№ 1")
-    page.wait("document.querySelectorAll('#options [role=option]').length > 2")
-    first, second, *_, last = page.texts("#options [role=option]")
+    page.keyboard.insert_text("№ 1")
+    page.wait_for_function("document.querySelectorAll('#options [role=option]').length > 2")
+    first, second, *_, last = page.locator("#options [role=option]").all_inner_texts()
     chosen = "document.getElementById(document.activeElement.getAttribute('aria-activedescendant'))"
     for key, expected in (("ArrowDown", second), ("ArrowUp", first), ("ArrowUp", last)):
-        page.press(key)
-        assert page.value(f"{chosen}.innerText") == expected
-    page.press("Escape")
-    assert page.value("document.getElementById('options').hidden")
-    page.type("999")
-    page.wait("document.getElementById('search-help').innerText.includes('No item matches')")
-    assert page.texts("#history li") == []
+        page.keyboard.press(key)
+        assert page.evaluate(f"{chosen}.innerText") == expected
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#options")
+    page.keyboard.insert_text("999")
+    page.wait_for_function(
+        "document.getElementById('search-help').innerText.includes('No item matches')"
+    )
+    assert page.locator("#history li").all_inner_texts() == []
 
 
 @pytest.mark.parametrize("model", ["bert4rec", "exported", "named"])
-def test_without_a_dataset_items_have_their_ids(page, served, model):
+def test_without_a_dataset_items_have_their_ids(page, server, model):
     history = [raw_id(3), raw_id(4)] if model == "named" else ["3", "4"]
-    with page_here(served, model) as url:
+    with page_here(server, model) as url:
         opened(page, url)
         for item in history:
             add(page, item)
-        best = recommended(served, [3, 4])
+        best = recommended(server, [3, 4])
         if model != "named":  # whose answers have titles
             best = [(str(NUMBERS[raw]), None, score) for _, raw, score in best]
         wait_for_shown(page, best)
         add(page, "nothing")
-        page.wait("!document.getElementById('error').hidden")
-        assert "'nothing'" in page.text("#error")
+        page.wait_for_selector("#error")
+        assert "'nothing'" in page.inner_text("#error")
 
 
-def test_titles_come_with_raw_ids_too(page, served):
-    with page_here(served, "named", served.titled) as url:
+def test_titles_come_with_raw_ids_too(page, server, ratings):
+    with page_here(server, "named", ratings) as url:
         opened(page, url)
         add(page, "café 3")
-        wait_for_shown(page, recommended(served, [3]))
+        wait_for_shown(page, recommended(server, [3]))
 
 
 def logit(endpoint, fields):
@@ -243,7 +231,7 @@ def logit(endpoint, fields):
 
 
 def shown_effects(page):
-    rows = page.value(
+    rows = page.evaluate(
         """[...document.querySelectorAll("#effects tbody tr")].map((row) =>
           [...row.cells].slice(0, 3).map((cell) => cell.innerText))"""
     )
@@ -252,7 +240,7 @@ def shown_effects(page):
 
 def paste(page, text):
     """Pastes into the box of the line, as the clipboard does."""
-    page.value(
+    page.evaluate(
         f"""(() => {{
           const data = new DataTransfer();
           data.setData("text/plain", {json.dumps(text)});
@@ -262,24 +250,21 @@ def paste(page, text):
     )
 
 
-@pytest.mark.parametrize("model", ["dlrm", "few"])  # in one request, and in several
-def test_a_line_gets_its_score_and_the_effect_of_each_field(page, served, model):
-    line = LINES[500]
+@pytest.mark.parametrize("model", ["raw_python", "few"])  # in one request, and in several
+def test_a_line_gets_its_score_and_the_effect_of_each_field(page, complaints, server, lines, model):
+    line = lines[0]
     fields = line.split("\t")
-    with (
-        page_here(served, model) as url,
-        Endpoint(served.server.grpc_url, "dlrm") as endpoint,
-    ):
+    with page_here(server, model) as url, server.endpoint("raw_python") as endpoint:
         opened(page, url)
-        page.wait("!document.getElementById('score').hidden")
+        page.wait_for_selector("#score")
         nothing, _ = logit(endpoint, [""] * 39)
-        assert float(page.text("#logit")) == pytest.approx(nothing, abs=6e-5)
+        assert float(page.inner_text("#logit")) == pytest.approx(nothing, abs=6e-5)
         assert shown_effects(page) == {}
         paste(page, f"1\t{line}\n")
-        page.wait("!document.getElementById('effects').hidden")
+        page.wait_for_selector("#effects")
         base, probability = logit(endpoint, fields)
-        assert float(page.text("#logit")) == pytest.approx(base, abs=6e-5)
-        shown = float(page.text("#probability").removesuffix(" %"))
+        assert float(page.inner_text("#logit")) == pytest.approx(base, abs=6e-5)
+        shown = float(page.inner_text("#probability").removesuffix(" %"))
         assert shown == pytest.approx(100 * probability, abs=6e-3)
         effects = shown_effects(page)
         assert set(effects) == {n for n, text in zip(FIELDS, fields, strict=True) if text}
@@ -290,66 +275,69 @@ def test_a_line_gets_its_score_and_the_effect_of_each_field(page, served, model)
         sizes = [abs(effect) for _, effect in effects.values()]
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[0] > 0
-    assert page.complaints == []
+    assert complaints == []
 
 
-def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, served):
-    fields = LINES[501].split("\t")
+def test_fields_are_edited_by_keys_and_a_wrong_one_is_named(page, clicks_url, server, lines):
+    fields = lines[1].split("\t")
     opened(page, clicks_url)
-    paste(page, LINES[501])
-    page.wait("!document.getElementById('effects').hidden")
-    page.value("document.getElementById('I3').select()")
-    page.type("12345")
-    page.press("Enter")
+    paste(page, lines[1])
+    page.wait_for_selector("#effects")
+    page.evaluate("document.getElementById('I3').select()")
+    page.keyboard.insert_text("12345")
+    page.keyboard.press("Enter")
     fields[2] = "12345"
-    with Endpoint(served.server.grpc_url, "dlrm") as endpoint:
+    with server.endpoint("raw_python") as endpoint:
         expected, _ = logit(endpoint, fields)
-    page.wait("document.querySelector('#effects tbody').innerText.includes('12345')")
-    assert float(page.text("#logit")) == pytest.approx(expected, abs=6e-5)
-    assert page.value("document.getElementById('line').value") == "\t".join(fields)
+    page.locator("#effects tbody", has_text="12345").first.wait_for()
+    assert float(page.inner_text("#logit")) == pytest.approx(expected, abs=6e-5)
+    assert page.evaluate("document.getElementById('line').value") == "\t".join(fields)
 
-    page.value("document.getElementById('C4').select()")
-    page.type("xyz")
-    page.press("Tab")
-    assert page.value("document.activeElement.id") == "C5"
-    page.wait("!document.getElementById('error').hidden")
-    assert page.text("#error").startswith("field C4: 'xyz' is refused (hex): expected up to 8")
+    page.evaluate("document.getElementById('C4').select()")
+    page.keyboard.insert_text("xyz")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "C5"
+    page.wait_for_selector("#error")
+    assert page.inner_text("#error").startswith(
+        "field C4: 'xyz' is refused (hex): expected up to 8"
+    )
     invalid = "[...document.querySelectorAll('[aria-invalid]')].map((e) => e.id)"
-    assert page.value(invalid) == ["C4"]
-    assert page.value("document.getElementById('score').hidden")
+    assert page.evaluate(invalid) == ["C4"]
+    assert page.is_hidden("#score")
 
-    page.value("document.getElementById('line').select()")
-    page.type("1\t2\t3")
-    page.wait("document.getElementById('error').innerText.includes('this one has 3')")
+    page.evaluate("document.getElementById('line').select()")
+    page.keyboard.insert_text("1\t2\t3")
+    page.locator("#error", has_text="this one has 3").wait_for()
     page.click("#clear")
-    page.wait("!document.getElementById('score').hidden")
-    assert page.value("document.getElementById('error').hidden")
-    assert page.value(invalid) == []
+    page.wait_for_selector("#score")
+    assert page.is_hidden("#error")
+    assert page.evaluate(invalid) == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("kind", ["items", "clicks"])
-def test_pages_fit_narrow_and_wide_windows_light_and_dark(page, request, kind, width):
+def test_pages_fit_narrow_and_wide_windows_light_and_dark(page, request, lines, kind, width):
     url = request.getfixturevalue(f"{kind}_url")
     for scheme in ("light", "dark"):
-        page.look(width, scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
         opened(page, url)
         if kind == "items":
             add(page, "№ 5")
             wait_for_items(page)
         else:
-            paste(page, LINES[500])
-            page.wait("!document.getElementById('effects').hidden")
-        assert page.value("document.documentElement.scrollWidth - innerWidth") <= 0
+            paste(page, lines[0])
+            page.wait_for_selector("#effects")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         cut = """[...document.querySelectorAll("h1, p, label, button, td, th, dd, input")]
           .filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth)
           .map((e) => e.outerHTML)"""
-        assert page.value(cut) == []
+        assert page.evaluate(cut) == []
         unnamed = """[...document.querySelectorAll("input, textarea, button")]
           .filter((e) => !e.labels?.length && !e.innerText && !e.ariaLabel)
           .map((e) => e.outerHTML)"""
-        assert page.value(unnamed) == []
-        colours = page.value(
+        assert page.evaluate(unnamed) == []
+        colours = page.evaluate(
             """["backgroundColor", "color"].map((name) =>
               getComputedStyle(document.body)[name].match(/\\d+/g).reduce((a, b) => +a + +b, 0))"""
         )
@@ -458,33 +446,33 @@ def test_senseless_lines_are_refused_in_words(clicks_url, fields):
     )
 
 
-def test_a_model_that_the_server_lost_is_said_in_words(page, served, trained, tmp_path):  # noqa: F811
-    deploy(trained, tmp_path / "models")
-    settings = ServerSettings(repository=tmp_path / "models")
-    with TritonServer(settings, tmp_path / "log") as server:
-        server.wait_ready(300)
-        lost = dataclasses.replace(served, server=server)
-        with page_program(lost, "--model=bert4rec") as (url, process):
-            opened(page, url)
-            add(page, "3")
-            wait_for_items(page)
-            server.stop()
-            add(page, "4")
-            page.wait("!document.getElementById('error').hidden")
-            assert f"bert4rec at {server.grpc_url}: " in page.text("#error")
-            assert page.value("document.getElementById('next').hidden")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-            add_again = page.value("document.getElementById('exclude').click()")
-            assert add_again is None
-            page.wait("document.getElementById('error').innerText.includes('start it again')")
+def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_path):
+    deploy(bert4rec_run, tmp_path / "models")
+    with (
+        Server(tmp_path) as server,
+        page_program(server, "--model=bert4rec") as (url, process),
+    ):
+        opened(page, url)
+        add(page, "3")
+        wait_for_items(page)
+        server.stop()
+        add(page, "4")
+        page.wait_for_selector("#error")
+        assert f"bert4rec at {server.grpc_url}: " in page.inner_text("#error")
+        assert page.is_hidden("#next")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        page.click("#exclude")
+        page.wait_for_function(
+            "document.getElementById('error').innerText.includes('start it again')"
+        )
 
 
-def test_a_dataset_of_another_catalogue_is_said_in_words(served, tmp_path):
-    items = read_table(served.titled / ITEM_MAP_FILE, ITEM_MAP_SCHEMA)
+def test_a_dataset_of_another_catalogue_is_said_in_words(server, ratings, tmp_path):
+    items = read_table(ratings / ITEM_MAP_FILE, ITEM_MAP_SCHEMA)
     write_parquet(tmp_path / ITEM_MAP_FILE, ITEM_MAP_SCHEMA, (items.slice(0, 3),))
     ids = [raw_id(1)]
-    with page_here(served, "bert4rec", tmp_path) as url:
+    with page_here(server, "bert4rec", tmp_path) as url:
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=60)
         headers = {"Content-Type": "application/json"}
         connection.request("POST", "/recommend", json.dumps({"history": ids}), headers)
@@ -502,29 +490,29 @@ def test_a_dataset_of_another_catalogue_is_said_in_words(served, tmp_path):
         (("--model=absent",), "absent"),
     ],
 )
-def test_a_page_that_cannot_be_shown_is_refused(served, arguments, message, capsys):
-    url = f"--url={served.server.grpc_url}"
+def test_a_page_that_cannot_be_shown_is_refused(server, arguments, message, capsys):
+    url = f"--url={server.grpc_url}"
     assert client([url, "--mode=page", "--no_browser", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_taken_port_is_refused_and_a_free_one_is_used(served, items_url, capsys):
+def test_a_taken_port_is_refused_and_a_free_one_is_used(server, items_url, capsys):
     taken = urllib.parse.urlsplit(items_url).port
-    arguments = [f"--url={served.server.grpc_url}", "--model=bert4rec", "--mode=page"]
+    arguments = [f"--url={server.grpc_url}", "--model=bert4rec", "--mode=page"]
     assert client([*arguments, f"--port={taken}"]) == 2
     assert f"--port {taken}: Address already in use" in capsys.readouterr().err
     port = harness.free_port()
-    with page_program(served, "--model=bert4rec", f"--port={port}") as (url, process):
+    with page_program(server, "--model=bert4rec", f"--port={port}") as (url, process):
         assert url == f"http://127.0.0.1:{port}/"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
-def test_the_users_browser_is_opened(served, tmp_path):
+def test_the_users_browser_is_opened(server, tmp_path):
     asked_for, script = tmp_path / "asked", tmp_path / "browser.sh"
     script.write_text(f'#!/bin/sh\necho "$1" >> {asked_for}\nexec sleep 600\n')
     script.chmod(0o755)
-    command = (sys.executable, "-m", "recsys_recipes", "ask", f"--url={served.server.grpc_url}")
+    command = (sys.executable, "-m", "recsys_recipes", "ask", f"--url={server.grpc_url}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BROWSER", f"{script} %s")
         with subprocess.Popen(

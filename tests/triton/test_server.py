@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.log import failure_reason
 from recsys.serve.server.process import ServerSettings, TritonServer, threads_per_instance
 from tests import harness
-from tests.triton.conftest import client
+from tests.triton.conftest import Server, client, script
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -59,24 +57,20 @@ def test_the_program_serves_until_a_signal_and_leaves_nothing(repository, tmp_pa
         urllib.request.urlopen(f"{url}/v2/health/live", timeout=2)
 
 
-def test_a_model_that_does_not_load_ends_a_program_without_another(tmp_path):
-    write_version(tmp_path, "broken", 1, 2.0, "raise FileNotFoundError('weights.bin is missing')")
-    log = tmp_path / "log"
-    command = ("triton/serve.py", f"--repository={tmp_path}", f"--log_file={log}")
-    done = harness.python(*command, status=1)
-    assert "no model could be loaded:\n  broken version 1: Internal: " in done.stderr
-    assert "FileNotFoundError: weights.bin is missing" in done.stderr
-    assert "broken/1/model.py(7): initialize" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "weights.bin" not in done.stdout  # once is enough
-
-
-def test_folders_without_a_configuration_end_the_program_too(tmp_path):
+def test_models_that_do_not_load_end_a_program_without_another(tmp_path, capsys):
+    broken = "raise FileNotFoundError('weights.bin is missing')"
+    write_version(tmp_path / "m", "broken", 1, 2.0, broken)
     (tmp_path / "m" / "notes" / "1").mkdir(parents=True)
-    arguments = (f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'log'}")
-    done = harness.python("triton/serve.py", *arguments, status=1)
-    assert "no model could be loaded:\n  notes: Poll failed for model directory" in done.stderr
-    assert "Ready" not in done.stdout
+    arguments = [f"--repository={tmp_path / 'm'}", f"--log_file={tmp_path / 'log'}"]
+    assert script("serve").main(["serve", *arguments]) == 1
+    said = capsys.readouterr()
+    assert "no model could be loaded:\n  broken version 1: Internal: " in said.err
+    assert "FileNotFoundError: weights.bin is missing" in said.err
+    assert "broken/1/model.py(7): initialize" in said.err
+    assert "\n  notes: Poll failed for model directory" in said.err
+    assert "Traceback" not in said.err
+    assert "weights.bin" not in said.out  # once is enough
+    assert "Ready" not in said.out
 
 
 def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
@@ -91,56 +85,31 @@ def test_an_empty_folder_that_is_polled_waits_for_models(tmp_path):
         )
 
 
-def test_models_are_loaded_and_unloaded_and_a_failure_leaves_the_others(repository, tmp_path):
-    write_version(repository, "late", 1, 3.0)
-    write_version(repository, "failing", 1, 3.0, "raise ValueError('no')")
-    settings = ServerSettings(repository=repository, models=("tiny",))
-    with TritonServer(settings, tmp_path / "log") as server:
-        server.wait_ready()
-        assert server.is_ready("tiny", 1)
-        assert not server.is_ready("late")
-        server.load("late")
-        assert server.is_ready("late")
-        with pytest.raises(ServerError, match="ValueError: no"):
-            server.load("failing")
-        with pytest.raises(ServerError, match="failed to poll"):
-            server.load("absent")
-        assert server.is_ready("tiny")
-        server.unload("late")
-        deadline = time.monotonic() + 3000
-        while server.is_ready("late") and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not server.is_ready("late")
+def test_the_chosen_models_alone_are_loaded_and_a_stopped_server_leaves_nothing(tmp_path):
+    for name in ("tiny", "other"):
+        write_version(tmp_path / "models", name, 1, 2.0)
+    with Server(tmp_path, models=("tiny",)) as server:
         states = {model["name"]: model.get("state") for model in server.models()}
-        assert states["tiny"] == "READY"
-        assert states["failing"] == "UNAVAILABLE"
+        assert states.pop("tiny") == "READY"
+        assert set(states.values()) <= {None}
+        prefix = server._shm_prefix
+        assert list(Path("/dev/shm").glob(f"{prefix}*"))
         assert server.stop() == 0
-    assert not shared_memory(os.getpid())
+    assert not list(Path("/dev/shm").glob(f"{prefix}*"))
 
 
-def test_polling_picks_up_a_new_version(tmp_path):
-    write_version(tmp_path, "tiny", 1, 2.0)
-    with TritonServer(ServerSettings(repository=tmp_path, poll_secs=1), tmp_path / "log") as server:
-        server.wait_ready()
-        write_version(tmp_path, "tiny", 2, 3.0)
-        deadline = time.monotonic() + 300
-        while not server.is_ready("tiny", 2) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert server.is_ready("tiny", 2)
-
-
-def test_a_response_cache_in_a_configuration_of_an_earlier_release_is_ignored(repository, tmp_path):
-    with (repository / "tiny" / "config.pbtxt").open("a") as config:
+def test_a_response_cache_in_a_configuration_of_an_earlier_release_is_ignored(server):
+    write_version(server.repository, "cached", 1, 2.0)
+    with (server.repository / "cached" / "config.pbtxt").open("a") as config:
         config.write("response_cache { enable: true }\n")
-    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
-        server.wait_ready()
-        with Endpoint(server.grpc_url, "tiny") as endpoint:
-            for value in (1, 1, 2):
-                answer = endpoint.predict({"x": np.full((1, 2), value, np.float32)})
-                assert answer["y"].tolist() == [[2 * value] * 2]
-        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
-            hits = re.findall(r"nv_cache_num_hits_per_model\{\S* (\S+)", response.read().decode())
-        assert set(hits) <= {"0"}
+    server.load("cached")
+    with server.endpoint("cached") as endpoint:
+        for value in (1, 1, 2):
+            answer = endpoint.predict({"x": np.full((1, 2), value, np.float32)})
+            assert answer["y"].tolist() == [[2 * value] * 2]
+    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
+        hits = re.findall(r"nv_cache_num_hits_per_model\{\S* (\S+)", response.read().decode())
+    assert set(hits) <= {"0"}
 
 
 def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
@@ -155,38 +124,32 @@ def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
         ServerSettings(repository=tmp_path, threads=0)
 
 
-def test_addresses_as_the_server_prints_them(repository, tmp_path, capsys):
-    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
-        server.wait_ready()
-        http, grpc = server.http_url, server.grpc_url
-        for url in (f"http://{http}", f"http://{http}/", f"grpc://{grpc}", grpc, f"ipv4:{grpc}"):
-            assert client([f"--url={url}", "--model=tiny"]) == 0, capsys.readouterr().err
-        assert "takes x: float32 [rows, 2]" in capsys.readouterr().out
-        for arguments, remedy in (
-            ([f"--url={http}"], f"port of HTTP: give --protocol http, or --url http://{http}"),
-            (
-                [f"--url=http://{grpc}"],
-                f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}",
-            ),
-        ):
-            assert client([*arguments, "--model=tiny", "--timeout_s=20"]) == 2
-            assert remedy in capsys.readouterr().err
-    for url in (f"http://{http}", grpc):
+def test_addresses_as_the_server_prints_them(server, capsys):
+    http, grpc = server.http_url, server.grpc_url
+    for url in (f"http://{http}", f"http://{http}/", f"grpc://{grpc}", grpc, f"ipv4:{grpc}"):
+        assert client([f"--url={url}", "--model=tiny"]) == 0, capsys.readouterr().err
+    assert "takes x: float32 [rows, 2]" in capsys.readouterr().out
+    free = f"127.0.0.1:{harness.free_port()}"
+    nobody = "is `recsys-recipes serve` running? it prints its addresses"
+    for url, remedy in (
+        (http, f"port of HTTP: give --protocol http, or --url http://{http}"),
+        (f"http://{grpc}", f"port of gRPC: give --protocol grpc, or --url grpc://{grpc}"),
+        (f"http://{free}", nobody),
+        (free, nobody),
+    ):
         assert client([f"--url={url}", "--model=tiny", "--timeout_s=20"]) == 2
-        said = capsys.readouterr().err
-        assert "is `recsys-recipes serve` running? it prints its addresses" in said
+        assert remedy in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port", "metrics_port"])
-def test_a_port_that_another_server_has_is_named(repository, tmp_path, flag):
+def test_a_port_that_another_server_has_is_named(server, flag, capsys):
     """It would answer for the new server, and tell that its key is wrong."""
-    with TritonServer(ServerSettings(repository=repository), tmp_path / "log") as server:
-        server.wait_ready()
-        taken = getattr(server.settings, flag)
-        command = ("triton/serve.py", f"--repository={repository}", f"--{flag}={taken}")
-        done = harness.python(*command, status=1)
-        assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in done.stderr
-        assert "choose another port" in done.stderr
+    taken = getattr(server.settings, flag)
+    arguments = ["serve", f"--repository={server.repository}", f"--{flag}={taken}"]
+    assert script("serve").main(arguments) == 1
+    said = capsys.readouterr().err
+    assert f"--{flag} {taken}: cannot listen on 127.0.0.1:{taken}" in said
+    assert "choose another port" in said
 
 
 @pytest.mark.parametrize("flag", ["http_port", "grpc_port"])

@@ -17,14 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrm.serve.export import DlrmExport
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.server.instances import find_instances
 from recsys.serve.server.log import limit_log
-from recsys.serve.server.process import ServerSettings, TritonServer
 from tests import harness
-from tests.recsys.serve.checkpoints import dlrm_checkpoint
-from tests.triton.conftest import client, deploy
+from tests.triton.conftest import Server, client
 from tests.triton.tiny_model import write_version
 
 pytestmark = pytest.mark.triton_server
@@ -101,20 +98,18 @@ def post(url, body):
 
 
 def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_path):
-    checkpoint, _ = dlrm_checkpoint(tmp_path / "checkpoint")
-    deploy(checkpoint, tmp_path / "models", "--instances=2")
-    (request,) = DlrmExport(checkpoint).example_requests(8, fixed_shapes=False)
+    write_version(tmp_path / "models", "tiny", 1, 2.0, instances=2)
     with serving(tmp_path / "models", "--max_restarts=3") as served:
-        with Endpoint(served.grpc, "dlrm") as endpoint:
-            expected = endpoint.predict(request)["logit"]
 
         def answers():
-            with Endpoint(served.grpc, "dlrm") as endpoint:
-                np.testing.assert_array_equal(endpoint.predict(request)["logit"], expected)
+            with Endpoint(served.grpc, "tiny") as endpoint:
+                answer = endpoint.predict({"x": np.ones((3, 2), np.float32)})
+            assert answer["y"].tolist() == [[2, 2]] * 3
 
+        answers()
         url = re.search(r"HTTP (\S+)", served.said[0])[1]
         with pytest.raises((urllib.error.URLError, http.client.HTTPException, ConnectionError)):
-            post(f"{url}/v2/models/dlrm/infer", TOO_LARGE)
+            post(f"{url}/v2/models/tiny/infer", TOO_LARGE)
         served.wait_for("restart 1: the server ended with signal SIGABRT")
         served.wait_for_restart(1)
         answers()
@@ -126,13 +121,13 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         answers()
         os.kill(served.server_pid, signal.SIGKILL)
         served.wait_for("restart 3: the server ended with signal SIGKILL")
-        assert served.health("/dlrm")[0] == 503
+        assert served.health("/tiny")[0] == 503
         metrics = served.metrics()
         assert "recsys_serving 0\n" in metrics
         assert "recsys_server_restarts_total 3\n" in metrics
         assert "recsys_version_ready{" not in metrics
         served.wait_for_restart(3)
-        assert 'recsys_version_ready{model="dlrm",version="1"} 1\n' in served.metrics()
+        assert 'recsys_version_ready{model="tiny",version="1"} 1\n' in served.metrics()
         answers()
         reasons = served.health()[1]["restarts"]
         assert [re.search("SIGABRT|instance|SIGKILL", r)[0] for r in reasons] == [
@@ -213,9 +208,8 @@ def test_an_address_of_ipv6_and_a_server_without_http(tmp_path, capsys):
 
 def test_a_log_is_cut_while_the_server_writes_to_it(tmp_path):
     write_version(tmp_path / "models", "tiny", 1, 2.0)
-    log = tmp_path / "log"
-    with TritonServer(ServerSettings(repository=tmp_path / "models"), log) as server:
-        server.wait_ready()
+    with Server(tmp_path) as server:
+        log = server.log_file
         limit_log(log, 1 << 30)
         before = log.read_bytes()
         limit_log(log, len(before) - 1)

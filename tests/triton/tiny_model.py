@@ -10,7 +10,7 @@ backend: "python"
 max_batch_size: 8
 input { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
 output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
-instance_group [ { count: 1 kind: KIND_CPU } ]
+instance_group [ { count: %d kind: KIND_CPU } ]
 """
 
 MODEL = """
@@ -28,9 +28,15 @@ class TritonPythonModel:
 
 
 def write_version(
-    repository: Path, name: str, version: int, factor: float, initialize: str = "pass"
+    repository: Path,
+    name: str,
+    version: int,
+    factor: float | str,
+    initialize: str = "pass",
+    *,
+    instances: int = 1,
 ) -> None:
     """Adds a version that multiplies by a factor."""
     with ModelRepository(repository).staged_version(name, version) as staged:
         (staged.folder / "model.py").write_text(MODEL % (initialize, factor))
-        staged.install(CONFIG, {})
+        staged.install(CONFIG % instances, {})

@@ -44,13 +44,11 @@ class ServerInstall:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> ServerInstall:
+def find_server(backends: Path) -> ServerInstall:
     """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
 
     Args:
         backends: empty folder that receives the backends of nvidia-pytriton's server.
-        stand_ins: name of a backend -> `model.py` that replaces it on the Python backend; for
-            nvidia-pytriton only, since a container has all backends.
 
     Raises:
         ServerError: there is none, or it does not fit this Python.
@@ -66,7 +64,7 @@ def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> 
         )
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"
-    _fill_backends(root, backends, stand_ins or {})
+    _fill_backends(root, backends)
     return ServerInstall(
         binary=root / "bin" / "tritonserver",
         arguments=(f"--backend-directory={backends}",),
@@ -80,7 +78,7 @@ def find_server(backends: Path, stand_ins: Mapping[str, Path] | None = None) -> 
     )
 
 
-def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) -> None:
+def _fill_backends(root: Path, backends: Path) -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = root / "python_backend_stubs" / version / _STUB
     if not stub.is_file():
@@ -97,9 +95,6 @@ def _fill_backends(root: Path, backends: Path, stand_ins: Mapping[str, Path]) ->
     if native_backend.is_built():
         (backends / native_backend.NAME).mkdir()
         shutil.copy2(native_backend.LIBRARY, backends / native_backend.NAME)
-    for name, model in stand_ins.items():
-        (backends / name).mkdir()
-        shutil.copy2(model, backends / name / "model.py")
 
 
 def libpython_folder() -> str:

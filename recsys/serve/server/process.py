@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,7 +49,6 @@ class ServerSettings:
     """Settings of a server process.
 
     Attributes:
-        stand_ins: name of a backend -> `model.py`, see `find_server`.
         arguments: further arguments of the server.
     """
 
@@ -62,7 +61,6 @@ class ServerSettings:
     models: tuple[str, ...] = setting((), "Names to load, with commas between; by default all")
     poll_secs: int = setting(0, "Look for new versions this often; 0: never")
     threads: int | None = setting(None, "CPU threads of an instance; by default cores / instances")
-    stand_ins: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,7 +132,7 @@ class TritonServer:
         staged = "."  # begins their names
         self.names = settings.models or tuple(n for n in folders if not n.startswith(staged))
         self._folder = tempfile.TemporaryDirectory(prefix="recipes-triton-")
-        install = find_server(Path(self._folder.name), settings.stand_ins)
+        install = find_server(Path(self._folder.name))
         remove_leftovers()
         with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
             ModelRepository(settings.repository).remove_leftovers()
@@ -239,32 +237,7 @@ class TritonServer:
         except (OSError, http.client.HTTPException, ServerError):
             return False
 
-    def is_ready(self, model: str, version: int | None = None) -> bool:
-        """Tells if a model, or one version of it, is ready."""
-        try:
-            return bool(self._ask("is_model_ready", model, "" if version is None else str(version)))
-        except ServerError:
-            return False
-
-    def load(self, model: str) -> None:
-        """Loads a model, or the newest version of one that is loaded.
-
-        Requests in flight are completed by the earlier version.
-
-        Raises:
-            ServerError: it cannot be loaded; with the server's reason.
-        """
-        self._ask("load_model", model, timeout_s=None)
-
-    def unload(self, model: str) -> None:
-        """Unloads a model; requests in flight are completed first.
-
-        Raises:
-            ServerError: the server refuses.
-        """
-        self._ask("unload_model", model, timeout_s=None)
-
-    def _ask(self, method: str, *arguments: str, timeout_s: float | None = _ANSWER_S) -> Any:
+    def _ask(self, method: str) -> Any:
         # Over gRPC, since over HTTP it would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
@@ -273,11 +246,9 @@ class TritonServer:
         headers = {f"triton-grpc-protocol-{_KEY_NAME}": self._key}
         with contextlib.closing(library.InferenceServerClient(self.grpc_url)) as client:
             try:
-                return getattr(client, method)(
-                    *arguments, headers=headers, client_timeout=timeout_s
-                )
+                return getattr(client, method)(headers=headers, client_timeout=_ANSWER_S)
             except refused as error:
-                raise ServerError(f"{' '.join((method, *arguments))}: {error}") from error
+                raise ServerError(f"{method}: {error}") from error
 
     def models(self) -> list[dict[str, Any]]:
         """Lists the versions in the repository: name, version, state and reason.

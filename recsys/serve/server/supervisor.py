@@ -294,9 +294,5 @@ class Supervisor:
             time.sleep(_TICK_S)
 
 
-def _text(version: Version) -> str:
-    return " version ".join(filter(None, version))
-
-
 def _exit_text(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"

@@ -42,6 +42,13 @@ def dlrm_checkpoint(path, table_sizes=TABLE_SIZES, **settings):
     return path, model
 
 
+@torch.inference_mode()
+def logits_of(model, request):
+    """Returns the [B, 1] logits of a DLRM for the features of a request."""
+    numerical, categorical = (torch.from_numpy(request[n]) for n in ("numerical", "categorical"))
+    return model(numerical, categorical).float().numpy()[:, None]
+
+
 def bert4rec_checkpoint(path, num_items=NUM_ITEMS_IN_CATALOGUE, state=None, **settings):
     """Writes a BERT4Rec to a folder and returns (the folder, the model)."""
     config = Bert4RecConfig.from_dict(BERT4REC_SETTINGS | {"init_std": 0.3} | settings)
