@@ -18,7 +18,7 @@ from dlrm.serve.served import ServedDlrm
 from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import CONFIG_FILE, ServingSettings, config_text
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.deployment import Backend
+from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server.process import ServerSettings, TritonServer
 from recsys.serve.signature import CATEGORICAL, NUMERICAL, Signature

@@ -29,7 +29,7 @@ from recsys.serve.client.arrivals import ArrivalsResult, find_largest_rate, meas
 from recsys.serve.client.connection import Endpoint, predict_in_order
 from recsys.serve.client.requests import Arrays
 from recsys.serve.config_pbtxt import ServingSettings
-from recsys.serve.deployment import Backend
+from recsys.serve.manifest import Backend
 from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
 from recsys.serve.server.memory import InstanceMemory, instance_memory, process_memory

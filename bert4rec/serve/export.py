@@ -28,7 +28,7 @@ from recsys.data.titles import read_titles
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.client.requests import Arrays
-from recsys.serve.deployment import OutOfRange, Quantize
+from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     EXCLUDE_SEEN,

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from recsys.serve.deployment import DeploymentError
+from recsys.serve.manifest import DeploymentError
 
 RAW_IDS_FILE = "raw_ids.json"
 TITLES_FILE = "titles.json"

@@ -16,8 +16,8 @@ from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, scorer_for
 from bert4rec.serve.item_names import ItemNames
 from recsys.serve.client.requests import Arrays, BadRequestError, check_ids
-from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, autocast_of, open_artifact, read_weights
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import EXCLUDE_SEEN, HISTORY, ITEMS, SCORES, TITLES
 from recsys.settings import section_from_dict

@@ -20,7 +20,7 @@ from dlrm.serve.served import KIND, ServedDlrm
 from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.client.requests import Arrays
-from recsys.serve.deployment import OutOfRange, Quantize
+from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     CATEGORICAL,

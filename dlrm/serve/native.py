@@ -18,7 +18,7 @@ from cuda_ext.ops.interaction import fits_kernels
 from dlrm.config import ModelConfig
 from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays, BadRequestError
-from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.served import ServedModel
 from recsys.serve.server import native_backend
 

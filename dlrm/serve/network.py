@@ -12,7 +12,7 @@ from dlrm.model.network import Dlrm
 from dlrm.nn.embedding import Embeddings, JointFusedEmbedding
 from dlrm.nn.frozen_embedding import FrozenEmbedding, one_table, quantize_rows
 from recsys.errors import show_names
-from recsys.serve.deployment import (
+from recsys.serve.manifest import (
     DEPLOYMENT_FILE,
     WEIGHTS_FILE,
     DeploymentError,

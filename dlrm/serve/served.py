@@ -11,8 +11,8 @@ import torch
 from dlrm.config import ModelConfig, current_settings
 from dlrm.serve.network import build_network
 from recsys.serve.client.requests import Arrays, check_ids
-from recsys.serve.deployment import Deployment, DeploymentError
 from recsys.serve.formats import Runner, open_artifact, read_weights
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import CATEGORICAL
 from recsys.settings import section_from_dict

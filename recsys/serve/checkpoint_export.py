@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from recsys.errors import UserError
 from recsys.serve.client.requests import Arrays
-from recsys.serve.deployment import OutOfRange, Quantize
+from recsys.serve.manifest import OutOfRange, Quantize
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature
 from recsys.train.origin import Origin

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recsys.errors import UserError
-from recsys.serve.deployed.version_policy import DEFAULT_POLICY, check_policy, policy_line
-from recsys.serve.deployment import ArtifactFormat, Backend
+from recsys.serve.manifest import ArtifactFormat, Backend
 from recsys.serve.python_backend import THREADS_PARAMETER, WARMUP_PARAMETER
 from recsys.serve.server import native_backend
 from recsys.serve.signature import Signature, TensorSignature
+from recsys.serve.version_policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.settings import setting
 
 CONFIG_FILE = "config.pbtxt"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from recsys.errors import UserError
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import (
     ConfigError,
@@ -19,18 +20,12 @@ from recsys.serve.config_pbtxt import (
     check_same_tensors,
     config_text,
 )
-from recsys.serve.deployed.kept_settings import comment_of
-from recsys.serve.deployed.version_policy import served_versions
-from recsys.serve.deployment import (
-    Deployment,
-    DeploymentError,
-    OutOfRange,
-    Quantize,
-)
 from recsys.serve.formats import export_network, write_weights
-from recsys.serve.parity import Parity, default_tolerance, verify
+from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
+from recsys.serve.reconfigure import comment_of
 from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
+from recsys.serve.version_policy import served_versions
 from recsys.settings import REQUIRED, setting
 from recsys.train.origin import FINGERPRINT
 
@@ -74,6 +69,31 @@ class DeploySettings:
                 "`fp16` is for `device` gpu `backend` python `format` eager: CPUs have no fast "
                 "float16, and exported networks keep the types of the checkpoint"
             )
+
+
+class ParityError(UserError):
+    """A version differs from its checkpoint; it was not deployed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parity:
+    """The result of a comparison.
+
+    Attributes:
+        rows: number of compared rows.
+        largest: largest difference of an output, relative to the true value where that is above 1.
+        tolerance: largest difference allowed.
+    """
+
+    rows: int
+    largest: float
+    tolerance: float
+
+    def __str__(self) -> str:
+        return (
+            f"largest difference to the checkpoint {self.largest:.2g} over {self.rows} rows "
+            f"(tolerance {self.tolerance:g})"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,9 +168,9 @@ def deploy(
         served = served_class.open(staged.folder, device)
         tolerance = settings.tolerance
         if tolerance is None:
-            tolerance = default_tolerance(settings.quantize, settings.precision)
+            tolerance = _default_tolerance(settings.quantize, settings.precision)
         logger.info("Comparing %d rows with the checkpoint", settings.verify)
-        parity = verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
+        parity = _verify(export, served, settings.verify, tolerance, fixed_shapes=fixed_shapes)
         measured = measure(served)
         others = {}
         if serving.device == "gpu" and serving.format != "torchscript":
@@ -214,3 +234,50 @@ def _write_network(
         signature,
         folder,
     )
+
+
+def _default_tolerance(quantize: Quantize, precision: str) -> float:
+    """Returns the largest difference that rounding may cause.
+
+    Other kernels and batch sizes add in another order. Weights in 8 bits have an error of half a
+    step, 0.4 per cent of the largest value of a row; float16 keeps 11 bits.
+    """
+    if quantize == "int8":
+        return 0.1
+    if precision == "float16":
+        return 0.02
+    return 1e-5
+
+
+def _verify(
+    export: CheckpointExport,
+    served: ServedModel,
+    rows: int,
+    tolerance: float,
+    *,
+    fixed_shapes: bool,
+) -> Parity:
+    """Runs rows through a version and through its checkpoint.
+
+    Args:
+        export: checkpoint of the version.
+        served: loaded version.
+        rows: least number of rows to compare.
+        tolerance: largest difference allowed.
+        fixed_shapes: the version's network takes fixed shapes.
+
+    Raises:
+        ParityError: they differ by more, or an output is nan.
+    """
+    requests = export.example_requests(rows, fixed_shapes=fixed_shapes)
+    for request in requests:
+        served.check(request)
+    largest = export.largest_difference(requests, served.predict(requests))
+    count = sum(len(next(iter(request.values()))) for request in requests)
+    parity = Parity(count, largest, tolerance)
+    if not largest <= tolerance:  # NaN is refused too
+        raise ParityError(
+            f"the exported model is not the checkpoint {export.path}: {parity}. Nothing was "
+            "deployed; `tolerance` allows more"
+        )
+    return parity

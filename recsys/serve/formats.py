@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from recsys.serve.deployment import (
+from recsys.serve.manifest import (
     ARTIFACT_FILES,
     WEIGHTS_FILE,
     ArtifactFormat,

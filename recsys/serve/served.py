@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from recsys.serve.client.requests import Arrays, check_arrays
-from recsys.serve.deployment import Deployment
+from recsys.serve.manifest import Deployment
 
 
 class ServedModel(abc.ABC):

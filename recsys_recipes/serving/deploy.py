@@ -36,22 +36,23 @@ from recsys.flags import values_from_flags
 from recsys.serve.checkpoint_export import CheckpointExport
 from recsys.serve.config_pbtxt import OF_CONTAINER, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.deployed.changes import (
+from recsys.serve.manifest import ArtifactFormat, Backend
+from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
+from recsys.serve.reconfigure import (
     change_settings,
+    changes,
     hand_edits,
+    kept_settings,
     only_model,
     require_changeable,
     roll_back,
 )
-from recsys.serve.deployed.kept_settings import changes, kept_settings
-from recsys.serve.deployment import ArtifactFormat, Backend
-from recsys.serve.nvidia_options import translate
-from recsys.serve.raw_rows import FEATURE_FILE, served_from_raw_rows
 from recsys.serve.repository import ModelRepository
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import checked, declared, joined, section_from_dict, setting
 from recsys.train.origin import ignore_fingerprint
+from recsys_recipes.serving.nvidia_options import translate
 
 _MOST_ROWS = {"dlrm": 4096, "bert4rec": 256}
 """Default of --max_batch_size: larger batches raise the latency, not the throughput."""

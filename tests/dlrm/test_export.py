@@ -13,9 +13,8 @@ from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.serve.export import DlrmExport
 from recsys.serve.client.requests import BadRequestError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings
-from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.parity import ParityError
-from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.deploy import DeploySettings, ParityError, deploy
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.train.checkpoint import CheckpointError
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint, logits_of
 

@@ -15,7 +15,7 @@ from recsys.errors import UserError
 from recsys.serve.client.requests import BadRequestError, check_arrays
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
-from recsys.serve.deployment import DeploymentError
+from recsys.serve.manifest import DeploymentError
 from recsys.serve.server import native_backend
 from tests import harness
 from tests.recsys.serve.checkpoints import NUM_NUMERICAL, TABLE_SIZES, dlrm_checkpoint

@@ -7,7 +7,7 @@ import pytest
 
 from preproc import generate_criteo
 from preproc.criteo.__main__ import main as prepare
-from recsys.serve.deployment import Deployment
+from recsys.serve.manifest import Deployment
 from recsys.train.checkpoint import read_checkpoint
 from recsys.train.origin import FINGERPRINT, SEMANTICS
 from recsys.train.saving.run_folder import CheckpointFolder

@@ -228,13 +228,13 @@ def run(engine_job: EngineJob) -> EngineResult:
     ),
     Edit(
         "Add a format",
-        "recsys/serve/deployment.py",
+        "recsys/serve/manifest.py",
         'ArtifactFormat = Literal["eager",',
         'ArtifactFormat = Literal["exported", "eager",',
     ),
     Edit(
         "Add a format",
-        "recsys/serve/deployment.py",
+        "recsys/serve/manifest.py",
         "ARTIFACT_FILES: dict[ArtifactFormat, str] = {\n",
         'ARTIFACT_FILES: dict[ArtifactFormat, str] = {\n    "exported": "model.exported.pt2",\n',
     ),

@@ -128,7 +128,7 @@ def test_help_lists_every_flag_by_section_after_the_ten_most_used(program):
 
 DOORS = re.compile(
     r".*/scripts/.*|.*/__main__\.py|preproc/[^/]*\.py|preproc/ratings/command\.py"
-    r"|recsys/(program|flags)\.py|recsys/serve/nvidia_options\.py"
+    r"|recsys/(program|flags)\.py|recsys_recipes/serving/nvidia_options\.py"
 )
 """Modules that read command lines."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import triton_python_backend_utils as server
 
-from recsys.serve.deployment import Deployment
 from recsys.serve.formats import open_artifact
+from recsys.serve.manifest import Deployment
 
 
 def _no_network():

@@ -11,8 +11,8 @@ import torch
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
 from recsys.data.manifest import Manifest
-from recsys.serve.deployment import Deployment
-from recsys.serve.nvidia_options import translate
+from recsys.serve.manifest import Deployment
+from recsys_recipes.serving.nvidia_options import translate
 from tests import harness
 from tests.mounts import tmpfs
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint

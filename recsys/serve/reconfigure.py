@@ -1,18 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a deployed model without a checkpoint: settings and served versions."""
+"""Changes a deployed model without a checkpoint: its settings, and the versions served.
+
+The settings of the last deployment stand in a comment of config.pbtxt, so they are always those of
+the file.
+"""
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from recsys.errors import UserError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings, check_config, config_text
-from recsys.serve.deployed.kept_settings import COMMENT, comment_of
-from recsys.serve.deployed.version_policy import policy_of, served_versions, with_policy
-from recsys.serve.deployment import Deployment, DeploymentError
+from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.repository import ModelRepository, RepositoryError
+from recsys.serve.version_policy import policy_of, served_versions, with_policy
 from recsys.settings import section_from_dict
+
+COMMENT = "# Settings of triton/deployer.py, kept by the next deployment: "
+
+
+def comment_of(settings: Mapping[str, Any]) -> str:
+    """Returns the comment line with the settings."""
+    return f"{COMMENT}{json.dumps(settings, default=str)}\n" if settings else ""
+
+
+def kept_settings(file: Path) -> dict[str, Any]:
+    """Reads the settings from a config.pbtxt; empty if it has none.
+
+    Raises:
+        UserError: the comment is damaged.
+    """
+    for line in file.read_text().splitlines():
+        if line.startswith(COMMENT):
+            try:
+                return dict(json.loads(line.removeprefix(COMMENT)))
+            except (ValueError, TypeError) as error:
+                raise UserError(
+                    f"{file}: the comment of settings is damaged: {error}; remove the line to "
+                    "deploy with the defaults"
+                ) from error
+    return {}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each setting that changes."""
+    for name, value in now.items():
+        was, becomes = (json.dumps(v, default=str).strip('"') for v in (before.get(name), value))
+        if name in before and was != becomes:
+            yield f"`{name}`: {was} -> {becomes}"
 
 
 def only_model(repository: ModelRepository, name: str | None) -> str:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from recsys.serve.nvidia_options import translate
+from recsys_recipes.serving.nvidia_options import translate
 
 
 @pytest.mark.parametrize(

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Deployed models: settings that are kept, served versions, changes without a checkpoint."""
