@@ -93,8 +93,8 @@ def test_the_supervisor_says_what_triton_does_not(live, served):
         ("recsys_version_failed", {"model": "broken", "version": "1"} | OF_THE_SCRAPE),
     ]
     text = get(served.health_url.replace("/healthz", "/metrics"))[1]
-    assert "\nrecsys_serving 1\n" in text
-    assert "\nrecsys_server_restarts_total 0\n" in text
+    assert "\nrecsys_serving 1.0\n" in text
+    assert "\nrecsys_server_restarts_total 0.0\n" in text
     assert text.count("# TYPE nv_inference_request_success counter\n") == 1
 
 

@@ -123,11 +123,11 @@ def test_a_server_or_instance_that_dies_is_replaced_until_it_dies_too_often(tmp_
         served.wait_for("restart 3: the server ended with signal SIGKILL")
         assert served.health("/tiny")[0] == 503
         metrics = served.metrics()
-        assert "recsys_serving 0\n" in metrics
-        assert "recsys_server_restarts_total 3\n" in metrics
+        assert "recsys_serving 0.0\n" in metrics
+        assert "recsys_server_restarts_total 3.0\n" in metrics
         assert "recsys_version_ready{" not in metrics
         served.wait_for_restart(3)
-        assert 'recsys_version_ready{model="tiny",version="1"} 1\n' in served.metrics()
+        assert 'recsys_version_ready{model="tiny",version="1"} 1.0\n' in served.metrics()
         answers()
         reasons = served.health()[1]["restarts"]
         assert [re.search("SIGABRT|instance|SIGKILL", r)[0] for r in reasons] == [

@@ -9,8 +9,17 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # would be metrics of their own
 
 Status = Literal["starting", "ok", "degraded", "restarting"]
 Version = tuple[str, str]
@@ -128,7 +137,7 @@ class HealthEndpoint:
     def metrics(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
         report = self.report
-        own = "".join(f"{line}\n" for line in _own_metrics(report)).encode()
+        own = _own_metrics(report)
         if not report.metrics_url:
             return own
         try:
@@ -144,36 +153,21 @@ def version_text(version: Version) -> str:
     return " version ".join(filter(None, version))
 
 
-def _own_metrics(report: HealthReport) -> Iterator[str]:
-    """Yields the lines of what the server's own metrics do not say."""
-    yield from _family(
-        *("recsys_serving", "gauge", "1 while the server answers requests, else 0"),
-        [({}, int(report.serves))],
-    )
-    yield from _family(
-        *("recsys_server_restarts_total", "counter", "Times that the server was started again"),
-        [({}, report.num_restarts)],
-    )
-    ready = [(name, str(number)) for name, numbers in report.models.items() for number in numbers]
-    yield from _family(
-        *("recsys_version_ready", "gauge", "1 for each version that answers requests"),
-        [({"model": model, "version": number}, 1) for model, number in ready if report.serves],
-    )
-    yield from _family(
-        *("recsys_version_failed", "gauge", "1 for each version that does not load"),
-        [({"model": model, "version": number}, 1) for model, number in report.failures],
-    )
-
-
-def _family(
-    name: str, kind: str, meaning: str, samples: Iterable[tuple[dict[str, str], int]]
-) -> Iterator[str]:
-    """Yields the lines of a metric, of samples (labels, value)."""
-    yield f"# HELP {name} {meaning}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in samples:
-        # JSON escapes quotes, backslashes and line feeds as the format does.
-        text = ",".join(
-            f"{label}={json.dumps(of_it, ensure_ascii=False)}" for label, of_it in labels.items()
-        )
-        yield f"{name}{{{text}}} {value}" if text else f"{name} {value}"
+def _own_metrics(report: HealthReport) -> bytes:
+    """Returns the text of what the server's own metrics do not say."""
+    registry = CollectorRegistry()
+    of_version = ("model", "version")
+    serving = ("recsys_serving", "1 while the server answers requests, else 0")
+    restarts = ("recsys_server_restarts", "Times that the server was started again")
+    ready = ("recsys_version_ready", "1 for each version that answers requests", of_version)
+    failed = ("recsys_version_failed", "1 for each version that does not load", of_version)
+    Gauge(*serving, registry=registry).set(report.serves)
+    Counter(*restarts, registry=registry).inc(report.num_restarts)
+    ready_versions = Gauge(*ready, registry=registry)
+    for model, numbers in report.models.items() if report.serves else ():
+        for number in numbers:
+            ready_versions.labels(model, number).set(1)
+    failed_versions = Gauge(*failed, registry=registry)
+    for version in report.failures:
+        failed_versions.labels(*version).set(1)
+    return generate_latest(registry)
