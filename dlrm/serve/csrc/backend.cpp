@@ -224,16 +224,16 @@ void execute(TRITONBACKEND_ModelInstance* triton_instance, Instance& instance,
   }
   const uint64_t compute_start_ns = now_ns();
   Answers answers;
-  std::exception_ptr failure;
   try {
     answers = instance.answer(features);
-  } catch (...) {
-    failure = std::current_exception();
+  } catch (const std::exception& error) {  // not kept: GCC 8 has no std::exception_ptr of GCC 12
+    for (Pending& pending : all) {
+      if (pending.error == nullptr) refuse(pending, kTritonInternal, error.what());
+    }
   }
   const uint64_t compute_end_ns = now_ns();
   for (Pending& pending : all) {
     attempt(pending, [&] {
-      if (failure != nullptr) std::rethrow_exception(failure);
       check_answers(answers, pending.begin, pending.rows);
       if (pending.response != nullptr) write_outputs(pending, answers);
     });
