@@ -126,13 +126,6 @@ class NativeDlrm(ServedModel):
     def check_values(self, request: Arrays) -> None:
         """Leaves all checks to the library."""
 
-    def warmup_request(self, rows: int) -> Arrays:
-        """Returns rows of zeros."""
-        return {
-            tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
-            for tensor in self.deployment.signature.network.inputs
-        }
-
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Answers requests one by one.
 

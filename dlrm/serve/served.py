@@ -65,13 +65,6 @@ class ServedDlrm(ServedModel):
         if self._refuses_bad_ids:
             check_ids(CATEGORICAL, request[CATEGORICAL], self._ends)
 
-    def warmup_request(self, rows: int) -> Arrays:
-        """Returns rows of zeros."""
-        return {
-            tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
-            for tensor in self.deployment.signature.network.inputs
-        }
-
     @torch.inference_mode()
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Runs the network once for all requests."""

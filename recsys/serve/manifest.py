@@ -45,7 +45,7 @@ class Deployment:
         quantize: quantisation of the embedding tables.
         precision: type of matrix products, `float32` or `float16`.
         model: plain values from which the network is rebuilt.
-        dataset: fingerprint and settings of the training dataset; empty in earlier releases.
+        dataset: fingerprint and settings of the training dataset.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Deployment:
     quantize: Quantize
     precision: str
     model: dict[str, Any]
-    dataset: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dataset: dict[str, Any]
 
     def save(self, folder: Path) -> None:
         """Writes deployment.json into a folder."""
@@ -88,7 +88,6 @@ class Deployment:
                 f"{file}: format version {version}, this code reads {FORMAT_VERSION}"
             )
         names = {field.name for field in dataclasses.fields(cls)}
-        values.setdefault("dataset", {})
         if values.keys() != names:
             raise DeploymentError(f"{file}: keys differ: {sorted(values.keys() ^ names)}")
         if values["format"] not in ARTIFACT_FILES:

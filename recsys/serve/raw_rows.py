@@ -103,10 +103,6 @@ class ServedRawRows(ServedModel):
         """Refuses ids outside their tables."""
         self._model.check_values(request)
 
-    def warmup_request(self, rows: int) -> Arrays:
-        """Returns transformed rows."""
-        return self._model.warmup_request(rows)
-
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Runs the network once for all requests."""
         return self._model.predict(requests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes a deployed model without a checkpoint: its settings, and the versions served.
+"""Changes a deployed model without a checkpoint: settings and served versions.
 
 The settings of the last deployment stand in a comment of config.pbtxt, so they are always those of
 the file.

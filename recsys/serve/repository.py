@@ -180,10 +180,8 @@ class ModelRepository:
         return root / ".staging"
 
     def _clear_staging(self) -> None:
-        earlier = (*self.root.glob(".*.tmp"), *self.root.glob("*/[0-9]*.tmp"))  # of releases before
-        for path in (self.staging(), *earlier):
-            if path.exists():
-                shutil.rmtree(path)
+        if self.staging().exists():
+            shutil.rmtree(self.staging())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 
 from recsys.serve.client.requests import Arrays, check_arrays
@@ -68,9 +69,12 @@ class ServedModel(abc.ABC):
     def check_values(self, request: Arrays) -> None:
         """Refuses bad values in tensors of the right names, types and shapes."""
 
-    @abc.abstractmethod
     def warmup_request(self, rows: int) -> Arrays:
-        """Returns a valid request to run before the first one."""
+        """Returns a valid request to run before the first one: rows of zeros."""
+        return {
+            tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
+            for tensor in self.deployment.signature.network.inputs
+        }
 
     @abc.abstractmethod
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:

@@ -244,6 +244,7 @@ COMMANDS = [
     ),
     ((*SERVE, "--repository={tmp}", "--threads=0"), 1, "--threads must be 1 or more, got 0"),
     ((*SERVE, "--repository={tmp}", "--models=x"), 1, "--models: {tmp} has no model 'x'"),
+    ((*SERVE, "--repository={tmp}", "--models=x", "--poll_secs=1"), 1, "exclude each other"),
 ]
 
 

@@ -112,6 +112,11 @@ def opened(page, url):
     page.locator("#about", has_text="server").wait_for()
 
 
+def wait_for_count(page, selector, count):
+    """Waits for a number of elements; the page's policy forbids Playwright's own way."""
+    harness.wait_for(lambda: page.locator(selector).count() == count, f"{count} {selector}", 60)
+
+
 def add(page, text):
     """Types into the search and takes the first item, by keys."""
     before = len(page.locator("#history li").all_inner_texts())
@@ -119,7 +124,7 @@ def add(page, text):
     page.keyboard.insert_text(text)
     page.wait_for_selector("#options")
     page.keyboard.press("Enter")
-    page.wait_for_function(f"document.querySelectorAll('#history li').length === {before + 1}")
+    wait_for_count(page, "#history li", before + 1)
 
 
 def shown_items(page):
@@ -130,10 +135,6 @@ def shown_items(page):
           row.cells[2].innerText])"""
     )
     return [(name, number, float(score)) for name, number, score in rows]
-
-
-def wait_for_items(page, count=10):
-    page.wait_for_function(f"document.querySelectorAll('#next tbody tr').length === {count}")
 
 
 def wait_for_shown(page, expected):
@@ -174,7 +175,7 @@ def test_a_history_is_picked_by_title_and_followed(page, complaints, requests, i
     page.click("#history li:nth-child(2) button")  # removes 18
     wait_for_shown(page, recommended(server, [17, 19]))
     page.click("#next tbody tr button")  # adds the best one
-    page.wait_for_function("document.querySelectorAll('#history li').length === 3")
+    wait_for_count(page, "#history li", 3)
     page.click("#clear")
     page.wait_for_selector("#next", state="hidden")
     assert "Add an item" in page.inner_text("#status")
@@ -187,7 +188,7 @@ def test_arrow_keys_choose_among_the_items_and_escape_closes_them(page, items_ur
     opened(page, items_url)
     page.click("#search")
     page.keyboard.insert_text("№ 1")
-    page.wait_for_function("document.querySelectorAll('#options [role=option]').length > 2")
+    page.locator("#options [role=option]").nth(2).wait_for()
     first, second, *_, last = page.locator("#options [role=option]").all_inner_texts()
     chosen = "document.getElementById(document.activeElement.getAttribute('aria-activedescendant'))"
     for key, expected in (("ArrowDown", second), ("ArrowUp", first), ("ArrowUp", last)):
@@ -196,9 +197,7 @@ def test_arrow_keys_choose_among_the_items_and_escape_closes_them(page, items_ur
     page.keyboard.press("Escape")
     assert page.is_hidden("#options")
     page.keyboard.insert_text("999")
-    page.wait_for_function(
-        "document.getElementById('search-help').innerText.includes('No item matches')"
-    )
+    page.locator("#search-help", has_text="No item matches").wait_for()
     assert page.locator("#history li").all_inner_texts() == []
 
 
@@ -324,7 +323,7 @@ def test_pages_fit_narrow_and_wide_windows_light_and_dark(page, request, lines, 
         opened(page, url)
         if kind == "items":
             add(page, "№ 5")
-            wait_for_items(page)
+            wait_for_count(page, "#next tbody tr", 10)
         else:
             paste(page, lines[0])
             page.wait_for_selector("#effects")
@@ -454,7 +453,7 @@ def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_p
     ):
         opened(page, url)
         add(page, "3")
-        wait_for_items(page)
+        wait_for_count(page, "#next tbody tr", 10)
         server.stop()
         add(page, "4")
         page.wait_for_selector("#error")
@@ -463,9 +462,7 @@ def test_a_model_that_the_server_lost_is_said_in_words(page, bert4rec_run, tmp_p
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         page.click("#exclude")
-        page.wait_for_function(
-            "document.getElementById('error').innerText.includes('start it again')"
-        )
+        page.locator("#error", has_text="start it again").wait_for()
 
 
 def test_a_dataset_of_another_catalogue_is_said_in_words(server, ratings, tmp_path):

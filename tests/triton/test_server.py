@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from recsys.serve.server.install import ServerError
@@ -96,32 +95,6 @@ def test_the_chosen_models_alone_are_loaded_and_a_stopped_server_leaves_nothing(
         assert list(Path("/dev/shm").glob(f"{prefix}*"))
         assert server.stop() == 0
     assert not list(Path("/dev/shm").glob(f"{prefix}*"))
-
-
-def test_a_response_cache_in_a_configuration_of_an_earlier_release_is_ignored(server):
-    write_version(server.repository, "cached", 1, 2.0)
-    with (server.repository / "cached" / "config.pbtxt").open("a") as config:
-        config.write("response_cache { enable: true }\n")
-    server.load("cached")
-    with server.endpoint("cached") as endpoint:
-        for value in (1, 1, 2):
-            answer = endpoint.predict({"x": np.full((1, 2), value, np.float32)})
-            assert answer["y"].tolist() == [[2 * value] * 2]
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
-        hits = re.findall(r"nv_cache_num_hits_per_model\{\S* (\S+)", response.read().decode())
-    assert set(hits) <= {"0"}
-
-
-def test_settings_that_the_server_would_refuse_less_clearly(tmp_path):
-    with pytest.raises(ServerError, match=r"is not a folder; `recsys-recipes deploy`"):
-        ServerSettings(repository=tmp_path / "absent")
-    with pytest.raises(ServerError, match="has no model 'dlrm'"):
-        ServerSettings(repository=tmp_path, models=("dlrm",))
-    (tmp_path / "dlrm").mkdir()
-    with pytest.raises(ServerError, match="exclude each other"):
-        ServerSettings(repository=tmp_path, models=("dlrm",), poll_secs=1)
-    with pytest.raises(ServerError, match="`threads` must be 1 or more, got 0"):
-        ServerSettings(repository=tmp_path, threads=0)
 
 
 def test_addresses_as_the_server_prints_them(server, capsys):

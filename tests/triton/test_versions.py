@@ -102,6 +102,7 @@ def check_canary(server, name, folder, exports, capsys):
     def ask(fraction, version, status=0):
         options = [f"--url={server.grpc_url}", f"--model={name}", f"--request={file}"]
         canary = [f"--canary={fraction}", f"--canary_version={version}"]
+        capsys.readouterr()
         assert client([*options, *canary]) == status
         said = capsys.readouterr()
         return said.err if status else said.out

@@ -153,15 +153,6 @@ def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new
     assert (version / "weights").read_text() == "whole"
 
 
-def test_leftovers_of_earlier_releases_are_removed(repository):
-    add(repository)
-    for name in ("m/2.tmp", ".new.tmp/1"):
-        (repository.root / name).mkdir(parents=True)
-    repository.remove_leftovers()
-    assert list(tree(repository.root)) == ["m/1/weights", "m/config.pbtxt", "m/configs/cpu.pbtxt"]
-    assert sorted(p.name for p in repository.root.iterdir() if p.is_dir()) == ["m"]
-
-
 def test_a_configuration_that_stays_the_same_is_not_written(repository):
     add(repository)
     written = repository.config_file("m").stat().st_mtime_ns
