@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from bert4rec.config import SECTIONS, Bert4RecConfig, ObjectiveConfig
+from bert4rec.config import REMOVED, SECTIONS, Bert4RecConfig, ObjectiveConfig, RunConfig
 from bert4rec.data.batches import (
     AccumulatedBatches,
     BatchGroup,
@@ -24,7 +24,7 @@ from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import MODEL_GROUP, NUM_ITEMS, OpenedCheckpoint, weights_of
 from bert4rec.train.evaluate import SplitRanks, rank_split
 from bert4rec.train.inference import inferences
-from bert4rec.train.metrics import flat_metrics, metrics_of, ranking_metrics
+from bert4rec.train.metrics import SEED, flat_metrics, metrics_of, ranking_metrics
 from bert4rec.train.popularity import popularity_ranks
 from bert4rec.train.report import check_ranks_file, report_test
 from bert4rec.train.resolve import complete, open_loaded
@@ -32,7 +32,7 @@ from bert4rec.train.schedule import build_schedule, depends_on_length, total_ste
 from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.settings import fixed_settings
+from recsys.settings import fixed_settings, section_from_dict
 from recsys.train.checkpoint import Checkpoint
 from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
 from recsys.train.measure.benchmark import PADDED
@@ -44,10 +44,8 @@ from recsys.train.recipe import Machine, PrintLine, SavedState
 from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.timing import rate_in_words
 
-_CHOSEN_METRIC = "ndcg@10"
+_CHOSEN_RANKING, _CHOSEN_METRIC = "full", "ndcg@10"
 _OPTIMIZER, _ITEM_OPTIMIZER = "optimizer", "item_optimizer"
-_TRAINED, _AVERAGE = "trained_weights", "average"
-"""With --ema_decay: the weights that the next step changes, and the count of averaged steps."""
 
 
 def join_run(config: Bert4RecConfig) -> contextlib.AbstractContextManager[Processes]:
@@ -81,7 +79,7 @@ class Bert4RecRecipe:
     negatives: Mapping[str, npt.NDArray[np.int32]]
     model: Bert4Rec
     loaded: OpenedCheckpoint | None
-    fixed = fixed_settings(SECTIONS)
+    fixed = fixed_settings(SECTIONS) | REMOVED
 
     @classmethod
     def open(cls, config: Bert4RecConfig, machine: Machine) -> "Bert4RecRecipe":
@@ -175,7 +173,7 @@ class Bert4RecRecipe:
             machine.print_line(f"Item tables by rows: {line}")
         return Bert4RecTraining(self, source, step)
 
-    def rank(self, split: Split, top_k: int = 0) -> SplitRanks:
+    def rank(self, split: Split) -> SplitRanks:
         """Ranks the targets of a split; see `rank_split`."""
         data = self.config.data
         return rank_split(
@@ -188,13 +186,11 @@ class Bert4RecRecipe:
             precision=self.machine.precision,
             device=self.machine.device,
             processes=self.machine.processes,
-            top_k=top_k,
         )
 
     def test(self) -> dict[str, float]:
         """Ranks the test targets and reports them beside the popularity baseline."""
-        counted = self.config.run.top_k if self.config.evaluation.report_slices else 0
-        ranked = self.rank("test", counted)
+        ranked = self.rank("test")
         return report_test(self.config, self.sequences, self.negatives, ranked, self.machine)
 
     def prepare_inference(self) -> Sequence[str]:
@@ -246,15 +242,14 @@ class Bert4RecTraining:
     @property
     def metric(self) -> Metric:
         """Ranking and metric that choose the best checkpoint."""
-        return Metric(f"{self.recipe.config.evaluation.choose_by} {_CHOSEN_METRIC}")
+        return Metric(f"{_CHOSEN_RANKING} {_CHOSEN_METRIC}")
 
     def summary(self) -> str:
         """Returns the batches of an epoch, their size and the objective."""
         batch_size = self.source.batch_size * self.recipe.machine.processes.world_size
         recipe = self.recipe
-        choose_by = recipe.config.evaluation.choose_by
-        popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)[choose_by]
-        baseline = ranking_metrics(popular, (10,))[_CHOSEN_METRIC]
+        popular = popularity_ranks(recipe.sequences, "validation", recipe.negatives)
+        baseline = ranking_metrics(popular[_CHOSEN_RANKING], (10,))[_CHOSEN_METRIC]
         return (
             f"Training on {self.source.num_batches} batches of {batch_size} per epoch, "
             f"`objective` {recipe.config.objective.objective}; {self.metric.name} of popularity: "
@@ -275,11 +270,11 @@ class Bert4RecTraining:
 
     def evaluate(self, epochs_done: int) -> Evaluation:  # noqa: ARG002  (any model can be ranked)
         """Ranks the validation items."""
-        with self.step.evaluated_weights():
+        with self.step.whole_tables():
             ranked = self.recipe.rank("validation")
-        chosen = ranking_metrics(ranked.ranks[self.recipe.config.evaluation.choose_by], (10,))
-        metrics = metrics_of(ranked.ranks, self.recipe.config.evaluation.metric_ks)
-        return Evaluation(chosen[_CHOSEN_METRIC], flat_metrics(metrics), ranked.users_per_s)
+        metrics = metrics_of(ranked.ranks)
+        chosen = metrics[_CHOSEN_RANKING][_CHOSEN_METRIC]
+        return Evaluation(chosen, flat_metrics(metrics), ranked.users_per_s)
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
@@ -298,10 +293,6 @@ class Bert4RecTraining:
 
     def _groups(self) -> dict[str, dict[str, Tensor]]:
         groups = {MODEL_GROUP: weights_of(self.recipe.model)}
-        if self.step.average is not None:
-            # The evaluated weights are the model to all who load it.
-            groups[_TRAINED], groups[MODEL_GROUP] = groups[MODEL_GROUP], self.step.average.weights
-            groups[_AVERAGE] = self.step.average.state()
         groups[_OPTIMIZER] = self.step.optimizer.state()
         item_state = self.step.item_state()
         return groups | ({_ITEM_OPTIMIZER: item_state} if item_state else {})
@@ -320,17 +311,17 @@ class Bert4RecTraining:
             self.step.load_item_state(groups.get(_ITEM_OPTIMIZER, {}))
 
     def _check_same_length(self, checkpoint: Checkpoint) -> None:
-        optimizer = self.recipe.config.optimizer
-        if not depends_on_length(self.recipe.config) or optimizer.extend_schedule:
+        config = self.recipe.config
+        if not depends_on_length(config):
             return
-        now = total_steps(self.recipe.config, self.source.num_batches)
-        earlier = Bert4RecConfig.from_dict(checkpoint.config)
+        now = total_steps(config.run, self.source.num_batches)
+        earlier = section_from_dict(RunConfig, checkpoint.settings(RunConfig))
         then = total_steps(earlier, self.source.num_batches)
         if now != then:
             raise UserError(
-                f"{checkpoint.path}: its `lr_schedule` {optimizer.lr_schedule} is made for "
+                f"{checkpoint.path}: its `lr_schedule` {config.optimizer.lr_schedule} is made for "
                 f"{then} steps, that of this run for {now}, so the rate would jump: repeat "
-                "`num_epochs` and `max_steps`, or add `extend_schedule`"
+                "`num_epochs` and `max_steps`, or begin another run with `load_checkpoint_path`"
             )
 
     def report(
@@ -350,7 +341,7 @@ class Bert4RecTraining:
         if result.reason.startswith("SIG"):
             return
         best = None if folder is None else folder.best()
-        with self.step.evaluated_weights():
+        with self.step.whole_tables():
             if best is not None:
                 OpenedCheckpoint.open(best).load_into(self.recipe.model)
             yield self.recipe.test()
@@ -359,10 +350,9 @@ class Bert4RecTraining:
 def _draw_all_negatives(
     sequences: Sequences, config: Bert4RecConfig, print_line: PrintLine
 ) -> dict[str, npt.NDArray[np.int32]]:
-    evaluation = config.evaluation
-    count, seed = evaluation.num_eval_negatives, evaluation.eval_seed
+    count = config.evaluation.num_eval_negatives
     negatives = {
-        name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=seed)
+        name: draw_negatives(sequences, count, by_popularity=name == "popular", seed=SEED)
         for name in ("popular", "uniform")
     }
     is_ranked = negatives["uniform"][:, 0] > 0
@@ -372,7 +362,7 @@ def _draw_all_negatives(
         f"{count} are left"
     )
     if not all(is_ranked[targets_of(sequences, s).users].any() for s in ("validation", "test")):
-        if "num_eval_negatives" in config.explicit or evaluation.choose_by != "full":
+        if "num_eval_negatives" in config.explicit:
             raise UserError(f"{left_out} {why}; ask for fewer")
         print_line(f"no sampled rankings: {left_out} {why}")
         return {}

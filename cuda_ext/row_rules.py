@@ -15,10 +15,9 @@ from torch import Tensor
 
 from cuda_ext.huge_pages import use_huge_pages
 
-StatefulRowOptimizer = Literal["rowwise_adagrad", "adagrad", "adam"]
 """The row optimizers that keep state beside a table."""
 
-RowOptimizer = Literal["sgd", StatefulRowOptimizer]
+RowOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 
 class RowStep(NamedTuple):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.flags import REMOVED
 from recsys.settings import Sections, checked, declared
 
 
@@ -158,5 +159,7 @@ class PresetFolder:
 
 
 def _advice(key: str, hints: dict[str, Any]) -> str:
+    if key in REMOVED:
+        return f"; {REMOVED[key]}"
     close = difflib.get_close_matches(str(key), hints, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/flags.md lists all"

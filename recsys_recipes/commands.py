@@ -180,8 +180,8 @@ COMMANDS: Mapping[str, Command] = {
                 arguments=("--mode=test",),
                 needs=("load_checkpoint_path",),
                 most_used=(
-                    *("dataset_path", "load_checkpoint_path", "split", "test_batch_size"),
-                    *("metric_ks", "report", "ranks_file", "log_path", "base_device", "mode"),
+                    *("dataset_path", "load_checkpoint_path", "test_batch_size", "ranks_file"),
+                    *("report", "log_path", "base_device", "mode", "num_threads"),
                 ),
             ),
         },

@@ -105,7 +105,7 @@ def training_steps(
     optimizer = build_dense_optimizer("adam", parameters, config.optimizer.weight_decay)
     inputs, lr = random_inputs(config, num_items), torch.tensor(1e-4)
     networks = {
-        "blocks": LossNetwork(model, "full", 0.0),
+        "blocks": LossNetwork(model, "full"),
         "slice": LossOfAllItems(model, blocked=True),
         "plain": LossOfAllItems(model, blocked=False),
     }

@@ -89,7 +89,7 @@ def program_flags(options: argparse.Namespace) -> list[str]:
     steps = options.warmup + options.steps
     shared = [
         *(f"--train_batch_size={options.batch}", "--num_epochs=1000000"),
-        *("--run_benchmark", f"--benchmark_steps={options.steps}", "--bootstrap_samples=0"),
+        *("--run_benchmark", f"--benchmark_steps={options.steps}"),
         f"--benchmark_warmup_steps={options.warmup}",
     ]
     if options.dataset is not None:

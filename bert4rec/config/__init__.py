@@ -5,7 +5,7 @@ Defaults are those of TorchRec's example where it has the setting. A YAML file (
 name of one in `configs/`) replaces defaults, a flag replaces both.
 """
 
-from bert4rec.config.adapter import AdapterConfig, AdapterKind
+from bert4rec.config.adapter import EXPERTS, AdapterConfig, AdapterKind
 from bert4rec.config.data import (
     DataConfig,
     DatasetName,
@@ -13,14 +13,17 @@ from bert4rec.config.data import (
     TemporalValidation,
     WindowKind,
 )
-from bert4rec.config.evaluation import EvaluationConfig, Ranking
-from bert4rec.config.model import Activation, ModelConfig, Norm, PositionsFrom, Residual
+from bert4rec.config.evaluation import EvaluationConfig
+from bert4rec.config.model import Activation, ModelConfig, Norm, PositionsFrom
 from bert4rec.config.objective import MaskLastOf, Objective, ObjectiveConfig
 from bert4rec.config.optimizer import OptimizerConfig, PrecisionConfig
+from bert4rec.config.removed import REMOVED, require_current
 from bert4rec.config.run import Mode, RunConfig
 from bert4rec.config.whole import SECTIONS, Bert4RecConfig
 
 __all__ = [
+    "EXPERTS",
+    "REMOVED",
     "SECTIONS",
     "Activation",
     "AdapterConfig",
@@ -38,10 +41,9 @@ __all__ = [
     "OptimizerConfig",
     "PositionsFrom",
     "PrecisionConfig",
-    "Ranking",
-    "Residual",
     "RunConfig",
     "TemporalTargets",
     "TemporalValidation",
     "WindowKind",
+    "require_current",
 ]

@@ -6,11 +6,10 @@ from typing import Literal
 
 from bert4rec.config.fraction import require_fraction
 from recsys.errors import UserError
-from recsys.settings import require_not_negative, require_positive, setting
+from recsys.settings import require_positive, setting
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["pre", "post"]
-Residual = Literal["plain", "gated"]
 PositionsFrom = Literal["end", "start"]
 
 
@@ -27,10 +26,6 @@ class ModelConfig:
     )
     activation: Activation = setting("relu", "Activation of the feed-forward networks")
     norm: Norm = setting("pre", "Normalise before each sublayer of a block, or after it")
-    residual: Residual = setting(
-        "plain", "Add a sublayer's output to its input as it is, or times a learned gate"
-    )
-    embedding_norm: bool = setting(True, "Normalise the sum of item and position embeddings")
     positions_from: PositionsFrom = setting(
         "end", "Count positions from the end of a sequence (left padding) or from its start"
     )
@@ -47,7 +42,6 @@ class ModelConfig:
     )
     dropout: float = setting(0.1, "Share of activations dropped while training")
     attention_dropout: float = setting(0.1, "Share of attention weights dropped while training")
-    init_std: float = setting(0.02, "Standard deviation of the initial weights")
 
     def __post_init__(self) -> None:
         """Refuses sizes that contradict each other."""
@@ -60,6 +54,5 @@ class ModelConfig:
             )
         for name in ("dropout", "attention_dropout"):
             require_fraction(self, name, below_one=True)
-        require_not_negative(self, "init_std")
         if self.temperature is not None and not self.temperature > 0:
             raise UserError(f"`temperature` must be positive, got {self.temperature}")

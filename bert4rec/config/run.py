@@ -81,9 +81,6 @@ class RunConfig:
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
         (1, 64, 1024), "Batch sizes of --mode inference_benchmark", resumable=True
     )
-    inference_benchmark_steps: int = setting(
-        100, "Steps of each inference benchmark", resumable=True
-    )
     use_torch_jit_trace: bool = setting(
         False,
         "Run the inference benchmark with the network that is deployed, traced by torch.jit; "
@@ -109,11 +106,16 @@ class RunConfig:
         resumable=True,
     )
 
+    @property
+    def inference_benchmark_steps(self) -> int:
+        """Steps of each inference benchmark."""
+        return 100
+
     def __post_init__(self) -> None:
         """Refuses counts and intervals below 1, and two sources of histories."""
         if self.recommend_users and self.recommend_input is not None:
             raise UserError("`recommend_users` and `recommend_input` exclude each other")
-        require_positive(self, "num_epochs", "print_freq", "inference_benchmark_steps", "top_k")
+        require_positive(self, "num_epochs", "print_freq", "top_k")
         require_not_negative(self, "seed", "process_timeout")
         require_below(self, "seed", 2**63)
         for name in ("max_steps", "test_freq", "save_freq", "num_threads", "patience"):

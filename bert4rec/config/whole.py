@@ -41,23 +41,14 @@ class Bert4RecConfig:
             raise UserError("`resume` continues from `export_root`; drop `load_checkpoint_path`")
         if self.run.use_torch_jit_trace:
             self._check_trace()
-        objective = self.objective
-        if objective.loss == "gbce" and objective.negative_sampler != "uniform":
-            raise UserError(
-                "`loss` gbce is calibrated for uniform negatives; use `negative_sampler` uniform, "
-                "or `loss` sampled, which corrects for the probability of each"
-            )
-        is_dmp = self.run.parallelism == "dmp"
-        if self.updates_rows and not is_dmp and self._scores_with_every_row:
-            raise UserError(
-                "the full softmax of a tied head gives every row of the item table a gradient, "
-                "so `item_update` rows cannot have it: use `loss` sampled, `loss` gbce or `head` "
-                "untied"
-            )
         if self.adapter.adapter != "none":
             self._check_adapter()
-        if is_dmp:
-            self._check_dmp()
+        half = self.precision.amp and self.precision.amp_dtype == "float16"
+        if half and self.run.parallelism == "dmp":
+            raise UserError(
+                "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
+                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16"
+            )
 
     def _check_trace(self) -> None:
         if self.run.mode not in ("train", "inference_benchmark"):
@@ -78,29 +69,10 @@ class Bert4RecConfig:
                 f"`adapter` {adapter} changes a trained model: name its checkpoint by "
                 "`load_checkpoint_path`"
             )
-        if run.parallelism == "dmp" or self.optimizer.item_update == "rows":
+        if run.parallelism == "dmp":
             raise UserError(
-                f"`adapter` {adapter} freezes the item table, and `parallelism` dmp and "
-                "`item_update` rows are ways to update it: leave them out"
-            )
-
-    def _check_dmp(self) -> None:
-        if self.optimizer.ema_decay:
-            raise UserError(
-                "`ema_decay` cannot be had under `parallelism` dmp, which keeps no copy of the "
-                "sharded tables. Use `parallelism` ddp"
-            )
-        if self.optimizer.item_update == "dense":
-            raise UserError("`parallelism` dmp moves rows of the item table: drop `item_update`")
-        if self.optimizer.embedding_lr_factor != 1.0:
-            raise UserError(
-                "`embedding_lr_factor` cannot be had under `parallelism` dmp, where FBGEMM moves "
-                "all item tables at one rate. Use `parallelism` ddp"
-            )
-        if self.precision.amp and self.precision.amp_dtype == "float16":
-            raise UserError(
-                "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
-                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16"
+                f"`adapter` {adapter} freezes the item table, and `parallelism` dmp is a way to "
+                "update it: leave it out"
             )
 
     @property
@@ -123,9 +95,7 @@ class Bert4RecConfig:
         """True if steps update only the looked-up rows of item tables."""
         if self.adapter.adapter != "none":
             return False
-        choice = self.optimizer.item_update
-        by_itself = self.objective.loss != "full" or self.run.parallelism == "dmp"
-        return choice == "rows" or (choice == "auto" and by_itself)
+        return self.objective.loss != "full" or self.run.parallelism == "dmp"
 
     @property
     def folder_setting(self) -> str:

@@ -33,60 +33,35 @@ class Negatives:
 
 
 class NegativeSampler:
-    """Draws negatives with replacement.
+    """Draws negatives uniformly, with replacement.
 
     Args:
         num_items: I.
         count: S.
-        popularity: [I] weights of the items; None draws uniformly.
         device: device to draw on.
     """
 
-    def __init__(
-        self,
-        num_items: int,
-        count: int,
-        popularity: npt.NDArray[np.float64] | None,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, num_items: int, count: int, device: torch.device) -> None:
         self._num_items = num_items
         self._count = count
         self._device = device
-        self._cumulative: Tensor | None = None
-        if popularity is not None:
-            probabilities = torch.from_numpy(popularity / popularity.sum())
-            self._log_expected = torch.log(probabilities * count).to(device, torch.float32)
-            self._cumulative = probabilities.cumsum(0).to(device)
 
     def draw(self, generator: torch.Generator) -> Negatives:
         """Draws the negatives of a batch with a generator on the device."""
         device = self._device
-        if self._cumulative is None:
-            items = torch.randint(
-                1, self._num_items + 1, (self._count,), generator=generator, device=device
-            )
-            expected = math.log(self._count / self._num_items)
-            return Negatives(items, torch.full((self._count,), expected, device=device))
-        drawn = torch.rand(self._count, generator=generator, device=device, dtype=torch.float64)
-        # The last sum may fall short of one by rounding.
-        rows = torch.searchsorted(self._cumulative, drawn).clamp_(max=self._num_items - 1)
-        return Negatives(rows + 1, self._log_expected[rows])
-
-
-def training_popularity(sequences: Sequences) -> npt.NDArray[np.float64]:
-    """Counts the occurrences of each item in the training split, plus one.
-
-    The one lets items be drawn that occur only as validation or test targets.
-
-    Returns:
-        [I] float64.
-    """
-    return training_counts(sequences).astype(np.float64) + 1.0
+        items = torch.randint(
+            1, self._num_items + 1, (self._count,), generator=generator, device=device
+        )
+        expected = math.log(self._count / self._num_items)
+        return Negatives(items, torch.full((self._count,), expected, device=device))
 
 
 def log_popularity(sequences: Sequences) -> Tensor:
-    """Returns [I] float32 logarithms of each item's share of the interactions."""
-    counts = torch.from_numpy(training_popularity(sequences))
+    """Returns [I] float32 logarithms of each item's share of the interactions.
+
+    Each counts once more than it is trained on: some are validation or test targets alone.
+    """
+    counts = torch.from_numpy(training_counts(sequences).astype(np.float64) + 1.0)
     return (counts / counts.sum()).log().to(torch.float32)
 
 

@@ -43,7 +43,6 @@ class LossInputs:
 
 def sampled_loss(
     kind: Loss,
-    calibration: float,
     num_items: int,
     inputs: LossInputs,
     hidden: Tensor,
@@ -54,7 +53,6 @@ def sampled_loss(
 
     Args:
         kind: `sampled` or `gbce`.
-        calibration: t of gBCE, in [0, 1].
         num_items: items of the catalogue.
         inputs: a batch with negatives.
         hidden: [M, D] output of the network at the targets.
@@ -72,9 +70,7 @@ def sampled_loss(
     true = (hidden * vectors[:count]).sum(1) + bias[:count]
     others = ops.linear(hidden, vectors[count:], bias[count:])
     if kind == "gbce":
-        return generalised_bce(
-            true, others, inputs.labels, inputs.negatives, num_items, calibration
-        )
+        return generalised_bce(true, others, inputs.labels, inputs.negatives, num_items)
     # The true item is always a candidate: it was "drawn" with probability one.
     certain = torch.zeros_like(true, dtype=torch.float32)
     return sampled_softmax(
@@ -88,9 +84,7 @@ class LossNetwork(nn.Module):
     Args:
         model: the network.
         kind: softmax over all items (`full`), over sampled ones (`sampled`), or `gbce`.
-        calibration: t of gBCE, in [0, 1].
         loss_scale: factor of the loss in backward.
-        focal_gamma: exponent of the focal loss over all items; 0 is the cross entropy.
         score_offset: [I] float32 added to the scores in training alone, so that the network learns
             what the offset does not say (logit adjustment; Menon et al., ICLR 2021); None adds
             nothing.
@@ -103,17 +97,13 @@ class LossNetwork(nn.Module):
         self,
         model: Bert4Rec,
         kind: Loss,
-        calibration: float,
         loss_scale: float = 1.0,
-        focal_gamma: float = 0.0,
         score_offset: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.kind = kind
-        self.calibration = calibration
         self.loss_scale = loss_scale
-        self.focal_gamma = focal_gamma
         self._score_offset = score_offset
         self.compiled: CompiledNetwork | None = None
 
@@ -162,7 +152,6 @@ class LossNetwork(nn.Module):
         return softmax_cross_entropy(
             *(hidden, weight, self.trained_bias, labels - 1),
             loss_scale=self.loss_scale,
-            focal_gamma=self.focal_gamma,
             edge_rows=edge_rows,
         )
 
@@ -180,6 +169,4 @@ class LossNetwork(nn.Module):
             # The rows at the edges are padding and the mask item.
             return self.full_loss(hidden, table, inputs.labels, edge_rows=1)
         vectors, bias = model.vectors_of(torch.cat([inputs.labels, inputs.negatives]))
-        return sampled_loss(
-            self.kind, self.calibration, model.num_items, inputs, hidden, vectors, bias
-        )
+        return sampled_loss(self.kind, model.num_items, inputs, hidden, vectors, bias)

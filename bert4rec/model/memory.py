@@ -39,8 +39,6 @@ def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -
         frozen = loaded_memory(model, num_items).total
         trained = (loaded.total - frozen) * (_ADAM_COPIES - 1)
         parts = {**loaded.parts, "gradients and optimizer of the adapters": trained}
-        if config.optimizer.ema_decay:
-            parts["moving average of the weights"] = loaded.total
         return ModelMemory(parts, loaded.tables, [*loaded.remedies, "a smaller `adapter_rank`"])
     parts, tables, remedies = dict(loaded.parts), dict(loaded.tables), list(loaded.remedies)
     parts["layers, their gradients and optimizer"] = parts.pop("layers") * _ADAM_COPIES
@@ -54,12 +52,7 @@ def trained_memory(config: Bert4RecConfig, num_items: int, rule: RowOptimizer) -
     if config.run.parallelism == "dmp":
         # TorchRec shards a copy of the whole tables.
         parts["copy of the tables for TorchRec"] = sum(tables[name] for name in by_rows)
-    if config.optimizer.ema_decay:
-        parts["moving average of the weights"] = sum(loaded.parts.values())
-        remedies.append("`ema_decay` 0")
     if config.objective.loss == "full":
         remedies.append("`loss` sampled, which needs no gradient of every item")
-    elif rule != "rowwise_adagrad":
-        remedies.append("`item_rule` rowwise_adagrad, which keeps a number for each item")
     tables = {name: size + extra[name] for name, size in tables.items()}
     return ModelMemory(parts, tables, remedies)

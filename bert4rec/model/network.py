@@ -55,7 +55,6 @@ class Bert4Rec(nn.Module):
             dim,
             config.max_len,
             config.positions_from,
-            config.embedding_norm,
             config.dropout,
         )
         self.blocks = nn.ModuleList(
@@ -65,7 +64,6 @@ class Bert4Rec(nn.Module):
                 config.ffn_dim or 4 * dim,
                 config.activation,
                 config.norm,
-                config.residual,
                 config.dropout,
                 config.attention_dropout,
             )
@@ -75,14 +73,14 @@ class Bert4Rec(nn.Module):
         self.head = ItemHead(
             dim, num_items, config.head == "tied", config.head_transform, config.temperature
         )
-        self.reset_parameters(config.init_std)
+        self.reset_parameters()
         self.adapters: Adapters | None = None
         if adapter.adapter != "none":
             self.requires_grad_(False)
             self.adapters = Adapters(config, adapter)
 
     @torch.no_grad()
-    def reset_parameters(self, std: float) -> None:
+    def reset_parameters(self, std: float = 0.02) -> None:
         """Draws weights from N(0, std), biases 0, norms 1.
 
         Source: Devlin et al. 2018 (BERT), which draws from a truncated normal; tails past two

@@ -183,7 +183,7 @@ class RowShards(nn.Module):
             rows = embedding.rows
             first, stop = max(rows.start, 1), min(rows.stop, embedding.num_rows - 1)
             own = slice(first - rows.start, max(stop, first) - rows.start)
-            items = ItemRange(self._processes, first - 1, own, network.focal_gamma)
+            items = ItemRange(self._processes, first - 1, own)
             return parallel_cross_entropy(
                 hidden, model.head.scored(table), network.trained_bias, inputs.labels - 1, items
             )
@@ -192,7 +192,7 @@ class RowShards(nn.Module):
         candidates = torch.cat([inputs.labels, inputs.negatives])
         scoring = embedding if self._is_tied else self._shards[_HEAD]
         return sampled_loss(
-            *(network.kind, network.calibration, model.num_items, inputs, hidden),
+            *(network.kind, model.num_items, inputs, hidden),
             model.head.scored(scoring.lookup(candidates if self._is_tied else candidates - 1)),
             self._shards[_BIAS].lookup(candidates - 1).squeeze(1),
         )

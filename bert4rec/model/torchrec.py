@@ -9,7 +9,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bert4rec.model.loss import LossInputs, LossNetwork, sampled_loss
 from cuda_ext.ops import RowOptimizer
-from cuda_ext.row_rules import ROW_RULES, StatefulRowOptimizer
+from cuda_ext.row_rules import ROW_RULES
 from recsys.errors import UserError
 from recsys.train.memory import to_device
 
@@ -67,7 +67,6 @@ class _Collected(nn.Module):
             return network.full_loss(hidden, model.item_vectors(), inputs.labels)
         return sampled_loss(
             network.kind,
-            network.calibration,
             model.num_items,
             inputs,
             hidden,
@@ -105,7 +104,7 @@ class ShardedNetwork(nn.Module):
             parameter.requires_grad_(False)
             parameter.data = parameter.new_empty(0, parameter.shape[1])
         fused = {
-            "optimizer": _fbgemm_rule(rule, device),
+            "optimizer": _fbgemm_rule(rule),
             "learning_rate": 0.0,
             "eps": ROW_RULES[rule].hyperparameters.get("eps", 0.0),
             "weight_decay": weight_decay,
@@ -248,23 +247,11 @@ def _collection(tables: dict[str, nn.Parameter], has_candidates: bool, device: t
     return collection
 
 
-def _fbgemm_rule(rule: RowOptimizer, device: torch.device) -> Any:
+def _fbgemm_rule(rule: RowOptimizer) -> Any:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
-    rules = {
-        "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-        "adagrad": EmbOptimType.EXACT_ADAGRAD,
-        "sgd": EmbOptimType.EXACT_SGD,
-    }
-    if device.type != "cpu":  # FBGEMM has no fused Adam there
-        rules["adam"] = EmbOptimType.ADAM
-    if rule not in rules:
-        choices = [name for name in rules if name in get_args(StatefulRowOptimizer)]
-        raise UserError(
-            f"`item_rule` {rule}: FBGEMM has no such optimizer on this device ({device.type}); use "
-            f"`item_rule` {' or '.join(choices)}, or `parallelism` ddp"
-        )
-    return rules[rule]
+    is_adam = rule == "adam"
+    return EmbOptimType.ADAM if is_adam else EmbOptimType.EXACT_ROWWISE_ADAGRAD
 
 
 def _plan(module: nn.Module, tables: dict[str, nn.Parameter], sharders: list[Any]) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig
+from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig, require_current
 from bert4rec.model.memory import loaded_memory
 from bert4rec.model.merge import merged_weights
 from bert4rec.model.network import ADAPTERS, Bert4Rec
@@ -61,9 +61,11 @@ class OpenedCheckpoint:
 
         Raises:
             CheckpointError: it is of another model.
+            UserError: its network has a setting of an earlier version.
         """
         if NUM_ITEMS not in checkpoint.state:
             raise CheckpointError(f"{checkpoint.path}: not a checkpoint of BERT4Rec")
+        require_current(checkpoint.path, checkpoint.config)
         objective = section_from_dict(ObjectiveConfig, checkpoint.settings(ObjectiveConfig))
         return cls(
             checkpoint,

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert4rec.config import AdapterConfig, ModelConfig
-from bert4rec.nn.dropout import Dropout
+from bert4rec.config import EXPERTS, AdapterConfig, ModelConfig
 from bert4rec.nn.layout import SequenceLayout
 from cuda_ext import ops
 
@@ -36,7 +35,6 @@ class LowRank(nn.Module):
     def __init__(self, inputs: int, outputs: int, config: AdapterConfig) -> None:
         super().__init__()
         self.scale = config.scale
-        self.dropout = Dropout(config.adapter_dropout)
         self.a = nn.Parameter(torch.empty(config.adapter_rank, inputs))
         self.b = nn.Parameter(torch.zeros(outputs, config.adapter_rank))
         nn.init.kaiming_uniform_(self.a, a=5**0.5)  # as torch.nn.Linear draws its weight
@@ -48,7 +46,7 @@ class LowRank(nn.Module):
             tokens: [N, inputs].
             gate: [N, r] factors; None for 1.
         """
-        reduced = ops.linear(self.dropout(tokens), self.a)
+        reduced = ops.linear(tokens, self.a)
         return reduced if gate is None else reduced * gate
 
     def add_to(self, output: Tensor, reduced: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -113,8 +111,8 @@ class Gate(nn.Module):
 
     def __init__(self, dim: int, config: AdapterConfig) -> None:
         super().__init__()
-        self.columns = config.adapter_rank // config.adapter_experts
-        self.weight = nn.Parameter(torch.empty(config.adapter_experts, dim))
+        self.columns = config.adapter_rank // EXPERTS
+        self.weight = nn.Parameter(torch.empty(EXPERTS, dim))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(

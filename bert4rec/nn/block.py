@@ -6,7 +6,7 @@ import dataclasses
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bert4rec.config import Activation, Norm, Residual
+from bert4rec.config import Activation, Norm
 from bert4rec.nn.adapter import BlockAdapters, adapted_linear
 from bert4rec.nn.attention import attend
 from bert4rec.nn.dropout import Dropout
@@ -39,9 +39,6 @@ class Block(nn.Module):
         hidden_dim: columns between the two layers of the feed-forward network.
         activation: activation function of the feed-forward network.
         norm: normalise inputs (`pre`) or residual sums (`post`) of the two sublayers.
-        residual: add a sublayer's output as it is (`plain`), or times a gate: the sigmoid of a
-            linear layer of the sublayer's input (`gated`; Borisyuk et al. 2025, LiGR,
-            arXiv:2502.03417).
         dropout: dropout probability of each sublayer's output.
         attention_dropout: dropout probability of the attention weights.
     """
@@ -53,7 +50,6 @@ class Block(nn.Module):
         hidden_dim: int,
         activation: Activation,
         norm: Norm,
-        residual: Residual,
         dropout: float,
         attention_dropout: float,
     ) -> None:
@@ -65,9 +61,6 @@ class Block(nn.Module):
         self.attention_out = nn.Linear(dim, dim)
         self.expand = nn.Linear(dim, hidden_dim * (2 if activation == "swiglu" else 1))
         self.contract = nn.Linear(hidden_dim, dim)
-        gated = residual == "gated"
-        self.attention_gate = nn.Linear(dim, dim) if gated else None
-        self.feed_forward_gate = nn.Linear(dim, dim) if gated else None
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
@@ -103,12 +96,11 @@ class Block(nn.Module):
             gate = gate.index_select(0, targets.index)
         adapter = None if adapters is None else adapters.attention_out
         mixed = self.dropout(adapted_linear(attended, self.attention_out, adapter, gate))
-        kept = kept + _gated(mixed, kept, self.attention_gate)
+        kept = kept + mixed
         if not self.pre_norm:
             kept = self.attention_norm(kept)
         source = self.feed_forward_norm(kept) if self.pre_norm else kept
-        changed = self._feed_forward(source, adapters, gate)
-        output = kept + _gated(changed, kept, self.feed_forward_gate)
+        output = kept + self._feed_forward(source, adapters, gate)
         return output if self.pre_norm else self.feed_forward_norm(output)
 
     def _feed_forward(
@@ -162,12 +154,6 @@ class Block(nn.Module):
             causal=causal,
             dropout_probability=self.attention_dropout if self.training else 0.0,
         )
-
-
-def _gated(change: Tensor, tokens: Tensor, gate: nn.Linear | None) -> Tensor:
-    if gate is None:
-        return change
-    return change * ops.linear(tokens, gate.weight, gate.bias).sigmoid()
 
 
 def activate(between: Tensor, activation: Activation) -> Tensor:

@@ -20,7 +20,6 @@ class TokenEmbedding(nn.Module):
         max_len: number of positions.
         positions_from: count positions from the end of a sequence, as left padding does, or from
             its start.
-        normalise: normalise the sum.
         dropout: dropout probability of the result.
 
     Attributes:
@@ -35,7 +34,6 @@ class TokenEmbedding(nn.Module):
         dim: int,
         max_len: int,
         positions_from: PositionsFrom,
-        normalise: bool,
         dropout: float,
     ) -> None:
         super().__init__()
@@ -44,7 +42,7 @@ class TokenEmbedding(nn.Module):
         self.items = nn.Parameter(torch.empty(num_items + 2, dim))
         self.lookup = ItemLookup()
         self.positions = nn.Parameter(torch.empty(max_len, dim))
-        self.norm = nn.LayerNorm(dim) if normalise else nn.Identity()
+        self.norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
 
     def forward(

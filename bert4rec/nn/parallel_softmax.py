@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert4rec.nn.focal import focal_loss
 from bert4rec.nn.softmax_loss import most_logits
 from cuda_ext import ops
 from recsys.train.processes import Processes
@@ -26,14 +25,12 @@ class ItemRange:
         processes: the processes; each has a range, and together they have every item once.
         first: number of the range's first item, from 0.
         rows: rows of the range's items in the process's table, whose other rows are no items.
-        focal_gamma: exponent of the focal loss; 0 is the cross entropy.
         max_logits: bound on the elements of a block of logits; None takes that of the device.
     """
 
     processes: Processes
     first: int
     rows: slice
-    focal_gamma: float = 0.0
     max_logits: int | None = None
 
 
@@ -79,20 +76,19 @@ class _ParallelCrossEntropy(torch.autograd.Function):
         chosen = (every_hidden[is_own] * vectors[column[is_own]].to(hidden.dtype)).sum(1)
         true[is_own] = chosen.to(exact) + own_bias[column[is_own]].to(exact)
         losses = _own(normaliser - processes.sum(true), counts, processes)
-        slopes = torch.ones_like(losses)
-        if items.focal_gamma:
-            losses, slopes = focal_loss(losses, items.focal_gamma)
-        ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser, slopes)
+        ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser)
         ctx.items, ctx.counts = items, counts
         return losses.sum() / max(hidden.shape[0], 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        hidden, table, bias, labels, normaliser, slopes = ctx.saved_tensors
+        hidden, table, bias, labels, normaliser = ctx.saved_tensors
         items, counts = ctx.items, ctx.counts
         processes, vectors = items.processes, table[items.rows]
         own_bias = bias[items.first : items.first + vectors.shape[0]]
-        scales = processes.gather(slopes * (gradient / max(len(slopes), 1))).unsqueeze(1)
+        count = counts[processes.rank]
+        scales = normaliser.new_ones(count) * (gradient / max(count, 1))
+        scales = processes.gather(scales).unsqueeze(1)
         to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
         to_table, to_bias = torch.empty_like(table), torch.zeros_like(bias)
         to_table[: items.rows.start].zero_()

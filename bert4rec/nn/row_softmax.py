@@ -8,7 +8,6 @@ matrix of [M, I] is written to memory, read back or computed twice.
 import torch
 from torch import Tensor
 
-from bert4rec.nn.focal import focal_loss
 from cuda_ext import ops
 
 _CACHED_LOGITS = 1 << 18
@@ -60,7 +59,6 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         rows: int,
         loss_scale: float = 1.0,
-        focal_gamma: float = 0.0,
         edge_rows: int = 0,
     ) -> Tensor:
         """Computes the loss and, if an input requires one, the gradients.
@@ -73,7 +71,6 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             labels: [M] int64 item of each target, from 0.
             rows: targets of a block.
             loss_scale: factor of the gradients until backward, whose gradient has it too.
-            focal_gamma: exponent of the focal loss; 0 is the cross entropy.
             edge_rows: rows at either end of the table that are no items.
         """
         kind = hidden.device.type
@@ -86,7 +83,6 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
                 *(hidden.to(dtype), weight.to(dtype), bias),
                 edge_rows=edge_rows,
                 loss_scale=loss_scale,
-                focal_gamma=focal_gamma,
                 wants_gradients=wants_gradients,
                 trains_table=ctx.needs_input_grad[1],  # type: ignore[attr-defined]
             )
@@ -102,7 +98,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None, None]:
         """Scales the gradients in place; a second call is impossible."""
         to_hidden, to_table, to_bias = ctx.gradients  # type: ignore[attr-defined]
         ctx.gradients = None  # type: ignore[attr-defined]
@@ -112,7 +108,6 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             to_hidden.mul_(gradient).to(hidden_dtype),
             None if to_table is None else to_table.mul_(gradient).to(weight_dtype),
             None if to_bias is None else to_bias.mul_(gradient),
-            None,
             None,
             None,
             None,
@@ -131,7 +126,6 @@ class _Sums:
         *,
         edge_rows: int,
         loss_scale: float,
-        focal_gamma: float,
         wants_gradients: bool,
         trains_table: bool,
     ) -> None:
@@ -140,7 +134,6 @@ class _Sums:
         self._weight = item_rows(table, edge_rows)
         self._bias = bias
         self._loss_scale = loss_scale
-        self._focal_gamma = focal_gamma
         self.wants_gradients = wants_gradients
         exact = torch.promote_types(hidden.dtype, torch.float32)
         self.loss = hidden.new_zeros((), dtype=exact)
@@ -161,17 +154,12 @@ class _Sums:
         top = logits.amax(1, keepdim=True)
         exponentials = logits.sub_(top).exp_()
         total = exponentials.sum(1, keepdim=True)
-        losses, slopes = total.log() + top - true, None
-        if self._focal_gamma:
-            losses, slopes = focal_loss(losses, self._focal_gamma)
-        self.loss += losses.sum()
+        self.loss += (total.log() + top - true).sum()
         if not self.wants_gradients:
             return
         count, scale = self._hidden.shape[0], self._loss_scale
         to_logits = exponentials.mul_(scale / (total * count))
         to_logits.scatter_add_(1, labels, to_logits.new_full((), -scale / count).expand_as(true))
-        if slopes is not None:
-            to_logits *= slopes
         if self.to_bias is not None:
             self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bert4rec.nn.focal import focal_loss
 from bert4rec.nn.row_softmax import (
     RowBlockedCrossEntropy,
     empty_gradient,
@@ -33,7 +32,6 @@ def softmax_cross_entropy(
     labels: Tensor,
     max_logits: int | None = None,
     loss_scale: float = 1.0,
-    focal_gamma: float = 0.0,
     edge_rows: int = 0,
 ) -> Tensor:
     """Cross entropy of linear logits over all items, in bounded memory.
@@ -49,7 +47,6 @@ def softmax_cross_entropy(
         max_logits: bound on the elements of a block of logits; None takes that of the device.
         loss_scale: factor that backward will bring; half-precision gradients that are computed
             before it have it already, or they would underflow.
-        focal_gamma: exponent of the focal loss; 0 is the cross entropy.
         edge_rows: rows at either end of the table that are no items.
 
     Returns:
@@ -63,7 +60,7 @@ def softmax_cross_entropy(
     rows = rows_per_block(hidden.shape[0], items, max_logits, hidden.device)
     if rows:
         by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, labels, rows, loss_scale, focal_gamma, edge_rows
+            hidden, weight, bias, labels, rows, loss_scale, edge_rows
         )
         return by_rows
     block = max(max_logits // hidden.shape[0], 1)
@@ -71,7 +68,7 @@ def softmax_cross_entropy(
         # Backward computes the logits again, without autocast: they must be the same.
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, labels, block, focal_gamma, edge_rows
+        hidden, weight, bias, labels, block, edge_rows
     )
     return loss
 
@@ -90,7 +87,6 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         block: int,
-        focal_gamma: float,
         edge_rows: int,
     ) -> Tensor:
         table, weight = weight, item_rows(weight, edge_rows)
@@ -102,23 +98,18 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         true = (hidden * weight.index_select(0, labels)).sum(1).to(exact)
         if bias is not None:
             true = true + bias.index_select(0, labels)
-        losses, slopes = normaliser - true, None
-        if focal_gamma:
-            losses, slopes = focal_loss(losses, focal_gamma)
-        ctx.save_for_backward(hidden, table, bias, labels, normaliser, slopes)  # type: ignore[arg-type]
+        ctx.save_for_backward(hidden, table, bias, labels, normaliser)  # type: ignore[arg-type]
         ctx.block, ctx.edge_rows = block, edge_rows  # type: ignore[attr-defined]
-        return losses.mean()
+        return (normaliser - true).mean()
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None, None]:
-        hidden, table, bias, labels, normaliser, slopes = ctx.saved_tensors  # type: ignore[attr-defined]
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+        hidden, table, bias, labels, normaliser = ctx.saved_tensors  # type: ignore[attr-defined]
         block, edge_rows = ctx.block, ctx.edge_rows  # type: ignore[attr-defined]
         weight = item_rows(table, edge_rows)
         scale = gradient / hidden.shape[0]
-        if slopes is not None:
-            scale = scale * slopes.unsqueeze(1)
         to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
         to_table = empty_gradient(table, edge_rows, table.dtype)
         to_weight = item_rows(to_table, edge_rows)
@@ -138,7 +129,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             to_weight[items] = ops.transposed_product(to_logits, hidden)
             if to_bias is not None:
                 to_bias[items] = to_logits.sum(0)
-        return to_hidden.to(hidden.dtype), to_table, to_bias, None, None, None, None
+        return to_hidden.to(hidden.dtype), to_table, to_bias, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, items: slice) -> Tensor:
@@ -186,7 +177,7 @@ def generalised_bce(
     labels: Tensor,
     negatives: Tensor,
     num_items: int,
-    calibration: float,
+    calibration: float = 0.75,
 ) -> Tensor:
     """gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
 

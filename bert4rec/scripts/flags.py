@@ -17,12 +17,6 @@ from recsys.train.saving.run_folder import CheckpointFolder
 _ALIASES = {
     "use_amp": "amp",
     "use_torch_compile": "torch_compile",
-    "batch_size": "train_batch_size",
-    "epochs": "num_epochs",
-    "early_stopping_patience": "patience",
-    "benchmark_batches": "benchmark_steps",
-    "min_uc": "min_user_count",
-    "min_sc": "min_item_count",
 }
 """Flag of the scaling repository -> ours that says the same."""
 
@@ -41,6 +35,7 @@ _THEIR_KEYS = {
         "learning_rate": "lr",
         "max_epochs": "num_epochs",
         "gradient_clip": "clip_norm",
+        "warmup_ratio": "warmup_steps",
         "use_amp": "amp",
     },
 }
@@ -58,7 +53,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         flag_values: receives the definitions.
         **defaults: defaults that replace those of the config, by setting.
     """
-    settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults)
+    settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, omit=("split",))
     names = ", ".join(PRESETS.names())
     flags.DEFINE_string(
         "config",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bert4rec.config import AdapterConfig, ModelConfig
+from bert4rec.config import AdapterConfig, ModelConfig, require_current
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.next_item import LOWEST_SCORE
 from bert4rec.model.scoring import Histories, history_item_pairs, pack_items, scorer_for
@@ -66,6 +66,8 @@ class ServedBert4Rec(ServedModel):
         if deployment.kind != KIND:
             raise DeploymentError(f"{folder}: holds a {deployment.kind}, expected {KIND}")
         if deployment.format == "eager":
+            values = deployment.model
+            require_current(folder, values["config"] | values.get("adapter", {}))
             model = build_model(deployment, read_weights(folder)).to(device)
             names = None
             if deployment.model["raw_ids"]:

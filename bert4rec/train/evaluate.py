@@ -41,12 +41,10 @@ class SplitRanks:
         ranks: [T] int64 each for `full` (all items but those the user has seen),
             `full_with_seen`, and each set of negatives, where some may be `LEFT_OUT`.
         users_per_s: targets ranked per second.
-        recommended: [I] number of targets in whose best items each item is.
     """
 
     ranks: dict[str, Ranks]
     users_per_s: float
-    recommended: Ranks
 
 
 @torch.no_grad()
@@ -61,7 +59,6 @@ def rank_split(
     precision: Precision,
     device: torch.device,
     processes: Processes = ALONE,
-    top_k: int = 0,
 ) -> SplitRanks:
     """Ranks the targets of a split.
 
@@ -75,7 +72,6 @@ def rank_split(
         precision: precision of the forward pass.
         device: device of the model.
         processes: each takes every world_size-th batch, and all get all ranks.
-        top_k: best unseen items of each user to count in `recommended`.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
@@ -88,7 +84,6 @@ def rank_split(
     owners = targets_of(sequences, split).users
     names = ["full", "full_with_seen", *negatives]
     ranks = {name: np.zeros(len(truth), np.int64) for name in names}
-    recommended = np.zeros(sequences.num_items + 1, np.int64)
     stride = batch_size * processes.world_size
     nonfinite = None
     for begin in range(batch_size * processes.rank, len(order), stride):
@@ -102,10 +97,6 @@ def rank_split(
         true = to_device(torch.from_numpy(truth[rows].astype(np.int64)), device)
         seen = seen_pairs(sequences, split, rows, device)
         with_seen, full = scorer.ranks(true, *seen)
-        if top_k:
-            best, scores = scorer.top(min(top_k, sequences.num_items), *seen)
-            listed = best[torch.isfinite(scores)].cpu().numpy()
-            recommended += np.bincount(listed, minlength=len(recommended))
         ranks["full"][rows] = full.cpu().numpy()
         ranks["full_with_seen"][rows] = with_seen.cpu().numpy()
         for name, items in negatives.items():
@@ -120,8 +111,7 @@ def rank_split(
             f"parameters have diverged. {ADVICE}"
         )
     ranks = {name: processes.sum_integers(of_rank) for name, of_rank in ranks.items()}
-    recommended = processes.sum_integers(recommended)[1:]
-    return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s), recommended)
+    return SplitRanks(ranks, len(order) / (time.perf_counter() - start_s))
 
 
 def _scorer_of(

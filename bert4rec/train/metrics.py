@@ -6,6 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+KS = (1, 5, 10, 20, 50, 100)
+"""Lengths K of the lists that HR@K and NDCG@K judge."""
+SEED = 12345
+"""Seeds sampled items and intervals, so that trainings with several seeds are judged alike."""
+_RESAMPLINGS = 1000
+
 
 def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str, float]:
     """Computes hit rate, NDCG and mean reciprocal rank.
@@ -28,11 +34,9 @@ def ranking_metrics(ranks: npt.NDArray[np.int64], ks: Sequence[int]) -> dict[str
     return metrics
 
 
-def metrics_of(
-    ranks: Mapping[str, npt.NDArray[np.int64]], ks: Sequence[int]
-) -> dict[str, dict[str, float]]:
-    """Computes the `ranking_metrics` of every ranking."""
-    return {name: ranking_metrics(of_ranking, ks) for name, of_ranking in ranks.items()}
+def metrics_of(ranks: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, dict[str, float]]:
+    """Computes the `ranking_metrics` of every ranking at `KS`."""
+    return {name: ranking_metrics(of_ranking, KS) for name, of_ranking in ranks.items()}
 
 
 def flat_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -46,9 +50,9 @@ def flat_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]
 
 def bootstrap_intervals(
     ranks: npt.NDArray[np.int64],
-    ks: Sequence[int],
-    samples: int,
-    seed: int,
+    ks: Sequence[int] = KS,
+    samples: int = _RESAMPLINGS,
+    seed: int = SEED,
     level: float = 0.95,
     users: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, tuple[float, float]]:
@@ -57,7 +61,7 @@ def bootstrap_intervals(
     Args:
         ranks: [T] int64 rank of each target, from 0; negative ones are left out.
         ks: lengths K of the lists.
-        samples: resamplings of the users; 0 gives no interval.
+        samples: resamplings of the users.
         seed: seeds the resampling.
         level: confidence level, in (0, 1).
         users: [T] user of each target, ascending; None if each has one.
@@ -65,8 +69,6 @@ def bootstrap_intervals(
     Returns:
         (low, high) under the names of the metrics. Source: Efron 1979.
     """
-    if not samples:
-        return {}
     generator = np.random.default_rng(seed)
     users = np.arange(len(ranks)) if users is None else users
     ranks, users = ranks[ranks >= 0], users[ranks >= 0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports a test: tables, slices, and the rank of each user."""
+"""Reports a test: tables, and the rank of each user."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from bert4rec.config import Bert4RecConfig
-from bert4rec.data.negative_sampler import training_counts
 from bert4rec.data.sources import raw_ids
-from bert4rec.data.split import known_lengths, repeated_targets, targets_of, true_items
+from bert4rec.data.split import repeated_targets, targets_of, true_items
 from bert4rec.train.evaluate import Ranks, SplitRanks
 from bert4rec.train.metrics import (
     bootstrap_intervals,
@@ -28,14 +27,10 @@ from recsys.data.whole_file import whole_file
 from recsys.errors import UserError
 from recsys.train.recipe import Machine
 
-_LENGTH_EDGES = (1, 6, 11, 21, 51, 101, 201)
-_COUNT_EDGES = (0, 1, 6, 21, 101)
-_SLICE_KS = (10,)
+_COLD_KS = (10,)
 _COLD_KINDS = ("warm", "cold")
 
 Metrics = Mapping[str, float]
-Slice = tuple[str, str, int, Metrics, Metrics]
-"""Kind and limits of a slice, its users, their metrics and those of popularity."""
 
 
 def report_test(
@@ -57,26 +52,18 @@ def report_test(
     Returns:
         The values to log.
     """
-    evaluation, print_line = config.evaluation, machine.print_line
+    print_line, ranks_file = machine.print_line, config.evaluation.ranks_file
     targets = targets_of(sequences, "test")
     baseline = popularity_ranks(sequences, "test", negatives)
-    model = metrics_of(ranked.ranks, evaluation.metric_ks)
-    popular = metrics_of(baseline, evaluation.metric_ks)
+    model, popular = metrics_of(ranked.ranks), metrics_of(baseline)
     values = flat_metrics(model)
     for name, metrics in popular.items():
         values |= flat_metrics({f"popularity_{name}".removesuffix("_full"): metrics})
     half_widths: dict[str, dict[str, float]] = {}
     for name, ranks in (*ranked.ranks.items(), ("popularity", baseline["full"])):
-        intervals = bootstrap_intervals(
-            ranks,
-            evaluation.metric_ks,
-            evaluation.bootstrap_samples,
-            evaluation.eval_seed,
-            users=targets.users,
-        )
+        intervals = bootstrap_intervals(ranks, users=targets.users)
         half_widths[name] = {m: (high - low) / 2 for m, (low, high) in intervals.items()}
-        for metric in popular["full"]:
-            low, high = intervals.get(metric, (float("nan"), float("nan")))
+        for metric, (low, high) in intervals.items():
             values |= {f"{name}_{metric}_low": low, f"{name}_{metric}_high": high}
     print_line(
         f"Test on {_counted(sequences, targets)}, {ranked.users_per_s:,.0f}/s; +- is half of a 95% "
@@ -96,16 +83,8 @@ def report_test(
         for line in cold_lines(sequences, cold):
             print_line(line)
         values |= cold
-    if evaluation.report_slices:
-        slices = list(slice_metrics(sequences, ranked.ranks["full"], baseline["full"]))
-        for line in slice_table(slices):
-            print_line(line)
-        values |= slice_values(slices)
-        name, coverage = f"coverage@{config.run.top_k}", float((ranked.recommended > 0).mean())
-        print_line(f"{name}: {coverage:.4f} of {sequences.num_items} items are in a user's best")
-        values[name] = coverage
-    if evaluation.ranks_file and machine.processes.is_first:
-        path = Path(evaluation.ranks_file)
+    if ranks_file and machine.processes.is_first:
+        path = Path(ranks_file)
         write_ranks(path, *raw_ids(config.data, sequences), sequences, ranked.ranks)
         print_line(f"Ranks of {_counted(sequences, targets)}: {path}")
     return {f"test_{name}": value for name, value in values.items()}
@@ -138,7 +117,7 @@ def cold_values(sequences: Sequences, temporal: TemporalSplit, ranks: Ranks) -> 
     }
     for name, chosen in zip(_COLD_KINDS, (~is_cold, is_cold), strict=True):
         if chosen.any():
-            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _SLICE_KS)})
+            values |= flat_metrics({name: ranking_metrics(ranks[chosen], _COLD_KS)})
     return values
 
 
@@ -168,7 +147,7 @@ def comparison_table(
 
     Args:
         model: ranking -> metric -> value.
-        half_widths: ranking -> metric -> half of the 95% interval, where there is one.
+        half_widths: ranking -> metric -> half of the 95% interval.
         popularity: ranking -> metric -> value of the baseline.
     """
     yield (f"{'':8}" + "".join(f"  {name:<20}" for name in model)).rstrip()
@@ -176,55 +155,9 @@ def comparison_table(
     for metric in next(iter(model.values())):
         cells = ""
         for name in model:
-            half = half_widths[name].get(metric)
-            shown = "-" if half is None else f"{half:.4f}"
-            cells += f"{model[name][metric]:7.4f}{shown:>7}{popularity[name][metric]:8.4f}"
+            cells += f"{model[name][metric]:7.4f}{half_widths[name][metric]:7.4f}"
+            cells += f"{popularity[name][metric]:8.4f}"
         yield f"{metric:8}{cells}"
-
-
-def slice_metrics(sequences: Sequences, ranks: Ranks, popularity: Ranks) -> Iterator[Slice]:
-    """Yields quality by history length and by frequency of the item.
-
-    Args:
-        sequences: histories of all users.
-        ranks: [T] ranks of the test items.
-        popularity: [T] those of the baseline.
-
-    Yields:
-        The slices that have users.
-    """
-    kinds = {
-        "history": (known_lengths(sequences, "test"), _LENGTH_EDGES),
-        "item_count": (training_counts(sequences)[true_items(sequences, "test") - 1], _COUNT_EDGES),
-    }
-    for kind, (counts, edges) in kinds.items():
-        slice_of_user = np.searchsorted(edges, counts, side="right") - 1
-        for number in np.unique(slice_of_user):
-            users = slice_of_user == number
-            first, *after = edges[number : number + 2]
-            limits = f"{first}-{after[0] - 1}" if after else f"{first}+"
-            limits = limits if limits != "0-0" else "0"
-            model, popular = (ranking_metrics(r[users], _SLICE_KS) for r in (ranks, popularity))
-            yield kind, limits, int(users.sum()), model, popular
-
-
-def slice_table(slices: Sequence[Slice]) -> Iterator[str]:
-    """Yields the lines of the slices."""
-    titles = {"history": "history of", "item_count": "item seen"}
-    names = list(slices[0][3])
-    yield f"{'slice':20}{'users':>9}" + "".join(f"{name:>9}{'popul.':>9}" for name in names)
-    for kind, limits, users, model, popularity in slices:
-        cells = "".join(f"{model[name]:9.4f}{popularity[name]:9.4f}" for name in names)
-        yield f"{titles[kind] + ' ' + limits:20}{users:9,}{cells}"
-
-
-def slice_values(slices: Sequence[Slice]) -> dict[str, float]:
-    """Returns the values of the slices to log."""
-    return {
-        f"{kind}_{limits}_{name}": value
-        for kind, limits, users, model, _ in slices
-        for name, value in {"users": users, **model}.items()
-    }
 
 
 def check_ranks_file(path: Path) -> None:

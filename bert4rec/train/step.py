@@ -12,22 +12,16 @@ from torch.nn.parallel import DistributedDataParallel
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.batches import BatchGroup, TrainBatch
 from bert4rec.data.masking import MaskingRule, mask_tokens, next_item_batch
-from bert4rec.data.negative_sampler import (
-    NegativeSampler,
-    log_popularity,
-    training_popularity,
-)
+from bert4rec.data.negative_sampler import NegativeSampler, log_popularity
 from bert4rec.model.compiled import CompiledNetwork
 from bert4rec.model.loss import LossInputs, LossNetwork
 from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
-from bert4rec.train.averaging import WeightAverage
-from bert4rec.train.parameter_rates import parameter_rates
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences import Sequences
 from recsys.errors import UserError
-from recsys.train.optimizers.dense import build_adamw
+from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowwiseOptimizer
 from recsys.train.processes import ALONE, Processes
@@ -51,7 +45,6 @@ class Bert4RecTrainStep:
         row_optimizer: optimizer of the item tables with row gradients; None without such tables.
         item_rows: the item tables with row gradients.
         sharded: the network with item tables sharded by TorchRec; None without.
-        average: moving average of the weights; None without.
         shards: the network with item tables dealt out by rows and updated after backward; None
             without.
     """
@@ -79,8 +72,7 @@ class Bert4RecTrainStep:
         self.shards: RowShards | None = None
         device = model.head.bias.device
         network = LossNetwork(
-            *(model, objective.loss, objective.gbce_calibration),
-            *(precision.loss_scale, objective.focal_gamma, score_offset),
+            *(model, objective.loss, precision.loss_scale, score_offset),
         )
         if config.run.torch_compile:
             network.compiled = CompiledNetwork(model)
@@ -92,15 +84,16 @@ class Bert4RecTrainStep:
             self.row_optimizer = RowwiseOptimizer(
                 self.shards,
                 item_rule(config, device),
-                parameter_rates(model, optimizer, self.shards.tables),
+                optimizer.weight_decay,
                 precision.loss_scale,
             )
-        elif config.updates_rows and not (is_dmp and objective.loss == "full"):
-            self.item_rows = ItemRows(model, _tables_by_rows(objective.loss, is_dmp))
+        elif config.updates_rows and objective.loss != "full":
+            # FBGEMM updates the other tables, but supports none of one column.
+            self.item_rows = ItemRows(model, ("bias",) if is_dmp else ("embedding", "head", "bias"))
             self.row_optimizer = RowwiseOptimizer(
                 self.item_rows,
                 item_rule(config, device),
-                parameter_rates(model, optimizer, self.item_rows.parameters),
+                optimizer.weight_decay,
                 precision.loss_scale,
             )
         if is_dmp:
@@ -108,14 +101,10 @@ class Bert4RecTrainStep:
                 network, item_rule(config, device), optimizer.weight_decay, device
             )
             self._network = self.sharded
-        self.average: WeightAverage | None = None
-        if optimizer.ema_decay:
-            self.average = WeightAverage(dict(model.named_parameters()), optimizer.ema_decay)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(self._network)
-        rates = parameter_rates(model, optimizer, self._parameters)
-        self.optimizer = build_adamw(self._parameters, rates)
+        self.optimizer = build_dense_optimizer("adam", self._parameters, optimizer.weight_decay)
         # A CUDA graph returns gradients in memory that its next call overwrites, so gradients that
         # are added up need memory of their own.
         self._keeps_gradients = config.run.torch_compile and optimizer.accumulation_steps > 1
@@ -150,8 +139,6 @@ class Bert4RecTrainStep:
             with self._without_exchange() if not is_last else contextlib.nullcontext():
                 loss += self._backward(each, count / max(total, 1))
         self._update()
-        if self.average is not None:
-            self.average.update()
         mean: Tensor = self._processes.sum(loss)
         return mean
 
@@ -172,16 +159,6 @@ class Bert4RecTrainStep:
         sharded.fill_tables()
         yield
         sharded.empty_tables()
-
-    @contextlib.contextmanager
-    def evaluated_weights(self) -> Iterator[None]:
-        """Evaluates with the averaged, whole weights; every process must enter it."""
-        with self.whole_tables():
-            if self.average is None:
-                yield
-            else:
-                with self.average.in_place_of_weights():
-                    yield
 
     def item_state(self) -> dict[str, Tensor]:
         """Returns the row optimizer's state; every process must call it."""
@@ -288,22 +265,11 @@ class Bert4RecTrainStep:
         self.row_optimizer.step(rows, self._lr, overflow, factor)
 
 
-def _tables_by_rows(loss: str, is_dmp: bool) -> tuple[str, ...]:
-    """Names the tables that our own row optimizer updates.
-
-    The full softmax gives every row of the head a gradient. Under dmp, FBGEMM updates the tables,
-    but it supports no table of one column, so the bias remains.
-    """
-    if loss == "full":
-        return ("embedding",)
-    return ("bias",) if is_dmp else ("embedding", "head", "bias")
-
-
 def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
-    """Returns the optimizer of the rows of the item tables."""
-    rule = config.optimizer.item_rule
-    if rule != "auto":
-        return rule
+    """Returns the optimizer of the rows of the item tables.
+
+    It is Adam where there is one: FBGEMM has none on a CPU.
+    """
     by_fbgemm = config.run.parallelism == "dmp" and not config.updates_after_backward
     return "rowwise_adagrad" if by_fbgemm and device.type == "cpu" else "adam"
 
@@ -324,13 +290,7 @@ def build_sampler(
             f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
             f"{sequences.num_items} items; ask for fewer, or use `loss` full"
         )
-    by_popularity = objective.negative_sampler == "popular"
-    return NegativeSampler(
-        sequences.num_items,
-        objective.num_negatives,
-        training_popularity(sequences) if by_popularity else None,
-        device,
-    )
+    return NegativeSampler(sequences.num_items, objective.num_negatives, device)
 
 
 def build_step(

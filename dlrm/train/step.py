@@ -11,7 +11,7 @@ from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra, mixed_seed
 from dlrm.model.network import DlrmNetwork
 from dlrm.nn.embedding import LookupsT
-from recsys.train.optimizers.dense import Rates, build_dense_optimizer
+from recsys.train.optimizers.dense import build_dense_optimizer
 from recsys.train.optimizers.precision import Precision
 from recsys.train.optimizers.rows import RowGradients, RowwiseOptimizer
 
@@ -123,7 +123,7 @@ class DlrmTrainStep(Generic[LookupsT]):
             RowwiseOptimizer(
                 model.embeddings,
                 config.optimizer,
-                Rates(config.embedding_weight_decay),
+                config.embedding_weight_decay,
                 precision.loss_scale,
             )
             if model.embeddings.trainable

@@ -206,16 +206,16 @@ class Checkpoint:
 
         Args:
             now: every setting of the resumed run.
-            fixed: settings that must be equal -> value where the checkpoint records none.
+            fixed: settings that must be equal -> value where none is recorded, or none is left.
 
         Raises:
             CheckpointError: others differ; names them.
         """
         differing = [
-            f"`{name}` (was {was}, now {now[name]})"
+            f"`{name}` (was {was}, now {is_now})"
             for name, earlier in fixed.items()
-            for was in [self.config.get(name, earlier)]
-            if was != now[name]
+            for was, is_now in [(self.config.get(name, earlier), now.get(name, earlier))]
+            if was != is_now
         ]
         if differing:
             raise CheckpointError(

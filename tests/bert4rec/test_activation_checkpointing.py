@@ -46,7 +46,7 @@ DEEP = (
     *("--dataset_name=random", "--random_user_count=128", "--random_item_count=500"),
     *("--random_size=19200", "--windows=recent", "--dupe_factor=1", "--train_batch_size=128"),
     *("--num_layers=24", "--emb_dim=32", "--max_len=100", "--max_steps=1"),
-    *("--bootstrap_samples=0", "--base_device=cpu", "--num_threads=1"),
+    *("--base_device=cpu", "--num_threads=1"),
 )
 
 

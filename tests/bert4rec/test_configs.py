@@ -71,7 +71,7 @@ def test_a_preset_has_the_parameters_that_it_states(name):
 SHRUNKEN = (
     *("--dataset_name=random", "--random_user_count=12", "--random_item_count=120"),
     *("--random_size=100", "--train_batch_size=2", "--max_len=8", "--num_negatives=16"),
-    *("--num_eval_negatives=5", "--bootstrap_samples=2", "--base_device=cpu"),
+    *("--num_eval_negatives=5", "--base_device=cpu"),
 )
 """A run of few tokens and items, with the layers of a preset."""
 
@@ -86,7 +86,7 @@ def presets():
 @pytest.mark.parametrize("name", list(presets()))
 def test_a_preset_trains_20_steps_and_resumes(name, tmp_path):
     program = Program(main, tmp_path, SHRUNKEN)
-    run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--extend_schedule")
+    run = (f"--config={name}", "--parallelism=ddp", "--num_epochs=99", "--lr_schedule=step")
     run += (f"--export_root={tmp_path / 'run'}", "--test_freq=1000")
     for steps in (12, 20):
         records = program(*run, f"--max_steps={steps}", "--resume")

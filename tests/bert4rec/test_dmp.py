@@ -7,8 +7,6 @@ TorchRec is that of `make torchrec`. On a CPU FBGEMM's rows move by row-wise Ada
 import pytest
 import torch
 
-from bert4rec.model.torchrec import _fbgemm_rule
-from recsys.errors import UserError
 from tests.bert4rec.torchrun import assert_close_weights, assert_same_metrics, run, weights
 from tests.tools import needs
 
@@ -22,14 +20,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sharded_tables_train_as_whole_ones(tmp_path, case):
-    """Same windows, masks, dropout and negatives; tolerances as in test_distributed."""
+def test_sharded_tables_train_as_whole_ones(tmp_path, case, monkeypatch):
+    """Same windows, masks, dropout and negatives; tolerances as in test_distributed.
+
+    The other run is one process with our own shards and FBGEMM's rule.
+    """
     folders = [tmp_path / name for name in ("two", "one")]
     for folder in folders:
         folder.mkdir()
     found = run(folders[0], 2, (*CASES[case], "--mode=dmp"))
-    one_process = ("--accumulation_steps=2", "--item_update=rows", "--item_rule=rowwise_adagrad")
-    expected = run(folders[1], 1, (*CASES[case], *one_process))
+    monkeypatch.setattr("bert4rec.train.step.item_rule", lambda *_: "rowwise_adagrad")
+    expected = run(folders[1], 1, (*CASES[case], "--accumulation_steps=2", "--mode=dmp"))
     mine, other = weights(folders[0]), weights(folders[1])
     model = {name: tensor for name, tensor in other.items() if name.startswith("model/")}
     assert model.keys() == {name for name in mine if name.startswith("model/")}
@@ -49,12 +50,3 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
     assert any(name.startswith("item_optimizer/") for name in expected)
     for name, tensor in weights(parts).items():
         assert torch.equal(tensor, expected[name]), name
-
-
-@pytest.mark.parametrize(
-    ("rule", "device", "choices"),
-    [("adam", "cpu", "rowwise_adagrad or adagrad,"), ("new", "cuda", "or adagrad or adam, ")],
-)
-def test_a_row_optimizer_that_fbgemm_lacks_is_refused(rule, device, choices):
-    with pytest.raises(UserError, match=f"`item_rule` {rule}: FBGEMM has no .*{choices}"):
-        _fbgemm_rule(rule, torch.device(device))

@@ -14,14 +14,9 @@ from recsys.train.run import Run
 from recsys.train.saving.run_folder import CheckpointFolder
 
 OPTIMIZERS = {
-    "adam, all rows": (),
-    "adam, rows": ("--loss=sampled", "--num_negatives=20"),
-    "adagrad, rows": ("--loss=gbce", "--num_negatives=20", "--item_rule=adagrad"),
-    "rowwise_adagrad, rows": (
-        *("--loss=sampled", "--num_negatives=20"),
-        "--item_rule=rowwise_adagrad",
-    ),
-    "adam, average": ("--ema_decay=0.9",),
+    "all rows": (),
+    "rows, sampled": ("--loss=sampled", "--num_negatives=20"),
+    "rows, gbce": ("--loss=gbce", "--num_negatives=20"),
 }
 PRECISIONS = {"float32": (), "bfloat16": ("--amp",)}
 STORAGES = {"two tables": ("--head=untied",), "one table": ("--head=tied",)}
@@ -61,7 +56,7 @@ def validation(*arguments):
     with join_run(config) as processes:
         recipe = Run.start(Bert4RecRecipe.open, config, print, processes).recipe
         ranks = recipe.rank("validation").ranks
-    return flat_metrics(metrics_of(ranks, recipe.config.evaluation.metric_ks))
+    return flat_metrics(metrics_of(ranks))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +66,7 @@ def bfloat16_products(monkeypatch):
 
 
 def test_an_evaluation_in_training_is_that_of_the_checkpoint(program, dataset, tmp_path):
-    settings = (*OPTIMIZERS["adam, rows"], "--amp", f"--val_batch_size={FEW}")
+    settings = (*OPTIMIZERS["rows, sampled"], "--amp", f"--val_batch_size={FEW}")
     compare(program, dataset, tmp_path / "run", *settings)
 
 

@@ -12,10 +12,9 @@ from tests.bert4rec.test_large_catalogues import CPU, config, make_model, sequen
 FLOAT32 = Precision(device_type="cpu")
 LOSSES = [
     {"loss": "full"},
-    {"loss": "full", "item_update": "rows"},
     {"loss": "sampled", "head": "tied"},
     {"loss": "sampled", "clip_norm": 0.01},
-    {"loss": "gbce", "item_update": "dense"},
+    {"loss": "gbce"},
 ]
 
 

@@ -45,7 +45,7 @@ def test_a_checkpoint_is_tested_with_any_correction(program, tmp_path):
     base = (
         "--dataset_name=random", "--random_user_count=150", "--random_item_count=60",
         "--random_size=4000", "--emb_dim=8", "--max_len=8", "--dupe_factor=1",
-        "--bootstrap_samples=0", "--num_eval_negatives=20",
+        "--num_eval_negatives=20",
     )  # fmt: skip
     run = tmp_path / "run"
     flags = ("--max_steps=30", "--lr=0.02", "--popularity_correction=0.75")

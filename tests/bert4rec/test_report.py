@@ -110,33 +110,12 @@ def test_the_ranks_of_users(program, dataset, trained, tmp_path, suffix):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_slices(program, dataset, trained, tmp_path, capsys):
-    path = tmp_path / "ranks.parquet"
-    flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}", "--top_k=2")
-    data = program("--mode=test", *flags, "--report_slices", f"--ranks_file={path}")[-1]["data"]
-    found = read_ranks(path)
-    for limits, low, high in (("1-5", 1, 5), ("6-10", 6, 10), ("11-20", 11, 20)):
-        own = [
-            r
-            for r, n in zip(found["rank"], found["history_length"], strict=True)
-            if low <= n <= high
-        ]
-        assert data[f"test_history_{limits}_users"] == len(own)
-        assert data[f"test_history_{limits}_hr@10"] == pytest.approx(np.mean(np.array(own) <= 10))
-    counts = [
-        v for k, v in data.items() if k.startswith("test_item_count_") and k.endswith("_users")
-    ]
-    assert sum(counts) == NUM_USERS
-    assert 0 < data["test_coverage@2"] <= 1
-    assert "history of 6-10" in capsys.readouterr().out
-
-
 def test_users_without_enough_new_items_are_left_out_and_said_once(
     program, dataset, trained, tmp_path, capsys
 ):
     path, sequences = tmp_path / "ranks.csv", read_sequences(dataset)
     flags = (f"--dataset_path={dataset}", f"--load_checkpoint_path={trained}")
-    flags += ("--num_eval_negatives=25", "--bootstrap_samples=50", f"--ranks_file={path}")
+    flags += ("--num_eval_negatives=25", f"--ranks_file={path}")
     data = program("--mode=test", *flags)[-1]["data"]
     new = [NUM_ITEMS - len(set(sequences[u].tolist())) for u in range(NUM_USERS)]
     few = sum(count < 25 for count in new)
@@ -162,9 +141,8 @@ def test_two_processes_write_each_user_once(dataset, tmp_path):
         folder = tmp_path / str(processes)
         folder.mkdir()
         path = folder / "ranks.csv"
-        flags = ("--max_steps=1", "--lr=0", "--report_slices", f"--ranks_file={path}")
-        logged = torchrun.run(folder, processes, flags)
-        written[processes] = (read_ranks(path), logged["test_coverage@10"])
+        torchrun.run(folder, processes, ("--max_steps=1", "--lr=0", f"--ranks_file={path}"))
+        written[processes] = read_ranks(path)
     assert written[1] == written[2]
 
 

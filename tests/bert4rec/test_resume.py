@@ -7,10 +7,8 @@ import shutil
 import signal
 
 import pytest
-import torch
 
 from bert4rec.train.step import Bert4RecTrainStep
-from recsys.train.saving.run_folder import CheckpointFolder
 from tests.bert4rec.conftest import (
     SMALL_MODEL,
     assert_same,
@@ -49,7 +47,7 @@ def signal_at_step(number, which, monkeypatch):
     monkeypatch.setattr(Bert4RecTrainStep, "__call__", interrupted)
 
 
-@pytest.mark.parametrize("more", ["--objective=cloze", "--ema_decay=0.9", "--objective=hybrid"])
+@pytest.mark.parametrize("more", ["--objective=cloze", "--objective=hybrid"])
 def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, more):
     # The end of a line or cosine is that of the whole run, so parts end by max_steps without one.
     common = settings(dataset, "--objective=causal", more, "--lr_schedule=step", "--gamma=0.5",
@@ -61,22 +59,6 @@ def test_a_run_in_parts_equals_the_whole_run(program, dataset, tmp_path, more):
     program(*common, f"--export_root={tmp_path / 'parts'}", "--resume")
     assert latest(tmp_path / "whole").state["step"] >= 30
     assert_same(tmp_path / "whole", tmp_path / "parts")
-
-
-def test_the_average_of_the_weights_is_evaluated_and_saved(program, dataset, tmp_path):
-    folder = tmp_path / "run"
-    common = settings(dataset, "--ema_decay=0.99", "--lr_schedule=step", "--num_epochs=1")
-    records = program(*common, f"--export_root={folder}", "--save_freq=1", "--test_freq=4")
-    final = records[-1]["data"]
-    saved = CheckpointFolder(folder)
-    average, trained = (latest(folder).tensors(group) for group in ("model", "trained_weights"))
-    assert average.keys() == trained.keys()
-    moved = [name for name in average if not torch.equal(average[name], trained[name])]
-    assert moved
-    assert latest(folder).tensors("average")["steps"] == STEPS_PER_EPOCH
-    again = program(f"--dataset_path={dataset}", "--mode=test",
-                    f"--load_checkpoint_path={saved.best()}", model=())[-1]["data"]  # fmt: skip
-    assert again["test_full_ndcg@10"] == final["test_full_ndcg@10"]
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -93,9 +75,6 @@ def test_a_rate_that_falls_to_zero_does_so_at_the_end_of_the_run(
     assert program.exit_code == 2
     message = f"`lr_schedule` {schedule} is made for {STEPS_PER_EPOCH} steps, that of this run"
     assert message.replace("`lr_schedule`", "--lr_schedule") in capsys.readouterr().err
-    program(*flags, folder, "--num_epochs=2", "--resume", "--extend_schedule")
-    assert program.exit_code == 0
-    assert latest(tmp_path / "run").state["step"] == 2 * STEPS_PER_EPOCH
 
 
 def test_a_signal_saves_and_the_printed_command_continues(

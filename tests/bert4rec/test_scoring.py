@@ -102,15 +102,14 @@ def test_intervals_cover_the_mean_at_their_level():
         low, high = bootstrap_intervals(ranks, (10,), 200, seed)["hr@10"]
         covered += low <= 0.3 <= high
     assert 86 <= covered <= 100
-    assert bootstrap_intervals(np.zeros(3, int), (1,), 0, 0) == {}
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_ranking_a_split_equals_one_user_at_a_time(causal):
     sequences = random_sequences(40, 25, 400, 3, 0)
     torch.manual_seed(0)
-    config = ModelConfig(max_len=8, emb_dim=8, num_layers=2, init_std=0.5)
-    model = Bert4Rec(config, 25).double()
+    model = Bert4Rec(ModelConfig(max_len=8, emb_dim=8, num_layers=2), 25).double()
+    model.reset_parameters(0.5)
     negatives = draw_negatives(sequences, 4, by_popularity=False, seed=0)
     options = {"causal": causal, "precision": Precision(device_type="cpu"), "device": CPU}
     for split in ("validation", "test"):
@@ -138,7 +137,8 @@ def test_labels_drawn_at_random_give_chance_figures():
     """Nothing of the answer leaks into the question."""
     sequences = random_sequences(400, 50, 8000, 3, 3)
     torch.manual_seed(0)
-    model = Bert4Rec(ModelConfig(max_len=20, emb_dim=16, num_layers=1, init_std=0.3), 50)
+    model = Bert4Rec(ModelConfig(max_len=20, emb_dim=16, num_layers=1), 50)
+    model.reset_parameters(0.3)
     ranks = rank_split(
         model, sequences, "test", {}, batch_size=64, causal=False,
         precision=Precision(device_type="cpu"), device=CPU,

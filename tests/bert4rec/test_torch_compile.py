@@ -23,7 +23,7 @@ BFLOAT16 = Precision(device_type="cpu", dtype=torch.bfloat16)
 FLOAT16 = Precision(device_type="cpu", dtype=torch.float16, loss_scale=1024.0)
 SCHEMES = [
     (
-        {"head": "tied", "residual": "gated", "activation": "swiglu", "temperature": 0.2},
+        {"head": "tied", "activation": "swiglu", "temperature": 0.2},
         FLOAT32,
     ),
     ({"objective": "causal", "norm": "post", "activation": "gelu"}, BFLOAT16),
@@ -31,9 +31,9 @@ SCHEMES = [
         {"objective": "hybrid", "loss": "sampled", "head": "tied", "accumulation_steps": 2},
         FLOAT32,
     ),
-    ({"objective": "cloze", "activation_checkpointing": True, "focal_gamma": 1.0}, FLOAT16),
+    ({"objective": "cloze", "activation_checkpointing": True}, FLOAT16),
     (
-        {"objective": "cloze", "item_update": "rows", "clip_norm": 0.1, "mask_last_prob": 0.5},
+        {"objective": "cloze", "loss": "sampled", "clip_norm": 0.1, "mask_last_prob": 0.5},
         FLOAT32,
     ),
 ]

@@ -10,8 +10,8 @@ from tests import harness
 RANDOM = (
     "--dataset_name=random", "--random_user_count=60", "--random_item_count=200",
     "--random_size=2000", "--emb_dim=16", "--max_len=12", "--train_batch_size=8",
-    "--dupe_factor=1", "--num_epochs=1", "--bootstrap_samples=0", "--num_eval_negatives=50",
-    "--base_device=cpu", "--windows=recent", "--lr=0.01", "--init_std=0.1",
+    "--dupe_factor=1", "--num_epochs=1", "--num_eval_negatives=50",
+    "--base_device=cpu", "--windows=recent", "--lr=0.01",
 )  # fmt: skip
 
 

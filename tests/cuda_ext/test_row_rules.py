@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of row optimizers, and that everything which names one knows them all."""
 
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 import torch
 
-from bert4rec.config import OptimizerConfig as ItemOptimizerConfig
 from cuda_ext.row_rules import ROW_RULES, RowOptimizer
 from recsys.errors import UserError
 from recsys.train.optimizers.dense import dense_rule_beside
@@ -16,11 +15,6 @@ NAMES = set(ROW_RULES)
 
 def test_each_name_of_the_type_has_a_rule():
     assert set(get_args(RowOptimizer)) == NAMES
-
-
-def test_items_take_every_optimizer_with_state():
-    stateful = {name for name, rule in ROW_RULES.items() if rule.state_bytes_per_row(1)}
-    assert set(get_args(get_type_hints(ItemOptimizerConfig)["item_rule"])) == {"auto", *stateful}
 
 
 @pytest.mark.parametrize("name", ROW_RULES)

@@ -60,8 +60,6 @@ def test_nothing_waits_for_the_device_in_a_step(objective, precision):
         {"loss": "sampled", "head": "tied"},
         {"attention_dropout": 0.0},
         {"attention_dropout": 0.0, "emb_dim": 50},
-        {"focal_gamma": 2.0},
-        {"ema_decay": 0.99},
         {"accumulation_steps": 2, "train_batch_size": 16},
         {"activation_checkpointing": True},
         {"popularity_correction": 0.5},

@@ -5,7 +5,6 @@ They call the kernels of torch.optim, not its classes: those import `torch._dyna
 5 seconds of every run.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -56,19 +55,6 @@ class DenseOptimizer(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of a group of parameters.
-
-    Attributes:
-        weight_decay: weight decay of each.
-        lr_factor: factor of the learning rate.
-    """
-
-    weight_decay: float = 0.0
-    lr_factor: float = 1.0
-
-
 class _Sgd:
     """SGD, by torch's fused kernel."""
 
@@ -106,43 +92,39 @@ class _AdamW:
     Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], weight_decay: float) -> None:
         self._params = params
-        self._groups: dict[Rates, list[int]] = {}
-        for number, of_parameter in enumerate(rates):
-            self._groups.setdefault(of_parameter, []).append(number)
+        self._weight_decay = weight_decay
         self._moments: dict[int, dict[str, Tensor]] = {}
 
     @torch.no_grad()
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
         divisor, flag = _divisor_and_flag(lr, loss_scale, overflow)
-        for rates, numbers in self._groups.items():
-            used = [number for number in numbers if self._params[number].grad is not None]
-            if not used:
-                continue
-            params, gradients = _with_gradients([self._params[number] for number in used])
-            moments = [self._moments_of(number) for number in used]
-            steps = [of_parameter["step"] for of_parameter in moments]
-            torch._foreach_add_(steps, 1)
-            torch._fused_adamw_(
-                params,
-                gradients,
-                [of_parameter["exp_avg"] for of_parameter in moments],
-                [of_parameter["exp_avg_sq"] for of_parameter in moments],
-                [],
-                steps,
-                lr=lr if rates.lr_factor == 1.0 else lr * rates.lr_factor,
-                beta1=ADAM["beta1"],
-                beta2=ADAM["beta2"],
-                weight_decay=rates.weight_decay,
-                eps=ADAM["eps"],
-                amsgrad=False,
-                maximize=False,
-                grad_scale=divisor,
-                found_inf=flag,
-            )
-            if flag is not None:
-                torch._foreach_sub_(steps, [flag] * len(steps))
+        params, gradients = _with_gradients(self._params)
+        if not params:
+            return
+        moments = [self._moments_of(i) for i, p in enumerate(self._params) if p.grad is not None]
+        steps = [of_parameter["step"] for of_parameter in moments]
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            params,
+            gradients,
+            [of_parameter["exp_avg"] for of_parameter in moments],
+            [of_parameter["exp_avg_sq"] for of_parameter in moments],
+            [],
+            steps,
+            lr=lr,
+            beta1=ADAM["beta1"],
+            beta2=ADAM["beta2"],
+            weight_decay=self._weight_decay,
+            eps=ADAM["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=divisor,
+            found_inf=flag,
+        )
+        if flag is not None:
+            torch._foreach_sub_(steps, [flag] * len(steps))
 
     def _moments_of(self, number: int) -> dict[str, Tensor]:
         if number not in self._moments:  # not before the first step: the parameters may still move
@@ -231,14 +213,4 @@ def build_dense_optimizer(
         return _Adagrad(params, weight_decay)
     if rule == "sgd":
         return _Sgd(params, weight_decay)
-    return build_adamw(params, [Rates(weight_decay)] * len(params))
-
-
-def build_adamw(params: Sequence[nn.Parameter], rates: Sequence[Rates]) -> DenseOptimizer:
-    """Builds AdamW with rates for each parameter.
-
-    Args:
-        params: parameters, in the same order in every run; their state is named by it.
-        rates: rates of each.
-    """
-    return _AdamW(params, rates)
+    return _AdamW(params, weight_decay)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from cuda_ext import ops, reference
 from cuda_ext.ops import RowOptimizer, RowStep
-from recsys.train.optimizers.dense import Rates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,8 +168,7 @@ class RowwiseOptimizer:
     Args:
         tables: tables to update.
         rule: name of the update rule in `cuda_ext.row_rules`.
-        rates: rates of all stored tables, or of each; weight decay is that of the rows that a
-            batch looks up.
+        weight_decay: weight decay of the rows that a batch looks up.
         loss_scale: divisor of the gradients.
 
     Attributes:
@@ -182,13 +180,13 @@ class RowwiseOptimizer:
         self,
         tables: RowTables,
         rule: RowOptimizer,
-        rates: Rates | Sequence[Rates],
+        weight_decay: float,
         loss_scale: float = 1.0,
     ) -> None:
         self._tables = tables
         self._rule = rule
         values = [table.values for table in tables.stored_tables()]
-        self._rates = [rates] * len(values) if isinstance(rates, Rates) else list(rates)
+        self._weight_decay = weight_decay
         self.state = [ops.row_optimizer_state(rule, table) for table in values]
         device = values[0].device if values else torch.device("cpu")
         self.steps = torch.zeros((), device=device)
@@ -233,9 +231,8 @@ class RowwiseOptimizer:
         if factor is not None:
             scale = factor if scale is None else scale * factor
         for of_table in gradients:
-            table, rates = tables[of_table.table], self._rates[of_table.table]
-            own_lr = lr if rates.lr_factor == 1.0 else lr * rates.lr_factor
-            step = RowStep(own_lr, self.steps, rates.weight_decay, scale, overflow)
+            table = tables[of_table.table]
+            step = RowStep(lr, self.steps, self._weight_decay, scale, overflow)
             sorted_rows = of_table.sorted_rows
             ops.update_rows(
                 self._rule,

@@ -24,7 +24,7 @@ from tests.recsys.serve.checkpoints import BERT4REC_SETTINGS
 
 CPU = torch.device("cpu")
 HISTORIES = ([3, 4, 5], [20, 21], [7], list(range(1, 12)))
-SETTINGS = {"head_transform": True, "init_std": 0.3, "adapter_rank": 4, "adapter_experts": 2}
+SETTINGS = {"head_transform": True, "adapter_rank": 4}
 
 
 def adapted_checkpoint(path, fingerprint="", **settings):
@@ -33,6 +33,7 @@ def adapted_checkpoint(path, fingerprint="", **settings):
     config = Bert4RecConfig.from_dict(values)
     torch.manual_seed(1)
     model = Bert4Rec(config.model, CATALOGUE, config.adapter).eval()
+    model.reset_parameters(0.3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.startswith(ADAPTERS):

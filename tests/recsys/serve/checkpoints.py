@@ -49,11 +49,14 @@ def logits_of(model, request):
     return model(numerical, categorical).float().numpy()[:, None]
 
 
-def bert4rec_checkpoint(path, num_items=NUM_ITEMS_IN_CATALOGUE, state=None, **settings):
+def bert4rec_checkpoint(
+    path, num_items=NUM_ITEMS_IN_CATALOGUE, state=None, init_std=0.3, **settings
+):
     """Writes a BERT4Rec to a folder and returns (the folder, the model)."""
-    config = Bert4RecConfig.from_dict(BERT4REC_SETTINGS | {"init_std": 0.3} | settings)
+    config = Bert4RecConfig.from_dict(BERT4REC_SETTINGS | settings)
     torch.manual_seed(1)
     model = Bert4Rec(config.model, num_items).eval()
+    model.reset_parameters(init_std)
     state = {"step": 7, NUM_ITEMS: num_items} | (state or {})
     write_checkpoint(path, {MODEL_GROUP: bert4rec_weights(model)}, state, config.to_dict())
     return path, model

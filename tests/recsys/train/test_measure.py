@@ -102,7 +102,7 @@ def test_peak_memory_is_that_since_it_was_reset():
 def measured(program, tmp_path, capsys):
     records = program(
         *RANDOM,
-        *("--benchmark_warmup_steps=4", "--run_benchmark", "--benchmark_batches=6"),
+        *("--benchmark_warmup_steps=4", "--run_benchmark", "--benchmark_steps=6"),
         *("--run_profiler", "--objective=hybrid", "--accumulation_steps=2"),
         f"--export_root={tmp_path / 'run'}",
     )

@@ -118,7 +118,6 @@ def test_inference_benchmark_reports_each_batch_size(model, tmp_path, capsys):
         "--mode=inference_benchmark",
         f"--load_checkpoint_path={tmp_path / 'run'}",
         "--inference_benchmark_batch_sizes=1,200",
-        "--inference_benchmark_steps=5",
         model=(),  # the model's shape comes from the checkpoint
     )
     assert records[-1]["step"] == []
