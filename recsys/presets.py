@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
-from recsys.flags import REMOVED
 from recsys.settings import Sections, checked, declared
 
 
@@ -59,12 +58,14 @@ class PresetFolder:
         sections: whose settings they may hold.
         flag: flag that names a preset.
         theirs: heading of another project's files -> its key below -> our setting.
+        removed: setting of the version before -> what to do instead.
     """
 
     folder: Path
     sections: Sections
     flag: str = "`preset`"
     theirs: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Returns the names of the files; reads none."""
@@ -126,7 +127,8 @@ class PresetFolder:
         for key, name, node in self._entries(path, root):
             line = f"{path}:{key.start_mark.line + 1}"
             if name not in hints:
-                raise UserError(f"{line}: unknown setting {name!r}{_advice(name, hints)}")
+                advice = f"; {self.removed[name]}" if name in self.removed else _advice(name, hints)
+                raise UserError(f"{line}: unknown setting {name!r}{advice}")
             if name in preset.values:
                 raise UserError(f"{line}: {name} stands there twice")
             value = yaml.constructor.SafeConstructor().construct_document(node)
@@ -159,7 +161,5 @@ class PresetFolder:
 
 
 def _advice(key: str, hints: dict[str, Any]) -> str:
-    if key in REMOVED:
-        return f"; {REMOVED[key]}"
     close = difflib.get_close_matches(str(key), hints, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/flags.md lists all"

@@ -100,7 +100,7 @@ class Block(nn.Module):
         if not self.pre_norm:
             kept = self.attention_norm(kept)
         source = self.feed_forward_norm(kept) if self.pre_norm else kept
-        output = kept + self._feed_forward(source, adapters, gate)
+        output: Tensor = kept + self._feed_forward(source, adapters, gate)
         return output if self.pre_norm else self.feed_forward_norm(output)
 
     def _feed_forward(
