@@ -112,7 +112,6 @@ lint: setup  ## linters, types and import rules
 	$(BIN)/lint-imports
 
 docs: setup $(VENV)/.with-docs  ## the documents as a site in build/site; a broken link fails
-	$(BIN)/python -m benchmark.report --markdown build/charts.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 tutorials: triton-env spark  ## run the tutorials, write their outputs into docs/tutorials; review the diff
@@ -132,24 +131,21 @@ test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytes
 	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
-	$(BIN)/python -m benchmark.preprocessing --rows 4000000
-	$(BIN)/python -m benchmark.dlrm.criteo_sample
-	$(BIN)/python -m benchmark.dlrm.inference
-	$(BIN)/python -m benchmark.dlrm.busy_core
-	$(BIN)/python -m benchmark.dlrm.loader
-	@if [ -f .venv-nvtabular/.with-merlin ]; then $(NVTABULAR)/python -m benchmark.dlrm.loader; fi
+	$(BIN)/python -m benchmark.run preprocessing
+	$(BIN)/python -m benchmark.run criteo_sample
+	$(BIN)/python -m benchmark.run inference
+	$(BIN)/python -m benchmark.run loader
+	@if [ -f .venv-nvtabular/.with-merlin ]; then $(NVTABULAR)/python -m benchmark.run loader; fi
 	$(BIN)/python -m benchmark.report docs/results.md docs/training_input.md
 
 bench-engines: spark nvtabular  ## our preprocessing engines side by side (about fifteen minutes)
-	$(BIN)/python -m benchmark.preprocessing --rows 1000000 --repeats 3 --engines
+	$(BIN)/python -m benchmark.run preprocessing --rows 1000000 --repeats 3 --engines
 	$(BIN)/python -m benchmark.report docs/preprocessing.md
 
 bench-peers: torchrec  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
-	$(BIN)/python -m benchmark.kernels.cpu
-	$(BIN)/python -m benchmark.dlrm.train_step
-	$(BIN)/python -m benchmark.dlrm.train_step --inference
-	$(BIN)/python -m benchmark.dlrm.train_step --bfloat16
-	$(BIN)/python -m benchmark.dlrm.train_step_distributed
+	for case in interaction_kernels embedding_kernels sparse_step_kernels train_step \
+		"train_step --inference" "train_step --bfloat16" train_step_distributed; do \
+		$(BIN)/python -m benchmark.run $$case || exit 1; done
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
 # RecBole 1.2.1 stands still: NumPy 2, pandas 3 and setuptools without pkg_resources break it.
@@ -162,7 +158,7 @@ bench-peers: torchrec  ## kernels and training steps beside TorchRec and FBGEMM 
 recbole: setup .venv-recbole/.installed  ## environment with RecBole, for the benchmark beside its BERT4Rec
 
 bench-recbole: recbole  ## BERT4Rec beside RecBole's (about half an hour, nothing else running)
-	$(BIN)/python -m benchmark.bert4rec.recbole
+	$(BIN)/python -m benchmark.run bert4rec_recbole
 
 # NVTabular 23.8 stands still: NumPy 2, pandas 2 and Python 3.12 break it.
 FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
@@ -217,13 +213,14 @@ $(PERF_ANALYZER)/perf_analyzer: $(TRITON_STAMP)
 		--platform manylinux1_x86_64 tritonclient==2.50.0
 	cd $(PERF_ANALYZER) && $(CURDIR)/$(TRITON)/python -m zipfile -e tritonclient-*.whl unpacked && \
 		mv unpacked/*.data/data/bin/perf_analyzer . && rm -r unpacked tritonclient-*.whl && chmod +x perf_analyzer
-	$(TRITON)/python -m benchmark.serving.perf_analyzer
+	$(TRITON)/python -m benchmark.peers.perf_analyzer
 
 perf-analyzer: triton-env $(PERF_ANALYZER)/perf_analyzer  ## NVIDIA's load generator, for bench-serving
 
 bench-serving: perf-analyzer  ## DLRM on a Triton server: latency, throughput, memory (about twenty minutes)
-	$(TRITON)/python -m benchmark.serving.server
-	$(TRITON)/python -m benchmark.dlrm.busy_core --cases serving
+	$(TRITON)/python -m benchmark.run serving
+	$(TRITON)/python -m benchmark.run serving --part one_client
+	$(TRITON)/python -m benchmark.run serving --part memory
 	$(BIN)/python -m benchmark.report docs/results.md docs/deployment.md
 
 cuda-compile: setup  ## compile every CUDA kernel for every architecture, check registers

@@ -10,7 +10,6 @@ values. Exits 1 if a metric is worse, 2 if nothing could be compared. `--update`
 new results the base metrics, with the reason.
 """
 
-import argparse
 import dataclasses
 import json
 import math
@@ -21,8 +20,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmark.door import start
 from benchmark.record import Record, latest, parse_threshold, read_records, spread_of_median
 from recsys.data.whole_file import whole_file
+from recsys.errors import FAILED, UserError
+from recsys.settings import setting
 
 Verdict = Literal["better", "worse", "balanced", "unreliable"]
 
@@ -195,46 +197,54 @@ def _relative(comparison: Comparison, amount: float, *, sign: bool = False) -> s
     return f"{amount:{form}.4g}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Compares or updates; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CompareSettings:
+    """Settings of this program."""
+
+    against: Path | None = setting(None, "Old results; the base metrics by default")
+    base_metrics: Path = setting(
+        BASE_METRICS, "Folder of the base metrics", default_text="benchmark/base_metrics"
     )
-    parser.add_argument("results", type=Path, help="new results (.jsonl)")
-    parser.add_argument("--against", type=Path, help="old results; the base metrics by default")
-    parser.add_argument("--base_metrics", type=Path, default=BASE_METRICS, help="their folder")
-    parser.add_argument("--threshold", help="change that does not count, 3%% or 0.002, for all")
-    parser.add_argument("--update", action="store_true", help="make the results base metrics")
-    parser.add_argument("--reason", help="why they change, for --update")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
-    arguments = parser.parse_args(argv)
-    if arguments.update and not arguments.reason:
-        parser.error("--update needs --reason: why the base metrics change")
+    threshold: str | None = setting(None, "Change that does not count, 3% or 0.002, for all")
+    update: bool = setting(False, "Make the results base metrics")
+    reason: str | None = setting(None, "Why they change, for --update")
+    color: Literal["auto", "always", "never"] = setting("auto", "Colour of the verdicts")
+
+
+def run(settings: CompareSettings, files: list[str]) -> int:
+    """Compares or updates; returns the exit status."""
+    if len(files) != 1:
+        raise UserError("name one file of results (.jsonl)")
+    if settings.update and not settings.reason:
+        raise UserError("`update` needs `reason`: why the base metrics change")
     try:
-        new = read_records(arguments.results)
-        if arguments.update:
-            for path in update_base_metrics(new, arguments.reason, arguments.base_metrics):
+        new = read_records(Path(files[0]))
+        if settings.update:
+            for path in update_base_metrics(new, settings.reason or "", settings.base_metrics):
                 print(f"{path}: updated")
             return 0
-        if arguments.against:
-            old = read_records(arguments.against)
+        if settings.against:
+            old = read_records(settings.against)
         else:
             kinds = sorted({record.cpu_kind for record in new})
-            files = [base_metrics_file(kind, arguments.base_metrics) for kind in kinds]
-            old = [e["record"] for file in files for e in read_base_metrics(file).values()]
-        if arguments.threshold is not None:
-            old = [dataclasses.replace(record, threshold=arguments.threshold) for record in old]
+            paths = [base_metrics_file(kind, settings.base_metrics) for kind in kinds]
+            old = [e["record"] for path in paths for e in read_base_metrics(path).values()]
+        if settings.threshold is not None:
+            old = [dataclasses.replace(record, threshold=settings.threshold) for record in old]
     except ValueError as error:
-        print(f"benchmark.compare: {error}", file=sys.stderr)
-        return 2
+        raise UserError(str(error)) from error
     comparisons = compare(new, old)
     if not comparisons:
-        print("nothing to compare: no record has equal settings and hardware", file=sys.stderr)
-        return 2
-    wants_color = {"always": True, "never": False, "auto": sys.stdout.isatty()}
-    print(format_comparisons(comparisons, color=wants_color[arguments.color]))
-    return int(any(c.verdict == "worse" for c in comparisons))
+        raise UserError("nothing to compare: no record has equal settings and hardware")
+    color = settings.color == "always" or (settings.color == "auto" and sys.stdout.isatty())
+    print(format_comparisons(comparisons, color=color))
+    return FAILED if any(c.verdict == "worse" for c in comparisons) else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return start(CompareSettings, run, argv, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

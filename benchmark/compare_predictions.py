@@ -12,7 +12,6 @@ training would: several files of the second model, one for each seed, count by t
 metrics.
 """
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +23,9 @@ import numpy.typing as npt
 from pyarrow import csv, parquet
 from tqdm import tqdm
 
+from benchmark.door import start
 from recsys.errors import UserError
+from recsys.settings import setting
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -129,32 +130,31 @@ def read(path: Path) -> tuple[npt.NDArray[np.bool_], Floats]:
     return labels.astype(bool), logits.astype(np.float64)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the comparison of two files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path, nargs="+", help="one file for each seed")
-    parser.add_argument("--samples", type=int, default=1000, help="draws of rows")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    try:
-        labels, logits = read(options.first)
-        seconds = []
-        for path in options.second:
-            other_labels, other_logits = read(path)
-            if not np.array_equal(labels, other_labels):
-                raise UserError(f"{path}: its labels are not those of {options.first}")
-            seconds.append(Predictions(labels, other_logits))
-        if labels.all() or not labels.any():
-            raise UserError(f"{options.first}: all labels are equal, so there is no AUC")
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CompareSettings:
+    """Settings of this program."""
+
+    samples: int = setting(1000, "Draws of rows")
+    seed: int = setting(0, "Seed of the draws")
+
+
+def run(settings: CompareSettings, files: list[str]) -> int:
+    """Prints the comparison of two models; returns the exit status."""
+    if len(files) < 2:
+        raise UserError("name a file of the first model, and one or more of the second")
+    first_path, *others = map(Path, files)
+    labels, logits = read(first_path)
+    seconds = []
+    for path in others:
+        other_labels, other_logits = read(path)
+        if not np.array_equal(labels, other_labels):
+            raise UserError(f"{path}: its labels are not those of {first_path}")
+        seconds.append(Predictions(labels, other_logits))
+    if labels.all() or not labels.any():
+        raise UserError(f"{first_path}: all labels are equal, so there is no AUC")
     first = Predictions(labels, logits)
     print(f"{len(labels):,} rows; second - first, with an interval of 95%")
-    for line in compare(first, seconds, len(labels), options.samples, options.seed):
+    for line in compare(first, seconds, len(labels), settings.samples, settings.seed):
         print(
             f"{line.metric:8}  {line.first:.6f}  {line.second:.6f}  "
             f"{line.second - line.first:+.6f}  [{line.low:+.6f}, {line.high:+.6f}]"
@@ -162,5 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return start(CompareSettings, run, argv, __doc__)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

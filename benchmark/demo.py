@@ -20,7 +20,7 @@ from pathlib import Path
 
 from absl import flags
 
-from benchmark.dlrm.program import final_record
+from benchmark.programs import final_record
 from recsys import program
 from recsys.errors import FAILED
 from recsys.flags import define_flags as define_settings

@@ -20,7 +20,7 @@ from typing import Any
 from absl import flags
 
 from benchmark.demo import run_step, show_report
-from benchmark.dlrm.program import final_record
+from benchmark.programs import final_record
 from recsys import program
 from recsys.data.sequences import read_item_map, read_sequences
 from recsys.errors import FAILED

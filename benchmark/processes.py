@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs candidates in turns and measures time and memory of processes.
-
-Turns (A B C A B C ...), because the speed of a shared machine drifts: consecutive runs of one
-candidate would all fall into the same fast or slow minute.
-"""
+"""Measures time and memory of processes."""
 
 import contextlib
 import ctypes
@@ -16,9 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
-
-Result = TypeVar("Result")
 
 SAMPLE_S = 0.01
 _ORPHANS_S = 60
@@ -173,27 +166,3 @@ def anonymous_kib(pid: int) -> int:
                 total += int(line.split()[1])
         waiting += children
     return total
-
-
-def run_interleaved(
-    candidates: Mapping[str, Callable[[], Result]],
-    repeats: int,
-    report: Callable[[str, int, Result], None] = lambda *_: None,
-) -> dict[str, list[Result]]:
-    """Runs every candidate `repeats` times, in turns.
-
-    Args:
-        candidates: name -> function that runs it once and returns its measurement.
-        repeats: number of rounds; every second one is in reverse order.
-        report: called after each run with name, round and measurement.
-    """
-    if repeats < 1:
-        raise ValueError(f"--repeats must be at least 1, got {repeats}")
-    results: dict[str, list[Result]] = {name: [] for name in candidates}
-    for number in range(repeats):
-        names = list(candidates)
-        for name in names if number % 2 == 0 else reversed(names):
-            result = candidates[name]()
-            results[name].append(result)
-            report(name, number, result)
-    return results

@@ -17,9 +17,6 @@ Direction = Literal["higher", "lower"]
 
 RESULTS = Path(__file__).parent / "results"
 
-SCHEMA = 2
-"""Version of the fields; 1 had no samples, seeds, kind of CPU and clock."""
-
 _COMPARED = ("cpu", "cpu_kind", "cores", "gpu")
 """Hardware that is the same in comparable records; the clock and the memory may differ."""
 
@@ -47,10 +44,9 @@ class Record:
         versions: package -> version, and that of Python.
         commit: git commit of the code, with `+` if files were modified.
         time: time of the measurement, UTC.
-        samples: value of each successful run.
+        samples: value of each successful run; empty in the oldest records.
         seeds: seed of each successful run, where runs have one.
         threshold: change that does not count, `5%` of the value or `0.002` in its unit.
-        schema: version of these fields.
     """
 
     benchmark: str
@@ -69,10 +65,9 @@ class Record:
     versions: dict[str, str]
     commit: str
     time: str
-    samples: list[float] = dataclasses.field(default_factory=list)
-    seeds: list[int] = dataclasses.field(default_factory=list)
-    threshold: str = "5%"
-    schema: int = 1
+    samples: list[float]
+    seeds: list[int]
+    threshold: str
 
     def __post_init__(self) -> None:
         """Refuses values that contradict each other.
@@ -90,15 +85,8 @@ class Record:
         if self.value is not None and not self.p10 <= self.value <= self.p90:  # type: ignore[operator]
             raise ValueError(f"value {self.value} lies outside p10 {self.p10} and p90 {self.p90}")
         parse_threshold(self.threshold)
-        if self.schema not in (1, SCHEMA):
-            raise ValueError(f"schema {self.schema}: this code reads 1 and {SCHEMA}")
-        if self.schema == SCHEMA and len(self.samples) != self.repeats - self.failed:
+        if self.samples and len(self.samples) != self.repeats - self.failed:
             raise ValueError(f"{len(self.samples)} samples of {self.repeats} repeats")
-
-    @property
-    def p50(self) -> float | None:
-        """Median of the repeats, the same as `value`."""
-        return self.value
 
     @property
     def cpu_kind(self) -> str:
@@ -207,7 +195,6 @@ def make_record(
         samples=[float(sample) for sample in samples],
         seeds=list(seeds),
         threshold=threshold,
-        schema=SCHEMA,
     )
 
 

@@ -3,22 +3,21 @@
 
     python -m benchmark.report docs/results.md            writes the tables
     python -m benchmark.report docs/results.md --check    exits 1 when a table is not up to date
-    python -m benchmark.report --html results.html        writes a page with charts of all results
-    python -m benchmark.report --markdown results.md      writes them as a document, for a site
 
 Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` is the table of results/NAME.jsonl: a
 row per candidate, a column per metric, medians with the newest run's settings and hardware.
 """
 
-import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmark.page import results_document, results_page
+from benchmark.door import start
 from benchmark.record import RESULTS, Record, latest, read_records
-from recsys.pages.page import write_page
+from recsys.errors import FAILED, UserError
+from recsys.settings import setting
 
 MARKERS = re.compile(
     r"(?P<open><!-- results:(?P<name>[\w-]+) -->\n).*?(?P<close><!-- /results:(?P=name) -->)",
@@ -98,44 +97,39 @@ def render_document(text: str, results: Path) -> str:
     return MARKERS.sub(replace, text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Updates or checks the documents; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("documents", type=Path, nargs="*", help="markdown files with markers")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of .jsonl files")
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 when out of date")
-    parser.add_argument("--html", type=Path, help="file of the page with charts")
-    parser.add_argument("--markdown", type=Path, help="file of the document with charts")
-    arguments = parser.parse_args(argv)
-    pages = ((arguments.html, results_page), (arguments.markdown, results_document))
-    if not arguments.documents and not any(file for file, _ in pages):
-        parser.error("name documents, or --html FILE, or --markdown FILE")
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReportSettings:
+    """Settings of this program."""
+
+    results: Path = setting(RESULTS, "Folder of .jsonl files", default_text="benchmark/results")
+    check: bool = setting(False, "Write nothing; 1 when a table is out of date")
+
+
+def run(settings: ReportSettings, documents: list[str]) -> int:
+    """Updates or checks documents; returns the exit status."""
+    if not documents:
+        raise UserError("name the documents")
     status = 0
-    for file, page in pages:
-        if file is not None:
-            try:
-                write_page(file, page(arguments.results))
-            except (OSError, ValueError) as error:
-                print(f"{file}: {error}", file=sys.stderr)
-                return 2
-    for document in arguments.documents:
+    for document in map(Path, documents):
+        old = document.read_text()
         try:
-            old = document.read_text()
-            new = render_document(old, arguments.results)
-        except (OSError, ValueError) as error:
-            print(f"{document}: {error}", file=sys.stderr)
-            return 2
+            new = render_document(old, settings.results)
+        except ValueError as error:
+            raise UserError(f"{document}: {error}") from error
         if new == old:
             continue
-        if arguments.check:
+        if settings.check:
             print(f"{document}: tables differ from the results; run python -m benchmark.report")
-            status = 1
+            status = FAILED
         else:
             document.write_text(new)
     return status
 
 
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return start(ReportSettings, run, argv, __doc__)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

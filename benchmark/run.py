@@ -1,312 +1,351 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs benchmarks from their configurations, and records quality, speed and memory.
+"""Runs benchmarks: cases of benchmark/cases, by name, and records what they measure.
 
-    python -m benchmark.run dlrm_small --repeats 5 --output runs
-    python -m benchmark.run benchmark/configs --beside ../other-checkout
+    python -m benchmark.run dlrm_small --repeats 5
+    python -m benchmark.run benchmark/cases --beside ../other-checkout
+    python -m benchmark.run inference --repeats 3
 
-The first is the file of this name in benchmark/configs, the second all of them.
+A case is a YAML file with a command, or a module with candidates and flags of its own, which
+`CASE --help` lists. Candidates take turns (A B, B A, A B ...), so that a minute in which the
+machine is slow falls on all of them. Files and folders of YAML files may be given too: their
+commands take turns together. `--beside` runs each command in this checkout and in another in turns
+and compares them run by run.
 
-Every run is the project's own command in a process of its own. Configurations take turns, so a
-minute in which the machine is slow falls on all of them. `--beside` runs each configuration in this
-checkout and in another in turns and compares them run by run.
-
-OUTPUT/records.jsonl gets the records, OUTPUT/NAME/N/ the output and the log of each run.
-
-Exits 0, 1 if more than half of a configuration's runs failed or one is worse than beside, 2 if
+Exits 0, 1 if most runs of something failed, its values are wrong, or it is worse than beside, 2 if
 nothing could be run.
 """
 
-import argparse
 import dataclasses
+import importlib
 import importlib.util
-import json
-import shutil
+import itertools
+import math
+import os
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from absl import flags
+
+from benchmark import commands, door
+from benchmark.case import Case, Group, Key, Values
+from benchmark.commands import HERE, OLD, OURS, CommandCase, read_command_case
 from benchmark.compare import Comparison, compare_runs, format_comparisons
-from benchmark.configurations import Configuration, Metric, Source, read_configurations
 from benchmark.machine import commit
-from benchmark.processes import run_process
-from benchmark.record import Record, make_record, read_records, write_records
-from recsys.data.whole_file import whole_file
-from recsys.train.run_log import read_run_log
+from benchmark.record import RESULTS, Record, make_record, write_records
+from benchmark.report import format_value, render_table
+from recsys import program
+from recsys.errors import FAILED, UserError
+from recsys.flags import values_from_flags
+from recsys.settings import Sections, require_positive, section_from_dict, setting
 
-HERE = Path(__file__).resolve().parents[1]
-_PREPARED = "prepared.json"
-
-
-class FailedRunError(Exception):
-    """A run that failed or did not report a metric."""
-
-
-@dataclasses.dataclass(slots=True)
-class Results:
-    """Runs of a configuration in a checkout.
-
-    Attributes:
-        runs: metrics of each run, None of a failed one.
-        seeds: seed of each run.
-    """
-
-    runs: list[Mapping[str, float] | None] = dataclasses.field(default_factory=list)
-    seeds: list[int] = dataclasses.field(default_factory=list)
-
-    def records(self, configuration: Configuration, candidate: str) -> list[Record]:
-        """Makes a record per metric."""
-        good = [(run, seed) for run, seed in zip(self.runs, self.seeds, strict=True) if run]
-        seeds = [seed for _, seed in good] if "{seed}" in configuration.run else []
-        return [
-            make_record(
-                configuration.name,
-                candidate,
-                name,
-                [run[name] for run, _ in good],
-                unit=metric.unit,
-                direction=metric.direction,
-                config=configuration.settings,
-                failed=len(self.runs) - len(good),
-                seeds=seeds,
-                threshold=metric.threshold,
-            )
-            for name, metric in configuration.metrics.items()
-        ]
-
-    @property
-    def is_reliable(self) -> bool:
-        """At least half of the runs ended well."""
-        return 2 * sum(run is None for run in self.runs) <= len(self.runs)
+CASES = Path(__file__).with_name("cases")
+_SHOWN_S = 1.0
+"""Seconds from which a single run is worth a line."""
 
 
-def prepare(configuration: Configuration, output: Path) -> Path:
-    """Fills the data folder of a configuration, unless it is; returns it.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
+    """Settings of the runner."""
 
-    Raises:
-        FailedRunError: a command failed.
-    """
-    folder = output / "data" / configuration.data_folder
-    if (folder / _PREPARED).is_file():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for text in configuration.prepare:
-        print(f"{configuration.name}: {text}", flush=True)
-        usage = run_process(configuration.command(text, folder), folder=HERE)
-        if usage.exit_status:
-            raise FailedRunError(f"`{text}` ended with {usage.exit_status}:\n{usage.output}")
-    with whole_file(folder / _PREPARED) as file:
-        file.write(json.dumps(list(configuration.prepare)).encode())
-    return folder
+    repeats: int | None = setting(None, "Runs of each candidate; by default the case says")
+    first_seed: int = setting(1, "Seed of the first run; the next ones count up")
+    output: Path | None = setting(
+        None, "Folder that keeps inputs and runs (commands: benchmark_runs; else none is kept)"
+    )
+    records: Path | None = setting(
+        None, "File that gets the records (commands: OUTPUT/records.jsonl; else among the results)"
+    )
+    beside: Path | None = setting(
+        None, "Another checkout, built, in which the same commands run in turns"
+    )
+    most_repeats: int = setting(
+        0, "With --beside: up to so many runs, until noise is below the thresholds"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses counts and folders that mean nothing."""
+        if self.repeats is not None:
+            require_positive(self, "repeats")
+        if self.beside is not None and not (self.beside / "benchmark").is_dir():
+            raise UserError(f"`beside` {self.beside}: not a checkout of this project")
+        if self.beside is not None and importlib.util.find_spec("scipy") is None:
+            raise UserError("`beside` needs scipy: pip install 'recsys-recipes[benchmark]'")
 
 
-def run_once(
-    configuration: Configuration, data: Path, folder: Path, seed: int, checkout: Path
-) -> Mapping[str, float]:
-    """Runs a configuration; returns its metrics.
+def find_cases() -> dict[str, Path]:
+    """Returns {name: file} of every case."""
+    files = [p for p in sorted(CASES.iterdir()) if p.suffix in (".py", ".yaml")]
+    return {p.stem: p for p in files if not p.stem.startswith("_")}
+
+
+def case_class(name: str) -> type[Case] | None:
+    """Returns the class of a case that is a module; None for commands."""
+    path = find_cases().get(name)
+    if path is None or path.suffix != ".py":
+        return None
+    made: type[Case] = importlib.import_module(f"benchmark.cases.{name}").CASE
+    return made
+
+
+def read_cases(names: Sequence[str], beside: Path | None = None) -> list[CommandCase]:
+    """Reads the cases that are commands.
 
     Args:
-        configuration: what to run.
-        data: its prepared folder.
-        folder: new folder of the run.
-        seed: seed of the run.
-        checkout: working directory, whose code runs.
+        names: names, YAML files, or folders of them.
+        beside: another checkout.
 
     Raises:
-        FailedRunError: the command failed, ran too long or did not report a metric.
+        UserError: there is no such case, or one is wrong.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    command = configuration.command(configuration.run, data, folder, seed)
-    usage = run_process(command, folder=checkout, timeout_s=configuration.timeout_s)
-    (folder / "output.txt").write_text(usage.output)
-    if usage.exit_status:
-        last = usage.output.strip().splitlines()[-1:] or ["no output"]
-        raise FailedRunError(f"exit status {usage.exit_status}: {last[0]}")
-    values: dict[Source, Mapping[str, Any]] = {
-        "process": dataclasses.asdict(usage),
-        "log": _last_values(folder / "log.json"),
-        "records": _recorded_values(folder),
-    }
-    return {
-        name: _value(name, metric, values[metric.source])
-        for name, metric in configuration.metrics.items()
-    }
+    known = find_cases()
+    cases = []
+    for name in names:
+        path = known.get(name, Path(name))
+        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        if not files:
+            raise UserError(f"{path}: no case (*.yaml) in this folder")
+        if files == [Path(name)] and path.suffix != ".yaml":
+            raise UserError(f"there is no case {name!r}, only: {', '.join(known)}")
+        cases += [read_command_case(file, beside) for file in files]
+    return cases
 
 
-def _last_values(log: Path) -> dict[str, float]:
-    """Returns the last value of each name in a log."""
-    values: dict[str, float] = {}
-    if log.is_file():
-        for entry in read_run_log(log):
-            values |= entry["data"]
-    return values
-
-
-def _recorded_values(folder: Path) -> dict[str, float | None]:
-    """Returns {CANDIDATE / METRIC: value} of all records in a folder."""
-    records = [record for path in sorted(folder.glob("*.jsonl")) for record in read_records(path)]
-    return {f"{record.candidate} / {record.metric}": record.value for record in records}
-
-
-def _value(name: str, metric: Metric, values: Mapping[str, Any]) -> float:
-    value = values.get(metric.key)
-    if not isinstance(value, int | float):
-        raise FailedRunError(f"{name}: no number {metric.key!r} in {metric.source}")
-    return float(value)
-
-
-def measure(
-    configurations: Sequence[Configuration],
-    checkouts: Mapping[str, Path],
-    output: Path,
-    repeats: int,
-    first_seed: int,
-    most_repeats: int = 0,
-) -> dict[str, dict[str, Results]]:
-    """Runs configurations in turns, each in all checkouts with the same seed.
+def run_in_turns(
+    groups: Sequence[Group],
+    seeds: Sequence[int],
+    is_settled: Callable[[int, Sequence[Values]], bool] = lambda _number, _rounds: False,
+) -> list[list[Values]]:
+    """Measures groups whose candidates all take turns.
 
     Args:
-        configurations: what to run; one whose preparation fails has no results.
-        checkouts: name -> folder of the code.
-        output: folder of data and runs.
-        repeats: runs of each in each checkout.
-        first_seed: seed of the first run; the next ones follow.
-        most_repeats: with two checkouts, run a configuration up to so often, until noise is below
-            the threshold of each of its metrics.
+        groups: groups of candidates; every second round is in reverse order.
+        seeds: seed of each round.
+        is_settled: gets a group's number and rounds; true ends it.
 
     Returns:
-        Name of the configuration -> name of the checkout -> results.
+        Of each group the values of each round, derived ones included.
     """
-    ready: list[tuple[Configuration, Path]] = []
-    for configuration in configurations:
-        if missing := configuration.missing():
-            print(f"{configuration.name}: left out, {missing[0]} is not there", flush=True)
+    for group in groups:
+        for measure in list(group.candidates.values()) * group.warmup:
+            measure(seeds[0])
+    rounds: list[list[Values]] = [[] for _ in groups]
+    for number, seed in enumerate(seeds):
+        active = [i for i in range(len(groups)) if not is_settled(i, rounds[i])]
+        for i in active:
+            candidates = groups[i].candidates
+            values = {}
+            for name in list(candidates)[:: 1 if number % 2 == 0 else -1]:
+                started = time.perf_counter()
+                values[name] = candidates[name](seed)
+                if time.perf_counter() - started >= _SHOWN_S:
+                    _show_run(name, number + 1, len(seeds), values[name])
+            ordered = {name: values[name] for name in candidates}
+            merged = {key: v for of_one in ordered.values() for key, v in of_one.items()}
+            rounds[i].append({**merged, **groups[i].derive(ordered)})
+    return rounds
+
+
+def _show_run(name: str, number: int, count: int, values: Values) -> None:
+    shown = (f"{k.metric} {format_value(v)} {k.unit}".rstrip() for k, v in values.items())
+    print(f"{number}/{count} {name}: {', '.join(itertools.islice(shown, 6))}", flush=True)
+
+
+def make_records(
+    case: Case, rounds: Sequence[Values], seeds: Sequence[int], row: str | None = None
+) -> list[Record]:
+    """Makes a record of each value of a group.
+
+    Args:
+        case: the case.
+        rounds: values of each round.
+        seeds: seed of each round.
+        row: take this row's values alone.
+    """
+    config, records = case.config(), []
+    for key in dict.fromkeys(key for values in rounds for key in values):
+        if row not in (None, key.row):
+            continue
+        measured = [(v[key], seed) for v, seed in zip(rounds, seeds, strict=False) if key in v]
+        good = [(value, seed) for value, seed in measured if not math.isnan(value)]
+        direction, threshold = case.judge(key)
+        records.append(
+            make_record(
+                case.name,
+                key.row,
+                key.metric,
+                [value for value, _ in good],
+                unit=key.unit,
+                direction=direction,
+                config=config,
+                failed=len(measured) - len(good),
+                seeds=[seed for _, seed in good] if case.seeded else (),
+                threshold=threshold,
+            )
+        )
+    return records
+
+
+def run_case(case: Case, folder: Path, seeds: Sequence[int]) -> list[Record]:
+    """Measures the groups of a case, one after the other."""
+    records: list[Record] = []
+    measured: list[list[Values]] = []
+    for group in case.groups(folder):
+        measured += run_in_turns([group], seeds[:1] if group.once else seeds)
+    for rounds in measured:  # once all are done, since the settings may tell versions
+        records += make_records(case, rounds, seeds)
+    return records
+
+
+def run_commands(
+    cases: Sequence[CommandCase], folder: Path, seeds: Sequence[int], repeats: int
+) -> tuple[list[Record], list[Comparison]]:
+    """Measures commands in turns; one whose preparation fails is left out.
+
+    Args:
+        cases: the commands.
+        folder: folder of data and runs.
+        seeds: seeds of as many rounds as there may be.
+        repeats: rounds after which a comparison beside each other may end.
+    """
+    ready: list[CommandCase] = []
+    groups: list[Group] = []
+    for case in cases:
+        if missing := case.missing():
+            print(f"{case.name}: left out, {missing[0]} is not there", flush=True)
             continue
         try:
-            ready.append((configuration, prepare(configuration, output)))
-        except FailedRunError as error:
-            print(f"{configuration.name}: {error}", file=sys.stderr, flush=True)
-    results = {c.name: {name: Results() for name in checkouts} for c, _ in ready}
-    most = max(repeats, most_repeats)
-    for number in range(most):
-        if number >= repeats:
-            ready = [pair for pair in ready if _is_noisy(pair[0], results[pair[0].name])]
-        for configuration, data in ready:
-            names = list(checkouts)
-            for name in names if number % 2 == 0 else reversed(names):
-                folder = output / configuration.name / f"{name}-{number + 1}"
-                seed = first_seed + number
-                values: Mapping[str, float] | None = None
-                try:
-                    values = run_once(configuration, data, folder, seed, checkouts[name])
-                    shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
-                except FailedRunError as error:
-                    shown = f"failed, {error}"
-                results[configuration.name][name].runs.append(values)
-                results[configuration.name][name].seeds.append(seed)
-                where = f"{configuration.name} {number + 1}/{most}"
-                print(f"{where}{f' {name}' if len(names) > 1 else ''}: {shown}", flush=True)
-    return results
+            groups += case.groups(folder)
+            ready.append(case)
+        except commands.FailedRunError as error:
+            print(error, file=sys.stderr, flush=True)
 
+    def is_settled(number: int, rounds: Sequence[Values]) -> bool:
+        if len(rounds) < repeats:
+            return False
+        return not any(c.is_noisy for c in _compared(ready[number], rounds, seeds))
 
-def _is_noisy(configuration: Configuration, results: Mapping[str, Results]) -> bool:
-    comparisons = compare_checkouts([configuration], {configuration.name: results})
-    return any(comparison.is_noisy for comparison in comparisons)
-
-
-def compare_checkouts(
-    configurations: Sequence[Configuration], results: Mapping[str, Mapping[str, Results]]
-) -> list[Comparison]:
-    """Compares two checkouts run by run."""
-    comparisons = []
-    for configuration in configurations:
-        if configuration.name not in results:
-            continue
-        new, old = results[configuration.name].values()
-        records = (new.records(configuration, "new"), old.records(configuration, "old"))
-        for number, name in enumerate(configuration.metrics):
-            pairs = [
-                (ours[name], theirs[name])
-                for ours, theirs in zip(new.runs, old.runs, strict=True)
-                if ours is not None and theirs is not None
-            ]
-            comparisons.append(compare_runs(records[0][number], records[1][number], pairs))
-    return comparisons
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "configurations", type=_configurations, help="a YAML file, a folder of them, or a name"
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each configuration")
-    parser.add_argument(
-        "--most_repeats",
-        type=int,
-        default=0,
-        help="with --beside: up to so many, until noise is below the thresholds",
-    )
-    parser.add_argument("--output", type=Path, default=Path("benchmark_runs"))
-    parser.add_argument("--first_seed", type=int, default=1, help="of the runs, which count up")
-    parser.add_argument("--beside", type=Path, help="another checkout, built, to compare with")
-    return parser
-
-
-def _configurations(text: str) -> Path:
-    """Returns a path; a name stands for a file of benchmark/configs."""
-    own = Path(__file__).with_name("configs") / f"{text}.yaml"
-    return own if own.is_file() and not Path(text).exists() else Path(text)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the configurations; returns the exit status."""
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    if options.repeats < 1:
-        parser.error(f"--repeats {options.repeats}: at least 1")
-    if options.beside is not None and not (options.beside / "benchmark").is_dir():
-        parser.error(f"--beside {options.beside}: not a checkout of this project")
-    if options.beside is not None and importlib.util.find_spec("scipy") is None:
-        parser.error("--beside needs scipy: pip install 'recsys-recipes[benchmark]'")
-    try:
-        configurations = read_configurations(options.configurations)
-    except ValueError as error:
-        print(f"benchmark.run: {error}", file=sys.stderr)
-        return 2
-    checkouts = {"new": HERE}
-    if options.beside is not None:
-        checkouts["old"] = options.beside.resolve()
-        print(f"new: {commit(HERE)}, old: {commit(options.beside)}", flush=True)
-    output = options.output.resolve()
-    most = options.most_repeats if options.beside is not None else 0
-    results = measure(configurations, checkouts, output, options.repeats, options.first_seed, most)
-    if not results:
-        print("benchmark.run: nothing could be run", file=sys.stderr)
-        return 2
+    rounds = run_in_turns(groups, seeds, is_settled)
     records = [
         record
-        for configuration in configurations
-        if configuration.name in results
-        for record in results[configuration.name]["new"].records(configuration, "ours")
+        for case, of_case in zip(ready, rounds, strict=True)
+        for record in make_records(case, of_case, seeds, OURS)
     ]
-    write_records(output / "records.jsonl", records)
-    for record in records:
-        value = "failed" if record.value is None else f"{record.value:.6g} {record.unit}"
-        flag = "" if 2 * record.failed <= record.repeats else "  UNRELIABLE: most runs failed"
-        print(f"{record.benchmark:24s} {record.metric:24s} {value}{flag}")
-    unreliable = any(not r.is_reliable for of in results.values() for r in of.values())
-    worse = False
-    if options.beside is not None:
-        comparisons = compare_checkouts(configurations, results)
+    pairs = zip(ready, rounds, strict=True)
+    return records, [c for case, of_case in pairs for c in _compared(case, of_case, seeds)]
+
+
+def _compared(
+    case: CommandCase, rounds: Sequence[Values], seeds: Sequence[int]
+) -> Iterator[Comparison]:
+    """Compares two checkouts run by run."""
+    if case.beside is None:
+        return
+    new, old = (make_records(case, rounds, seeds, row) for row in (OURS, OLD))
+    for mine, other in zip(new, old, strict=True):
+        keys = [Key(row, mine.metric, mine.unit) for row in (OURS, OLD)]
+        pairs = [(values[keys[0]], values[keys[1]]) for values in rounds]
+        good = [pair for pair in pairs if not any(map(math.isnan, pair))]
+        yield compare_runs(dataclasses.replace(mine, candidate="new"), other, good)
+
+
+def sections_of(names: Sequence[str]) -> Sections:
+    """Returns the sections of the flags: the runner's, and those of a module."""
+    own = case_class(names[0]) if len(names) == 1 else None
+    return {RunSettings: "runner"} | ({} if own is None else {own: names[0]})
+
+
+def define_flags(names: Sequence[str] = ()) -> flags.FlagValues:
+    """Returns the flags of this command with these cases, unparsed."""
+    return door.define_flags(sections_of(names))
+
+
+def start_ranks(count: int, arguments: Sequence[str]) -> int:
+    """Runs this command in several processes; returns its exit status."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc_per_node={count}", "-m", "benchmark.run", *arguments]
+    threads = {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=HERE, env=os.environ | threads, check=False).returncode
+
+
+def run(flag_values: flags.FlagValues, names: Sequence[str], given: Sequence[str]) -> int:
+    """Runs cases; returns the exit status.
+
+    Args:
+        flag_values: parsed flags.
+        names: names of the cases.
+        given: the whole command line, for further processes.
+    """
+    if not names:
+        raise UserError(f"name a case: {', '.join(find_cases())}")
+    sections = sections_of(names)
+    values, _ = values_from_flags(flag_values, sections)
+    settings = section_from_dict(RunSettings, values)
+    comparisons: list[Comparison] = []
+    fault = ""
+    if own := case_class(names[0]):
+        if settings.beside is not None or len(names) > 1:
+            raise UserError(f"{names[0]} is no command: it runs alone, and not beside another one")
+        case = section_from_dict(own, values)
+        if case.processes > 1 and "RANK" not in os.environ:
+            return start_ranks(case.processes, given)
+        repeats = settings.repeats or case.repeats
+        seeds = range(settings.first_seed, settings.first_seed + repeats)
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
+            folder = (settings.output or Path(temporary)).resolve()
+            records = run_case(case, folder, seeds)
+        if os.environ.get("RANK", "0") != "0":
+            return 0
+        fault = case.fault(records)
+        target = settings.records or RESULTS / f"{case.name}.jsonl"
+        print(render_table(records))
+    else:
+        repeats = settings.repeats or Case.repeats
+        most = max(repeats, settings.most_repeats if settings.beside else 0)
+        seeds = range(settings.first_seed, settings.first_seed + most)
+        output = (settings.output or Path("benchmark_runs")).resolve()
+        beside = settings.beside and settings.beside.resolve()
+        if beside is not None:
+            print(f"new: {commit(HERE)}, old: {commit(beside)}", flush=True)
+        records, comparisons = run_commands(read_cases(names, beside), output, seeds, repeats)
+        target = settings.records or output / "records.jsonl"
+        for record in records:
+            value = "failed" if record.value is None else f"{record.value:.6g} {record.unit}"
+            print(f"{record.benchmark:24s} {record.metric:24s} {value}")
+    if not records:
+        raise UserError("nothing could be run")
+    write_records(target, records)
+    print(f"records in {target}")
+    if comparisons:
         print(format_comparisons(comparisons, color=sys.stdout.isatty()))
-        worse = any(c.verdict == "worse" for c in comparisons)
-    return int(unreliable or worse)
+    unreliable = [r for r in records if 2 * r.failed > r.repeats]
+    for record in unreliable:
+        print(f"UNRELIABLE: most runs failed: {record.benchmark}, {record.metric}")
+    if fault:
+        print(f"benchmark.run: {fault}", file=sys.stderr)
+    worse = any(c.verdict in ("worse", "unreliable") for c in comparisons)
+    return FAILED if unreliable or fault or worse else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    names = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[1:]))
+    arguments: list[str] = []
+    try:
+        flag_values = define_flags(names)
+    except UserError as error:
+        return program.fail(str(error))
+    return program.run_command(
+        lambda values: run(values, arguments, argv[1:]),
+        flag_values,
+        argv,
+        __doc__,
+        arguments=arguments,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

@@ -28,6 +28,7 @@ def _filled(define: Callable[[flags.FlagValues], None]) -> flags.FlagValues:
 
 
 _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
+    "benchmark.run": benchmarks.define_flags,
     "benchmark.demo": demo.define_flags,
     "benchmark.demo_bert4rec": demo_bert4rec.define_flags,
     "preproc.generate_criteo": generated_clicks.define_flags,
@@ -44,13 +45,10 @@ _FLAGS: Mapping[str, Callable[[], flags.FlagValues]] = {
     "recsys_recipes.doctor": doctor.define_flags,
     "recsys_recipes.completion": new_flags,
 }
-"""Module of a program -> its flags, unparsed; `benchmark.run` has a parser of its own."""
+"""Module of a program -> its flags, unparsed."""
 
 
 def flag_names(module: str) -> list[str]:
     """Returns the names of a program's flags, sorted, `help` among them."""
-    if module == benchmarks.__name__:
-        options = benchmarks.make_parser()._option_string_actions
-        return sorted(name.removeprefix("--") for name in options if name.startswith("--"))
     values = _FLAGS[module]()
     return sorted({values[name].name for name in values} | {"help"})

@@ -64,7 +64,7 @@ def _spark() -> bool:
 
 
 def _perf_analyzer() -> bool:
-    from benchmark.serving.perf_analyzer import find_perf_analyzer
+    from benchmark.peers.perf_analyzer import find_perf_analyzer
 
     return find_perf_analyzer() is not None
 

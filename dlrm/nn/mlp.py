@@ -15,7 +15,7 @@ from cuda_ext import ops
 FEW_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Most samples for which one native call is faster than a matrix product a layer, by type.
 
-Measured on processors with AVX-512 (benchmark.dlrm.inference); the products win above.
+Measured on processors with AVX-512 (benchmark.run inference); the products win above.
 """
 
 T = TypeVar("T")

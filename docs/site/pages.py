@@ -9,13 +9,10 @@ import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE_DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "triton/README.md")
-CHARTS = ROOT / "build" / "charts.md"
-"""Written by `python -m benchmark.report --markdown`, from the results of the benchmarks."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -26,8 +23,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replaces the files of docs/ by those of the site."""
-    if not CHARTS.is_file():
-        raise PluginError(f"{CHARTS.relative_to(ROOT)} is missing: run make docs")
     theme = [file for file in files if file.src_dir != config.docs_dir]
     ours = [
         File.generated(config, f"docs/{file.src_uri}", abs_src_path=file.abs_src_path)
@@ -35,7 +30,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if file.src_dir == config.docs_dir
     ]
     ours += [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in BESIDE_DOCS]
-    ours.append(File.generated(config, "docs/charts.md", abs_src_path=str(CHARTS)))
     return Files([*theme, *ours])
 
 

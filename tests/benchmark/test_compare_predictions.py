@@ -47,11 +47,11 @@ def test_a_better_model_is_told_from_an_equal_one(tmp_path, capsys):
     _, strong = draw(1.0)
     first = write(tmp_path / "a.csv", labels, weak)
     second = write(tmp_path / "b.parquet", labels, strong)
-    assert compare_predictions.main([first, second, "--samples=200"]) == 0
+    assert compare_predictions.main(["", first, second, "--samples=200"]) == 0
     better = capsys.readouterr().out.splitlines()[1]
     low = float(better.rpartition("[")[2].partition(",")[0])
     assert low > 0.02
-    assert compare_predictions.main([first, first, "--samples=50"]) == 0
+    assert compare_predictions.main(["", first, first, "--samples=50"]) == 0
     assert "+0.000000  [+0.000000, +0.000000]" in capsys.readouterr().out
 
 
@@ -81,13 +81,13 @@ def test_other_rows_are_refused(tmp_path, capsys, change, message):
     labels, logits = draw(1.0)
     first = write(tmp_path / "a.csv", labels, logits)
     second = write(tmp_path / "b.csv", *change(labels, logits))
-    assert compare_predictions.main([first, second]) == 1
+    assert compare_predictions.main(["", first, second]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_file_without_predictions_is_refused(tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")
-    assert compare_predictions.main([str(path), str(path)]) == 1
+    assert compare_predictions.main(["", str(path), str(path)]) == 2
     assert "no predictions, columns row, label, logit" in capsys.readouterr().err
-    assert compare_predictions.main([str(tmp_path / "b.csv"), str(path)]) == 1
+    assert compare_predictions.main(["", str(tmp_path / "b.csv"), str(path)]) == 2

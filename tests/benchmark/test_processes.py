@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import sys
 
-import pytest
-
-from benchmark.processes import Usage, run_interleaved, run_process
+from benchmark.processes import run_process
 
 ALLOCATE = "import time; data = bytearray({mib} << 20); data[::4096] = b'x' * len(data[::4096])"
 
@@ -62,20 +60,3 @@ def test_a_failing_process_is_reported():
     assert usage.exit_status == 7
     assert "why" in usage.output
     assert python("import os; os.kill(os.getpid(), 9)").exit_status == -9
-
-
-def test_candidates_take_turns():
-    order = []
-
-    def candidate(name):
-        def run():
-            order.append(name)
-            return Usage(1.0, 1.0, 1.0, 0, "")
-
-        return run
-
-    usages = run_interleaved({"a": candidate("a"), "b": candidate("b")}, 3)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(runs) for name, runs in usages.items()} == {"a": 3, "b": 3}
-    with pytest.raises(ValueError, match="--repeats"):
-        run_interleaved({}, 0)

@@ -16,10 +16,8 @@ def record(samples=(1.0, 2.0, 3.0), **changes):
 def test_a_record_states_percentiles_machine_and_code():
     made = record(tuple(range(11)), failed=2)
     assert (made.value, made.p10, made.p90) == (5.0, 1.0, 9.0)
-    assert made.p50 == made.value
     assert (made.repeats, made.failed) == (13, 2)
     assert made.samples == list(range(11))
-    assert made.schema == 2
     assert made.hardware == hardware()
     assert made.hardware["cores"] >= 1
     assert {"python", "numpy"} <= set(made.versions)
@@ -68,7 +66,6 @@ def test_every_committed_record_is_valid():
         ({"value": None}, "value None with 0 of 3"),
         ({"value": 9.0}, "outside p10"),
         ({"samples": [1.0]}, "1 samples of 3"),
-        ({"schema": 3}, "schema 3"),
         ({"threshold": "-1%"}, "threshold '-1%'"),
     ],
 )

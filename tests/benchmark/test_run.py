@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """benchmark.run with real commands: metrics, failures, turns, two checkouts."""
 
+import dataclasses
 import json
+import math
 import re
 import shlex
 import shutil
 
 import pytest
 
-from benchmark import run
-from benchmark.configurations import read_configuration, read_configurations
-from benchmark.record import RESULTS, read_records
+from benchmark import commands, run
+from benchmark.case import Case, Group, Key
+from benchmark.record import read_records
 from tests import harness
-
-CONFIGS = RESULTS.parent / "configs"
-REPOSITORY = RESULTS.parents[1]
 
 PROGRAM = """\
 import json, pathlib, sys
@@ -67,17 +66,20 @@ def configuration(tmp_path):
     return make
 
 
+def call(*arguments):
+    return run.main(["benchmark.run", *map(str, arguments)])
+
+
 @pytest.fixture
 def measured(tmp_path, checkout, monkeypatch, capsys):
     """Runs the command in checkouts of their own; returns exit status, output and records."""
 
     def measure(path, *flags, new=1.0, old=None, repeats=3):
-        monkeypatch.setattr(run, "HERE", checkout(new))
+        monkeypatch.setattr(commands, "HERE", checkout(new))
         beside = () if old is None else (f"--beside={checkout(old)}",)
         output = tmp_path / "out"
         shutil.rmtree(output, ignore_errors=True)
-        arguments = [str(path), f"--output={output}", f"--repeats={repeats}", *beside, *flags]
-        status = run.main(arguments)
+        status = call(path, f"--output={output}", f"--repeats={repeats}", *beside, *flags)
         records = output / "records.jsonl"
         return status, capsys.readouterr(), read_records(records) if records.is_file() else []
 
@@ -94,42 +96,15 @@ def test_a_record_has_quality_speed_and_memory_of_every_seed(measured, configura
     assert (rate.value, rate.unit, rate.threshold) == (100.0, "rows/s", "3%")
     assert 3 < memory.value < 100
     assert memory.direction == "lower"
-    assert "small 3/3: auc 0.790007, rate 100" in printed.out
-    assert (tmp_path / "out" / "small" / "new-3" / "output.txt").is_file()
+    assert re.search(r"^small +auc +0\.790006", printed.out, re.MULTILINE)
+    assert (tmp_path / "out" / "small" / "new-7" / "output.txt").is_file()
 
 
-RECORDING = """\
-import pathlib, sys
-from benchmark.record import make_record, write_records
-folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-write_records(folder / "beside.jsonl", [
-    make_record("beside", "small, zipf", "ours over theirs", [2.0 + seed], unit="x",
-                direction="higher", config={}),
-    make_record("beside", "small, zipf", "failed", [], unit="x", direction="higher", config={},
-                failed=1),
-])
-"""
-
-
-def test_values_of_a_benchmark_with_peers_come_from_its_records(measured, configuration, tmp_path):
-    (tmp_path / "recording.py").write_text(RECORDING)
-    metric = {"source": "records", "key": "small, zipf / ours over theirs", "direction": "higher"}
-    command = f"python {tmp_path}/recording.py {{run}} {{seed}}"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(REPOSITORY))
-        status, _, (ratio,) = measured(configuration(run=command, metrics={"ratio": metric}))
-        assert (status, ratio.samples) == (0, [3.0, 4.0, 5.0])
-        metric["key"] = "small, zipf / failed"
-        status, printed, _ = measured(configuration(run=command, metrics={"ratio": metric}))
-    assert status == 1
-    assert "no number 'small, zipf / failed' in records" in printed.out
-
-
-def test_failed_runs_are_survived_and_counted(measured, configuration, tmp_path):
+def test_failed_runs_are_survived_and_counted(measured, configuration):
     status, printed, records = measured(configuration(failing=[2]))
     assert status == 0
     assert [(r.repeats, r.failed, r.seeds) for r in records] == [(3, 1, [1, 3])] * 3
-    assert "small 2/3: failed, exit status 1" in printed.out
+    assert "small new, seed 2: failed, exit status 1" in printed.out
     status, printed, records = measured(configuration(failing=[1, 2]))
     assert status == 1
     assert "UNRELIABLE: most runs failed" in printed.out
@@ -156,18 +131,18 @@ def test_data_are_prepared_once_and_anew_for_other_commands(
     configuration, tmp_path, monkeypatch, checkout, capsys
 ):
     path = configuration()
-    monkeypatch.setattr(run, "HERE", checkout(1.0))
-    command = [str(path), f"--output={tmp_path / 'out'}", "--repeats=1"]
+    monkeypatch.setattr(commands, "HERE", checkout(1.0))
+    command = [path, f"--output={tmp_path / 'out'}", "--repeats=1"]
     counts = []
     for _ in range(2):
-        assert run.main(command) == 0
+        assert call(*command) == 0
         counts.append(capsys.readouterr().out.count("small: python -c"))
     assert counts == [1, 0]
     configuration(failing=[9])
-    assert run.main(command) == 0
+    assert call(*command) == 0
     assert capsys.readouterr().out.count("small: python -c") == 1
     configuration(prepare=["python -c 'raise SystemExit(3)'"])
-    assert run.main(command) == 2
+    assert call(*command) == 2
     assert "ended with 3" in capsys.readouterr().err
 
 
@@ -198,7 +173,7 @@ def test_noisy_runs_are_repeated_until_the_noise_is_below_the_thresholds(
     assert {record.repeats for record in records} == {runs}
 
 
-def test_a_missing_file_leaves_a_configuration_out(measured, configuration):
+def test_a_missing_file_leaves_a_case_out(measured, configuration):
     path = configuration(requires=["{recsys_data}/nothing_of_this_name"])
     status, printed, _ = measured(path)
     assert status == 2
@@ -220,31 +195,34 @@ def test_a_missing_file_leaves_a_configuration_out(measured, configuration):
         ({"rune": "x"}, "rune"),
     ],
 )  # fmt: skip
-def test_a_wrong_configuration_is_named(configuration, capsys, changes, message):
-    assert run.main([str(configuration(**changes))]) == 2
+def test_a_wrong_case_is_named(configuration, capsys, changes, message):
+    assert call(configuration(**changes)) == 2
     text = capsys.readouterr().err
-    assert "small.yaml: not a configuration" in text
+    assert "small.yaml: not a case" in text
     assert message in text
 
 
 def test_wrong_arguments_are_refused(configuration, tmp_path, capsys):
-    for flags in (["--repeats=0"], [f"--beside={tmp_path}"]):
-        with pytest.raises(SystemExit) as stop:
-            run.main([str(configuration()), *flags])
-        assert stop.value.code == 2
-    assert run.main([str(tmp_path / "empty")]) == 2
     (tmp_path / "empty").mkdir()
-    assert run.main([str(tmp_path / "empty")]) == 2
-    assert "no configuration" in capsys.readouterr().err
+    for arguments, message in (
+        ([configuration(), "--repeats=0"], "--repeats must be at least 1"),
+        ([configuration(), f"--beside={tmp_path}"], "not a checkout"),
+        ([tmp_path / "nothing"], "there is no case"),
+        ([tmp_path / "empty"], "no case (*.yaml)"),
+        ([], "name a case: "),
+        (["inference", "dlrm_small"], "inference is no command"),
+    ):
+        assert call(*arguments) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
+def test_the_commands_of_the_project_are_valid_and_their_flags_exist():
     """Each flag of each command is one of its program's; nothing is run."""
-    configurations = read_configurations(CONFIGS)
-    assert {"dlrm_small", "bert4rec_5m", "preprocessing_native"} <= {c.name for c in configurations}
+    cases = run.read_cases([str(run.CASES), str(run.CASES / "quality")])
+    assert {"dlrm_small", "bert4rec_5m", "bert4rec_beauty"} <= {case.name for case in cases}
     known: dict[str, set[str]] = {}
-    for configuration in configurations:
-        for text in (*configuration.prepare, configuration.run):
+    for case in cases:
+        for text in (*case.prepare, case.run):
             words = shlex.split(text)
             assert re.fullmatch(r"python|\.venv-\w+/bin/python", words[0])
             assert words[1] == "-m"
@@ -255,16 +233,56 @@ def test_the_configurations_of_the_project_are_valid_and_their_flags_exist():
                 known[module] = set(re.findall(r"--(\w+)", text_of_help)) | switches
                 known[module] |= {f"no{switch}" for switch in switches}
             flags = {word.partition("=")[0].removeprefix("--") for word in words[3:]}
-            assert not flags - known[module], f"{configuration.name}: {module}"
+            assert not flags - known[module], f"{case.name}: {module}"
 
 
 @pytest.mark.slow
-def test_a_real_configuration_is_measured(tmp_path, capsys):
-    configuration = read_configuration(CONFIGS / "preprocessing_reference.yaml")
+def test_a_real_command_is_measured(tmp_path):
+    source = run.CASES / "preprocessing_reference.yaml"
     path = tmp_path / "small.yaml"
-    text = (CONFIGS / "preprocessing_reference.yaml").read_text()
-    path.write_text(text.replace("--rows=200000", "--rows=4000"))
-    assert run.main([str(path), "--repeats=2", f"--output={tmp_path / 'out'}"]) == 0
+    path.write_text(source.read_text().replace("--rows=200000", "--rows=4000"))
+    assert call(path, "--repeats=2", f"--output={tmp_path / 'out'}") == 0
     records = read_records(tmp_path / "out" / "records.jsonl")
-    assert {r.metric for r in records} == set(configuration.metrics)
+    assert {r.metric for r in records} == set(run.read_cases([str(source)])[0].metrics)
     assert all(r.repeats == 2 and not r.failed and r.value > 0 for r in records)
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy(Case):
+    """Candidates that note their calls."""
+
+    calls: list[str]
+    seeded = True
+
+    def config(self):
+        return {"calls": len(self.calls)}
+
+    def groups(self, folder):
+        def measure(name):
+            def call(seed):
+                self.calls.append(name)
+                failed = name == "b" and seed == 2
+                return {Key(name, "time", "ms"): math.nan if failed else float(seed)}
+
+            return call
+
+        def derive(values):
+            (a,), (b,) = (of_one.values() for of_one in values.values())
+            return {Key("b", "over a", "x"): b / a}
+
+        yield Group(candidates={n: measure(n) for n in "ab"}, derive=derive, warmup=1)
+        yield Group(candidates={"c": measure("c")}, once=True)
+
+
+def test_candidates_take_turns_and_derived_values_are_those_of_a_round(tmp_path):
+    toy = Toy([])
+    records = run.run_case(toy, tmp_path, (1, 2, 3))
+    assert toy.calls == [*"ab", *"ab", *"ba", *"ab", "c"]
+    by_key = {(r.candidate, r.metric): r for r in records}
+    assert by_key["a", "time"].samples == [1.0, 2.0, 3.0]
+    assert (by_key["b", "time"].samples, by_key["b", "time"].failed) == ([1.0, 3.0], 1)
+    assert by_key["b", "time"].seeds == [1, 3]
+    assert by_key["b", "over a"].samples == [1.0, 1.0]
+    assert by_key["c", "time"].samples == [1.0]
+    assert (by_key["a", "time"].direction, by_key["b", "over a"].direction) == ("lower", "higher")
+    assert {r.config["calls"] for r in records} == {9}

@@ -92,8 +92,7 @@ def test_the_first_screen_of_help_holds_the_most_used_flags(words, program, here
     wanted = program.most_used or names
     assert set(wanted) <= shown
     assert len(shown) >= min(10, len(names))
-    if program.module != "benchmark.run":  # which has argparse's help
-        assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
+    assert screen.startswith(f"{program.summary}.\n\nUsage: recsys-recipes {' '.join(words)} ")
 
 
 def test_the_help_of_a_command_shows_the_mode_that_it_has():

@@ -13,7 +13,7 @@ import pytest
 from absl import flags
 
 from benchmark import demo, report
-from benchmark.dlrm import criteo_sample
+from benchmark.cases import criteo_sample
 from benchmark.record import RESULTS, read_records
 from bert4rec.scripts import flags as bert4rec_flags
 from dlrm.scripts.flags import config_from_flags, define_flags

@@ -8,8 +8,6 @@ import shutil
 
 import pytest
 
-from benchmark.page import results_page
-from benchmark.record import RESULTS
 from tests import harness
 from tests.browser import CHROMIUM
 from tests.repo.document_commands import DOCUMENTS
@@ -66,13 +64,6 @@ def test_the_search_knows_every_page_and_a_flag():
     assert any("embedding_dim" in entry["text"] for entry in flags)
 
 
-def test_the_charts_are_those_of_the_results():
-    page = (SITE / "docs" / "charts" / "index.html").read_text()
-    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" role="img"') == results_page(
-        RESULTS
-    ).count("<svg")
-
-
 def test_a_tutorial_shows_its_outputs():
     page = (SITE / "docs" / "tutorials" / "criteo" / "index.html").read_text()
     assert "Finished testing on the test split, 30000 rows" in page
@@ -83,9 +74,8 @@ def test_the_build_refuses_a_broken_link(tmp_path):
         copy = tmp_path / document.relative_to(harness.REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(document, copy)
-    for name in ("docs/site", "docs/pictures"):
-        shutil.copytree(harness.REPOSITORY / name, tmp_path / name, dirs_exist_ok=True)
-    for name in ("mkdocs.yml", "triton/README.md", "build/charts.md"):
+    shutil.copytree(harness.REPOSITORY / "docs/site", tmp_path / "docs/site", dirs_exist_ok=True)
+    for name in ("mkdocs.yml", "triton/README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(harness.REPOSITORY / name, tmp_path / name)
     build = ("-m", "mkdocs", "build")

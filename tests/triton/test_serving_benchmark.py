@@ -3,11 +3,12 @@
 
 import pytest
 
+from benchmark import run
+from benchmark.cases import serving
+from benchmark.peers import perf_analyzer
+from benchmark.peers.served_dlrm import NAME, DeployedDlrm
 from benchmark.record import read_records
 from benchmark.report import render_table
-from benchmark.serving import perf_analyzer
-from benchmark.serving import server as serving
-from benchmark.serving.model import NAME, DeployedDlrm
 from recsys.errors import UserError
 from recsys.serve.client.connection import Endpoint
 from recsys.serve.config_pbtxt import ServingSettings
@@ -17,39 +18,37 @@ from tests.tools import needs
 
 pytestmark = pytest.mark.triton_server
 
-SMALL = ["--tables=2", "--table_rows=3000", "--batch_sizes", "1", "8", "--seconds=0.1"]
+SMALL = ["--tables=2", "--table_rows=3000", "--batch_sizes=1,8", "--seconds=0.1", "--repeats=1"]
 SMALL += ["--p99_ms=500", "--arrival_clients=4", "--clients=python"]
 NATIVE = native_backend.is_built()
 
 
 def test_every_cell_is_measured_and_recorded(tmp_path, capsys, monkeypatch):
-    arguments = [*SMALL, "--concurrency", "1", "2", "--instances", "2", f"--results={tmp_path}"]
-    monkeypatch.setattr(serving, "memory_limit", lambda _table_bytes, _instances: 0)
-    assert serving.main([*arguments, "--rounds=1"]) == 1
-    assert "ABOVE 0 MiB" in capsys.readouterr().out
-    load = read_records(tmp_path / "serving.jsonl")
-    found = {(record.candidate, record.metric): record.value for record in load}
+    def measured(part, *flags, status=0):
+        path = tmp_path / f"{part}.jsonl"
+        arguments = ["serving", f"--part={part}", *SMALL, *flags, f"--records={path}"]
+        assert run.main(["", *arguments]) == status
+        records = read_records(path)
+        rows = {record.candidate for record in records}
+        assert render_table(records).count("\n| ") == len(rows) + 1
+        return {(record.candidate, record.metric): record.value for record in records}, rows
+
+    values, _ = measured("load", "--concurrency=1,2")
     for rows in (1, 8):
-        for cell in (f"{c}, {b}" for c in ("1 client", "2 clients") for b in serving.candidates()):
-            p50, p90, p99 = (found[f"batch {rows}, {cell}", p] for p in ("p50", "p90", "p99"))
+        for cell in (f"{c}, {b}" for c in ("1 client", "2 clients") for b in serving.compared()):
+            p50, p90, p99 = (values[f"batch {rows}, {cell}", p] for p in ("p50", "p90", "p99"))
             assert 0 < p50 <= p90 <= p99
-            assert found[f"batch {rows}, {cell}", "throughput"] > 0
-            assert found[f"batch {rows}, {cell}", "of in-process"] > 0
-        assert found[f"batch {rows}, in process", "throughput"] > 0
-        assert not NATIVE or found[f"batch {rows}, in process, native", "throughput"] > 0
-        assert found[f"batch {rows}, arrivals, batching", "within the p99"] > 0
-    one_client = read_records(tmp_path / "serving_one_client.jsonl")
-    assert {record.candidate for record in one_client} == {
-        *("batch 1, 1 client, batching", "batch 8, 1 client, batching")
-    }
-    memory = {record.candidate for record in read_records(tmp_path / "serving_memory.jsonl")}
-    assert memory == {"2 instances", *(["2 instances, native"] if NATIVE else [])}
-    for name in ("serving", "serving_one_client", "serving_memory"):
-        table = render_table(read_records(tmp_path / f"{name}.jsonl"))
-        assert (
-            table.count("\n| ")
-            == len({record.candidate for record in read_records(tmp_path / f"{name}.jsonl")}) + 1
-        )
+            assert values[f"batch {rows}, {cell}", "throughput"] > 0
+            assert values[f"batch {rows}, {cell}", "of in-process"] > 0
+        assert values[f"batch {rows}, in process", "throughput"] > 0
+        assert not NATIVE or values[f"batch {rows}, in process, native", "throughput"] > 0
+        assert values[f"batch {rows}, arrivals, batching", "within the p99"] > 0
+    _, rows = measured("one_client")
+    assert rows == {"batch 1, 1 client, batching", "batch 8, 1 client, batching"}
+    monkeypatch.setattr(serving, "memory_limit", lambda _table_bytes, _instances: 0)
+    _, rows = measured("memory", "--instances=2", status=1)
+    assert rows == {"2 instances", *(["2 instances, native"] if NATIVE else [])}
+    assert "more memory than allowed: 2 instances" in capsys.readouterr().err
 
 
 @needs("perf_analyzer")

@@ -6,8 +6,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmark.page import results_page
-from benchmark.record import RESULTS, make_record, write_records
 from recsys.pages.page import Section, render_page, write_page
 from recsys.pages.run_page import run_page
 
@@ -57,31 +55,6 @@ def test_a_page_is_whole_or_as_before(tmp_path):
     with pytest.raises(OSError, match="directory"):
         write_page(path, "second")
     assert path.read_text() == "first"
-
-
-def test_the_page_of_all_results_has_a_section_for_each_file():
-    read = Reader(results_page(RESULTS))
-    names = {path.stem.replace("_", " ") for path in RESULTS.glob("*.jsonl")}
-    assert names <= set(read.texts)
-    assert read.tags.count("section") == len(names)
-    assert read.tags.count("svg") > 3 * len(names)
-
-
-def test_the_history_of_a_value_is_drawn_over_its_commits(tmp_path):
-    import dataclasses
-
-    def record(value, commit):
-        made = make_record("speed", "ours", "rate", [value], unit="rows/s", direction="higher",
-                           config={})  # fmt: skip
-        return dataclasses.replace(made, commit=commit)
-
-    write_records(tmp_path / "speed.jsonl", [record(10.0, "a")])
-    assert "record by record" not in results_page(tmp_path)
-    write_records(tmp_path / "speed.jsonl", [record(20.0, "b")])
-    read = Reader(results_page(tmp_path))
-    assert "rate, record by record" in read.texts
-    with pytest.raises(ValueError, match="no results"):
-        results_page(tmp_path / "nothing")
 
 
 def test_the_page_of_an_empty_log_says_so_little():

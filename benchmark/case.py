@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case of a benchmark: its settings, candidates and values.
+
+A case is a module of benchmark/cases with a class `CASE`, whose fields are its flags, or a YAML
+file there (`benchmark.commands`). The runner does the rest.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from benchmark.record import Direction, Record
+
+LOWER_UNITS = frozenset(("s", "ms", "us", "min", "bytes", "MiB"))
+"""Units of which less is better."""
+
+
+class Key(NamedTuple):
+    """Names a value: row and column of the table, and its unit."""
+
+    row: str
+    metric: str
+    unit: str = ""
+
+
+Values = Mapping[Key, float]
+"""Measured values; NaN of what failed."""
+
+Measure = Callable[[int], Values]
+"""Measures a candidate once, with the seed of this run."""
+
+
+def _nothing(_: Mapping[str, Values]) -> Values:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Candidates that are measured in turns.
+
+    Attributes:
+        candidates: name -> function that measures it once.
+        derive: further values of a round from those of its candidates, such as ratios, in which
+            the drift of the machine cancels.
+        once: one round alone.
+        warmup: unmeasured calls of each candidate before the first round.
+    """
+
+    candidates: Mapping[str, Measure]
+    derive: Callable[[Mapping[str, Values]], Values] = _nothing
+    once: bool = False
+    warmup: int = 0
+
+
+class Case(abc.ABC):
+    """A benchmark.
+
+    Attributes:
+        repeats: rounds by default.
+        lower: metrics of which less is better, though their unit does not say so.
+    """
+
+    repeats: ClassVar[int] = 5
+    lower: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Name of the benchmark and of its results, that of the module."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the seed of a round changes its values."""
+        return False
+
+    @property
+    def processes(self) -> int:
+        """Processes that measure together, started by torchrun if more than one."""
+        return 1
+
+    @abc.abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Returns the settings that change the values, for the records."""
+
+    @abc.abstractmethod
+    def groups(self, folder: Path) -> Iterator[Group]:
+        """Yields the candidates; each group is measured before the next is made.
+
+        Args:
+            folder: folder for inputs and outputs.
+        """
+
+    def judge(self, key: Key) -> tuple[Direction, str]:
+        """Returns the better direction of a value and the change that does not count."""
+        is_lower = key.unit in LOWER_UNITS or key.metric in self.lower
+        return "lower" if is_lower else "higher", "5%"
+
+    def fault(self, records: Sequence[Record]) -> str:  # noqa: ARG002
+        """Tells why the results are wrong; empty where they are right."""
+        return ""
+
+
+def values_of_row(row: str, unit: str, values: Mapping[str, float]) -> dict[Key, float]:
+    """Returns {metric: value} as the values of a row, all of one unit."""
+    return {Key(row, metric, unit): value for metric, value in values.items()}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT4Rec of 5M to 430M parameters, and options.
+
+    python -m benchmark.run bert4rec_scaling --items 20000 --batch 16 --steps 20
+    python -m benchmark.run bert4rec_scaling --dataset data/electronics --train_steps 20000
+
+Every figure comes from --run_benchmark of the training program, each run in a process of its own,
+in turns. The first half runs the presets of all sizes, the second --table_size with each option.
+Parameters are those at the catalogue of the run: --items generated ones, or those of --dataset.
+Quality, after --train_steps, is measured with --dataset alone.
+"""
+
+import dataclasses
+import functools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmark.case import Case, Group, Key, Values
+from benchmark.programs import BERT4REC, run_training
+from recsys.errors import UserError
+from recsys.settings import setting
+
+PRESETS = {
+    "5m": "5m",
+    "85m": "scaling-85m",
+    "130m": "scaling-130m",
+    "430m": "scaling-430m",
+}
+OPTIONS = {
+    "baseline": (),
+    "AMP": ("--amp",),
+    "compile": ("--torch_compile",),
+    "AMP + compile": ("--amp", "--torch_compile"),
+    "activation checkpointing": ("--activation_checkpointing",),
+}
+"""Row of the table -> flags on top of those of the baseline."""
+
+ADAPTERS = {
+    "LoRA": ("--adapter=lora",),
+    "iLoRA": ("--adapter=ilora",),
+    "iLoRA + AMP": ("--adapter=ilora", "--amp"),
+}
+"""Rows of runs that begin with a checkpoint, which a run of one step saves."""
+
+METRICS = {
+    "benchmark_samples_per_s": ("throughput", "samples/s", 1.0),
+    "benchmark_tokens_per_s": ("tokens", "tokens/s", 1.0),
+    "benchmark_targets_per_s": ("targets", "targets/s", 1.0),
+    "benchmark_step_time_p50": ("step time p50", "ms", 1e3),
+    "benchmark_step_time_p90": ("step time p90", "ms", 1e3),
+    "benchmark_peak_memory_bytes": ("peak memory", "MiB", 2**-20),
+}
+"""Figure of the program -> metric, unit and factor."""
+
+QUALITY = {
+    "test_full_hr@10": ("HR@10, all items", "", 1.0),
+    "test_full_ndcg@10": ("NDCG@10, all items", "", 1.0),
+}
+PARAMETERS = "parameters"
+MEAN_LENGTH = 10
+"""Items of a generated history; Amazon Electronics has about nine."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Scaling(Case):
+    """Training steps of all sizes, and of one size with each option."""
+
+    repeats: ClassVar[int] = 3
+    lower: ClassVar[frozenset[str]] = frozenset((PARAMETERS,))
+
+    sizes: tuple[str, ...] = setting(tuple(PRESETS), "Sizes of the presets")
+    table_size: str = setting("130m", "Size of the table of options; none if empty")
+    items: int = setting(20_000, "Items of the generated catalogue")
+    dataset: Path | None = setting(None, "Prepared dataset in place of a generated one")
+    train_steps: int = setting(0, "Steps of a run with --dataset")
+    batch: int = setting(16, "Histories of a step")
+    steps: int = setting(20, "Measured steps of each run")
+    warmup: int = setting(5, "Steps before those")
+    program_flags: str = setting("", "Further flags of the program, separated by spaces")
+
+    def __post_init__(self) -> None:
+        """Refuses unknown sizes."""
+        for size in (*self.sizes, *filter(None, [self.table_size])):
+            if size not in PRESETS:
+                raise UserError(f"there is no size {size}, only {', '.join(PRESETS)}")
+
+    def config(self) -> dict[str, Any]:
+        """Returns the settings."""
+        config: dict[str, Any] = {"batch": self.batch, "steps": self.steps}
+        if self.dataset is None:
+            config["items"] = self.items
+        else:
+            config |= {"dataset": self.dataset.name, "train steps": self.train_steps}
+        return config | ({"flags": self.program_flags} if self.program_flags else {})
+
+    def groups(self, folder: Path) -> Iterator[Group]:
+        """Yields the sizes, then the options."""
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = self._flags()
+        yield self._group({size: [f"--config={PRESETS[size]}", *flags] for size in self.sizes})
+        if not self.table_size:
+            return
+        preset, base = f"--config={PRESETS[self.table_size]}", folder / "run"
+        once = ("--norun_benchmark", "--max_steps=1", f"--export_root={base}")
+        run_training(BERT4REC, preset, *flags, *once)
+        adapted = f"--load_checkpoint_path={base}"
+        rows = {name: [preset, *flags, *more] for name, more in OPTIONS.items()}
+        rows |= {name: [preset, *flags, adapted, *more] for name, more in ADAPTERS.items()}
+        yield self._group({f"{self.table_size} {name}": row for name, row in rows.items()})
+
+    def _group(self, rows: Mapping[str, Sequence[str]]) -> Group:
+        return Group(
+            candidates={row: functools.partial(self._measure, row, rows[row]) for row in rows}
+        )
+
+    def _measure(self, row: str, flags: Sequence[str], _seed: int) -> Values:
+        trained = run_training(BERT4REC, *flags)
+        values = {Key(row, PARAMETERS): float(trained.parameters)}
+        has_quality = self.dataset is not None and row in PRESETS
+        for figure, (metric, unit, factor) in (METRICS | (QUALITY if has_quality else {})).items():
+            values[Key(row, metric, unit)] = trained.final[figure] * factor
+        return values
+
+    def _flags(self) -> list[str]:
+        """Returns the flags that all runs share."""
+        steps = self.warmup + self.steps
+        shared = [
+            *(f"--train_batch_size={self.batch}", "--num_epochs=1000000"),
+            *("--run_benchmark", f"--benchmark_steps={self.steps}", "--bootstrap_samples=0"),
+            f"--benchmark_warmup_steps={self.warmup}",
+        ]
+        if self.dataset is not None:
+            steps = max(steps, self.train_steps)
+            own = [f"--dataset_path={self.dataset}", f"--max_steps={steps}"]
+        else:
+            users = max(4 * self.batch, 64)
+            own = [
+                *(f"--max_steps={steps}", "--test_freq=1000000", "--dataset_name=random"),
+                *(f"--random_item_count={self.items}", f"--random_user_count={users}"),
+                f"--random_size={users * MEAN_LENGTH}",
+            ]
+        return [*shared, *own, *shlex.split(self.program_flags)]
+
+
+CASE = Scaling

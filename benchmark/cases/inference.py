@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latency and throughput of DLRM inference, by model, precision and batch size.
+
+`dlrm.scripts.main --mode inference_benchmark` on synthetic Zipf ids, for a small model
+(facebookresearch's Kaggle sizes) and a big one (NVIDIA's defaults).
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmark.case import Case, Group, Key, Values
+from benchmark.programs import DLRM, run_training
+from recsys.settings import setting
+
+MODELS = {
+    "small": (
+        "--embedding_dim=16",
+        "--bottom_mlp_sizes=512,256,64,16",
+        "--top_mlp_sizes=512,256,1",
+    ),
+    "big": (),
+}
+PRECISIONS = {
+    "float32": (),
+    "bfloat16": ("--amp", "--amp_dtype=bfloat16"),
+    "int8": ("--quantize=int8",),
+}
+BATCH_SIZES = (1, 64, 4096)
+STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Inference(Case):
+    """Inference of both models in every precision."""
+
+    repeats: ClassVar[int] = 3
+
+    steps: int = setting(200, "Measured batches of each size")
+    rows: int = setting(1_048_576, "Generated rows")
+
+    def config(self) -> dict[str, Any]:
+        """Returns tables, ids and steps."""
+        return {"tables": "26 x 100,000 rows", "ids": "zipf", "steps": self.steps}
+
+    def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
+        """Yields a candidate for each model and precision."""
+        pairs = itertools.product(MODELS, PRECISIONS)
+        yield Group(
+            candidates={f"{m} {p}": functools.partial(self._measure, m, p) for m, p in pairs},
+            derive=_over_float32,
+        )
+
+    def _measure(self, model: str, precision: str, _seed: int) -> Values:
+        sizes = ",".join(map(str, BATCH_SIZES))
+        measured = run_training(
+            DLRM,
+            *("--mode=inference_benchmark", "--dataset_type=synthetic_gpu"),
+            *("--synthetic_distribution=zipf", f"--synthetic_dataset_num_entries={self.rows}"),
+            f"--inference_benchmark_batch_sizes={sizes}",
+            f"--inference_benchmark_steps={self.steps}",
+            *MODELS[model],
+            *PRECISIONS[precision],
+        ).final
+        values = {}
+        for size in BATCH_SIZES:
+            row = f"{model} {precision}, batch {size}"
+            for statistic in STATISTICS:
+                latency = measured[f"{statistic}_inference_latency_batch_{size}"]
+                values[Key(row, statistic, "ms")] = latency * 1e3
+            throughput = measured[f"mean_inference_throughput_batch_{size}"]
+            values[Key(row, "throughput", "samples/s")] = throughput
+        return values
+
+
+def _over_float32(rounds: Mapping[str, Values]) -> Values:
+    ratios = {}
+    for values in rounds.values():
+        for key, rate in values.items():
+            if key.metric == "throughput":
+                model, _, rest = key.row.partition(" ")
+                plain = f"{model} float32,{rest.partition(',')[2]}"
+                base = rounds[f"{model} float32"][key._replace(row=plain)]
+                ratios[Key(key.row, "over float32", "x")] = rate / base
+    return ratios
+
+
+CASE = Inference

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Criteo preprocessing beside Polars and DuckDB, or our engines beside each other.
+
+    python -m benchmark.run preprocessing
+    python -m benchmark.run preprocessing --engines --rows 1000000   (make spark nvtabular)
+
+Generates the logs once (four days), then runs the candidates in turns, each in a process of its
+own: text -> counts over all days -> dictionary -> split binary. All must write the same bytes.
+With --engines every round also runs each on 1,000 rows, to measure its start-up time.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmark.case import Case, Group, Key, Values
+from benchmark.commands import HERE
+from benchmark.processes import Usage, run_process
+from preproc.criteo import engines
+from preproc.synthetic.clicks import GeneratorConfig, generate
+from recsys.data.manifest import MANIFEST_FILE, file_checksum
+from recsys.errors import UserError
+from recsys.settings import setting
+
+DAYS = 4
+NUM_FILES = 84
+CANDIDATES = ("native", "polars", "duckdb")
+ENGINES = ("native", "spark-kernel", "spark-dataframe", "nvtabular")
+START_ROWS = 1000
+SPARK_PYTHON = HERE / ".venv-spark" / "bin" / "python"
+
+
+class DifferingBytesError(UserError):
+    """A candidate failed, or two of them disagree."""
+
+
+def dataset_checksums(root: Path) -> dict[str, str]:
+    """Returns {column file: checksum} of a dataset."""
+    return {
+        path.relative_to(root).as_posix(): file_checksum(path)
+        for split in ("train", "validation", "test")
+        for path in sorted((root / split).glob("*.bin"))
+    }
+
+
+def foreign_versions(output: Path) -> dict[str, str]:
+    """Reads the version of Spark or NVTabular from a dataset's manifest."""
+    manifest = output / MANIFEST_FILE
+    if not manifest.exists():
+        return {}
+    engine = json.loads(manifest.read_text())["engine"]
+    version = engine.get("spark_version") or engine.get("version")
+    return {engine["name"]: version} if version else {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Preprocessing(Case):
+    """Raw logs to a split-binary dataset."""
+
+    rows: int = setting(4_000_000, "Generated rows, four days")
+    threads: int = setting(2, "Threads of each candidate")
+    frequency_limit: int = setting(15, "Rarer categories get id 0")
+    engines: bool = setting(False, "Our engines beside each other, with their start-up time")
+    candidates: tuple[str, ...] = setting(
+        (), "Candidates by commas, of which the first writes the expected bytes"
+    )
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Name -> version of Spark or NVTabular, as their runs tell."""
+
+    @property
+    def name(self) -> str:
+        """Name of the results."""
+        return "preprocessing_engines" if self.engines else "preprocessing"
+
+    def config(self) -> dict[str, Any]:
+        """Returns the sizes and the versions of other software."""
+        return {
+            "rows": self.rows,
+            "days": DAYS,
+            "threads": self.threads,
+            "frequency_limit": self.frequency_limit,
+            **self.versions,
+        }
+
+    def compared(self) -> tuple[str, ...]:
+        """Returns the names of the candidates."""
+        return self.candidates or (ENGINES if self.engines else CANDIDATES)
+
+    def groups(self, folder: Path) -> Iterator[Group]:
+        """Yields the candidates over one generated log."""
+        compared = self.compared()
+        if any(name.startswith("spark") for name in compared) and not SPARK_PYTHON.exists():
+            raise UserError(f"{SPARK_PYTHON}: not there; run `make spark`")
+        raws = {folder / "raw": self.rows} | ({folder / "few": START_ROWS} if self.engines else {})
+        for output, rows in raws.items():
+            generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
+        raw_bytes = sum(path.stat().st_size for path in (folder / "raw").glob("day_*"))
+        expected: dict[Path, dict[str, str]] = {}
+
+        def measure(candidate: str, _seed: int) -> Values:
+            usage, *starts = (self._run_once(candidate, raw, folder, expected) for raw in raws)
+            values = {
+                Key(candidate, "rows_per_s", "rows/s"): self.rows / usage.wall_s,
+                Key(candidate, "input_mb_per_s", "MB/s"): raw_bytes / 1e6 / usage.wall_s,
+                Key(candidate, "cpu_us_per_row", "us"): usage.cpu_s / self.rows * 1e6,
+                Key(candidate, "peak_anonymous", "MiB"): usage.peak_anon_mib,
+            }
+            for start in starts:
+                # On a busy machine a small input may take longer than a small start.
+                rest_s = usage.wall_s - start.wall_s
+                rate = (self.rows - START_ROWS) / rest_s if rest_s > 0 else math.nan
+                values[Key(candidate, "start", "s")] = start.wall_s
+                values[Key(candidate, "rows_per_s_after_start", "rows/s")] = rate
+            return values
+
+        yield Group(
+            candidates={name: functools.partial(measure, name) for name in compared},
+            derive=_lead_of_first,
+        )
+
+    def _run_once(
+        self, candidate: str, raw: Path, work: Path, expected: dict[Path, dict[str, str]]
+    ) -> Usage:
+        """Runs a candidate and checks its output.
+
+        Raises:
+            DifferingBytesError: it failed or wrote other bytes than the first.
+        """
+        output = work / candidate
+        usage = run_process(
+            self.command(candidate, raw, output),
+            env={
+                "PYTHONPATH": str(HERE),
+                # Modules are compiled in the first run alone, whatever this environment says.
+                "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
+                "PYTHONDONTWRITEBYTECODE": "",
+            },
+        )
+        if usage.exit_status != 0:
+            message = f"{candidate} ended with {usage.exit_status}:\n{usage.output}"
+            raise DifferingBytesError(message)
+        checksums = dataset_checksums(output)
+        self.versions.update(foreign_versions(output))
+        shutil.rmtree(output)
+        if len(checksums) != NUM_FILES:
+            raise DifferingBytesError(f"{candidate} wrote {len(checksums)} files, not {NUM_FILES}")
+        first = expected.setdefault(raw, checksums)
+        differing = [name for name in first if first[name] != checksums.get(name)]
+        if differing:
+            raise DifferingBytesError(
+                f"{candidate} differs from {self.compared()[0]} in {len(differing)} of "
+                f"{NUM_FILES} files: {', '.join(differing[:5])}"
+            )
+        return usage
+
+    def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
+        """Returns the command line of one run."""
+        engine, _, mode = candidate.partition("-")
+        if engine in engines.ENGINES:
+            python, flags = sys.executable, [f"--threads={self.threads}"]
+            if engine == "spark":
+                python = str(SPARK_PYTHON)
+                flags = [f"--spark_mode={mode}", f"--master=local[{self.threads}]"]
+            return [
+                *(python, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
+                *("--preset=dlrm", f"--frequency_limit={self.frequency_limit}"),
+                *(f"--engine={engine}", "--format=split", "--progress=none", *flags),
+            ]
+        module = f"benchmark.peers.{candidate}_criteo"
+        numbers = (str(self.threads), str(self.frequency_limit))
+        return [sys.executable, "-m", module, str(raw), str(output), *numbers]
+
+
+def _lead_of_first(rounds: Mapping[str, Values]) -> Values:
+    """Returns how many times longer than the first each candidate took."""
+    rates = [next(iter(values.items())) for values in rounds.values()]
+    (first, ours), *others = rates
+    return {Key(key.row, f"time_over_{first.row}", "x"): ours / rate for key, rate in others}
+
+
+CASE = Preprocessing

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our DLRM training step on two processes beside TorchRec's (environment of `make peers`).
+
+TorchRec uses DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel for the
+MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's example does. All run in the
+same two processes, start from the same weights, use the same batches in turns, and must reach the
+same losses before they are timed. The time includes the distribution of the input.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmark.case import Group, Key, Values
+from benchmark.peers.dlrm import LEARNING_RATE, LOSS_TOLERANCE, SIZES, TORCHREC, make_batches
+from benchmark.peers.torchrec import TableWeights, TorchRecBatch, TorchRecDlrm, has_torchrec
+from benchmark.side_by_side import OURS, SideBySide, speed_ups
+from benchmark.stopwatch import seconds_per_call
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig, OptimizerConfig
+from dlrm.data.batch import Batch
+from dlrm.distributed.batches import ExchangedBatches
+from dlrm.distributed.columns import CutBatches, RankColumns
+from dlrm.distributed.cost import machine_here, workload_of
+from dlrm.distributed.exchange import rank_bounds
+from dlrm.distributed.gradients import AllReducedGradients
+from dlrm.distributed.network import DistributedDlrm
+from dlrm.distributed.placement import Placement
+from dlrm.distributed.planner import plan
+from dlrm.model.network import Dlrm
+from dlrm.nn.embedding import load_table
+from dlrm.train.step import DlrmTrainStep
+from recsys.errors import UserError
+from recsys.settings import setting
+from recsys.train.optimizers.precision import Precision
+from recsys.train.processes import Processes, join_processes
+
+CASES = (("big", "zipf", 2048), ("big", "zipf", 8192), ("small", "zipf", 2048))
+PIPELINED = "TorchRec, pipelined"
+CPU = torch.device("cpu")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrainStepDistributed(SideBySide):
+    """Training steps of two models."""
+
+    threads: int = setting(1, "Threads of each process")
+    ranks: int = setting(2, "Processes")
+    models: tuple[str, ...] = setting(tuple(SIZES), "Models, of big and small")
+    samples: int = setting(65_536, "Samples of a round of one side, at least 4 batches")
+
+    def __post_init__(self) -> None:
+        """Refuses an environment without TorchRec."""
+        if not has_torchrec():
+            raise UserError("TorchRec is not installed here: `make peers` makes .venv-peers")
+
+    @property
+    def processes(self) -> int:
+        """Processes that measure together."""
+        return self.ranks
+
+    def config(self) -> dict[str, Any]:
+        """Returns the settings."""
+        return SideBySide.config(self) | {"processes": self.ranks}
+
+    def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
+        """Yields each model and size."""
+        self.apply()
+        with join_processes("cpu", self.threads) as processes:
+            for model, distribution, size in CASES:
+                if model not in self.models:
+                    continue
+                config = SIZES[model]
+                few = make_batches(config, self.table_sizes, size, distribution)
+                sides = build_sides(config, self.table_sizes, size, processes)
+                check_training(sides, few, processes)
+                print("; ".join(f"{name}: {side.plan}" for name, side in sides.items()))
+                batches = few * max(1, self.samples // (size * len(few)))
+                row = f"{model}, {distribution}, B={size:,}"
+                yield group(row, size, sides, batches, processes)
+
+
+def group(
+    row: str,
+    batch_size: int,
+    sides: Mapping[str, "Side"],
+    batches: Sequence[Batch[Tensor]],
+    processes: Processes,
+) -> Group:
+    """Makes the candidates of a case: milliseconds of a step."""
+
+    def measure(side: "Side", name: str, _seed: int) -> Values:
+        def work() -> None:
+            side.train(batches)
+            processes.barrier()
+
+        processes.barrier()
+        return {Key(row, name, "ms"): 1e3 * seconds_per_call(work) / len(batches)}
+
+    def derive(values: Mapping[str, Values]) -> Values:
+        rates = {
+            Key(row, f"{name}, throughput", "samples/s"): 1e3 * batch_size / ms
+            for name, of_side in values.items()
+            for ms in of_side.values()
+        }
+        return {**speed_ups(row, values, (TORCHREC, PIPELINED)), **rates}
+
+    return Group(
+        candidates={n: functools.partial(measure, side, n) for n, side in sides.items()},
+        derive=derive,
+    )
+
+
+class Side(Protocol):
+    """One implementation, on one of the ranks."""
+
+    plan: str
+    """Number of tables in each kind of sharding."""
+
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
+        """Trains on whole batches; returns the losses."""
+
+
+class OurSide:
+    """Our `DistributedDlrm`, with the lookups planned in a thread."""
+
+    def __init__(
+        self, config: ModelConfig, start: "Start", placement: Placement, rank: int
+    ) -> None:
+        config = dataclasses.replace(
+            config, embedding_type="joint_fused", interaction_op="cuda_dot"
+        )
+        model = DistributedDlrm(config, placement, rank)
+        start.copy_into(model)
+        self._step = DlrmTrainStep(
+            model,
+            OptimizerConfig(optimizer="sgd", lr=LEARNING_RATE),
+            Precision(device_type="cpu"),
+            AllReducedGradients(model),
+        )
+        self._placement, self._rank = placement, rank
+        kinds = {kind: len(placement.of_kind(kind)) for kind in ("replicate", "whole", "rows")}
+        self.plan = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
+        """Trains on whole batches; returns the losses over all samples."""
+        cut = CutBatches(_InMemory(batches), RankColumns.of(self._placement, self._rank))
+        exchanged = ExchangedBatches(cut, self._placement, self._rank, CPU)
+        return [self._step(batch, LEARNING_RATE) for batch in exchanged.batches()]
+
+
+class TorchRecSide:
+    """TorchRec's DLRM, trained on the local batch of each batch."""
+
+    def __init__(
+        self, start: "Start", processes: Processes, planned_for: int, *, pipelined: bool
+    ) -> None:
+        self._dlrm = TorchRecDlrm(
+            start.mlps, LEARNING_RATE, start.tables, planned_for, pipelined=pipelined
+        )
+        self._pipelined = pipelined
+        self._processes = processes
+        self._prepared: dict[int, TorchRecBatch] = {}
+        self.plan = self._dlrm.plan
+
+    def train(self, batches: Sequence[Batch[Tensor]]) -> list[Tensor]:
+        """Trains on whole batches; returns the losses of this rank's samples."""
+        local_batches = map(self._local, batches)
+        if self._pipelined:
+            return self._dlrm.train_in_pipeline(local_batches)
+        return [self._dlrm.train(local) for local in local_batches]
+
+    def _local(self, batch: Batch[Tensor]) -> TorchRecBatch:
+        """Returns the local batch in TorchRec's layout, converted once."""
+        if id(batch) not in self._prepared:
+            bounds = rank_bounds(len(batch), self._processes.world_size)
+            own = slice(int(bounds[self._processes.rank]), int(bounds[self._processes.rank + 1]))
+            local = Batch(batch.numerical[own], batch.ids[own], batch.label[own])
+            self._prepared[id(batch)] = TorchRecBatch.from_batch(local)
+        return self._prepared[id(batch)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InMemory:
+    """A `BatchSource` of batches in memory."""
+
+    all: Sequence[Batch[Tensor]]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.all[0])
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.all)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch[Tensor]]:  # noqa: ARG002
+        return iter(self.all[start:])
+
+
+class Start:
+    """The initial weights of all implementations, equal on every rank.
+
+    Args:
+        config: sizes of the network.
+        table_sizes: rows of each table.
+
+    Attributes:
+        mlps: model with the MLPs' weights; its tables have one row each.
+        tables: tables, drawn on demand.
+    """
+
+    def __init__(self, config: ModelConfig, table_sizes: Sequence[int]) -> None:
+        torch.manual_seed(8)
+        self.mlps = Dlrm(config, [1] * len(table_sizes))
+        self.tables = TableWeights(table_sizes, self._table)
+        self._dim = config.embedding_dim
+
+    def _table(self, number: int) -> Tensor:
+        rows = self.tables.sizes[number]
+        generator = torch.Generator().manual_seed(number)
+        bound = float(rows) ** -0.5
+        return torch.empty(rows, self._dim).uniform_(-bound, bound, generator=generator)
+
+    @torch.no_grad()
+    def copy_into(self, model: DistributedDlrm) -> None:
+        """Copies the weights into our model."""
+        pairs = zip(self.mlps.mlp_parameters(), model.mlp_parameters(), strict=True)
+        for source, target in pairs:
+            target.copy_(source)
+        for i in range(len(self.tables.sizes)):
+            load_table(model.embeddings, i, self.tables.values(i))
+
+
+def build_sides(
+    config: ModelConfig, table_sizes: Sequence[int], batch_size: int, processes: Processes
+) -> dict[str, Side]:
+    """Builds each implementation with the plan of its own planner, ours first."""
+    start = Start(config, table_sizes)
+    data = DataConfig(dataset_type="synthetic_gpu", batch_size=batch_size)
+    run = DlrmConfig(model=config, data=data)
+    planned = plan(workload_of(run, table_sizes), machine_here(processes, CPU)).placement
+    sides: dict[str, Side] = {OURS: OurSide(config, start, planned, processes.rank)}
+    local_size = batch_size // processes.world_size
+    sides[TORCHREC] = TorchRecSide(start, processes, local_size, pipelined=False)
+    sides[PIPELINED] = TorchRecSide(start, processes, local_size, pipelined=True)
+    return sides
+
+
+def check_training(
+    sides: dict[str, Side], batches: Sequence[Batch[Tensor]], processes: Processes
+) -> None:
+    """Trains every implementation and compares the losses of all samples.
+
+    Raises:
+        ArithmeticError: a loss differs from ours.
+    """
+    losses = {name: torch.stack(side.train(batches)) for name, side in sides.items()}
+    # Local batches have equal sizes, so the mean of their losses is that of the batch.
+    for name in losses:
+        losses[name] = processes.sum(losses[name]) / processes.world_size
+    for name, other in losses.items():
+        if not torch.allclose(other, losses[OURS], rtol=LOSS_TOLERANCE, atol=0.0):
+            raise ArithmeticError(
+                f"losses of the same steps: ours {losses[OURS].tolist()}, {name} {other.tolist()}"
+            )
+
+
+CASE = TrainStepDistributed

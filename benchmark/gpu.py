@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures everything that needs a GPU, in about nine minutes.
+
+    FORCE_CUDA=1 python setup.py build_ext --inplace
+    python -m benchmark.gpu
+
+Tests the kernels, finds whatever makes the host wait for the device, and measures training,
+inference, a profile, the AUC of each precision, plain PyTorch, the kernels and BERT4Rec, by the
+programs that users run. The tables are those of Criteo's Terabyte log at frequency limit 15
+(17 GB). The records of a part are written when it is done: a second call goes on after the last
+one. Needs no package index and no data. Exits 1 after failures, 3 if there was no time for a part.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from benchmark.case import Case, Group, Key, Values
+from benchmark.cases.bert4rec_scaling import Scaling
+from benchmark.cases.embedding_kernels import EmbeddingKernels
+from benchmark.cases.interaction_kernels import InteractionKernels
+from benchmark.cases.sparse_step_kernels import SparseStepKernels
+from benchmark.door import start
+from benchmark.machine import commit, hardware
+from benchmark.programs import DLRM, run_module, run_training
+from benchmark.record import RESULTS, Record, config_hash, read_records, write_records
+from benchmark.report import render_table
+from benchmark.run import run_case
+from cuda_ext import library, self_test
+from dlrm.config import DataConfig, DlrmConfig, ModelConfig
+from dlrm.data.batch import NarrowBatch
+from dlrm.data.loader import to_device
+from dlrm.data.opened import OpenedDataset
+from dlrm.scripts.plan_placement import CRITEO_LIMIT_15
+from dlrm.train.devices import OneDevice
+from recsys.data.click_columns import ClickColumns
+from recsys.data.feature_spec import FeatureSpec
+from recsys.errors import FAILED, UserError
+from recsys.settings import joined, setting
+from recsys.train.optimizers.precision import Precision
+
+NO_TIME = 3
+PRECISIONS = {
+    "bfloat16": ("--amp", "--amp_dtype=bfloat16"),
+    "float16": ("--amp", "--amp_dtype=float16"),
+    "tf32": ("--tf32",),
+    "float32": (),
+}
+GRAPHS = {"eager": (), "graph": ("--cuda_graphs",)}
+PLAIN = ("--embedding_type=multi_table", "--interaction_op=dot", "--nooptimized_mlp")
+STEP = {
+    "benchmark_samples_per_s": ("throughput", "samples/s", 1.0),
+    "benchmark_step_time_p50": ("step time p50", "ms", 1e3),
+    "benchmark_peak_memory_bytes": ("peak memory", "MiB", 2**-20),
+}
+"""Figure of the program -> metric, unit and factor."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Programs(Case):
+    """Runs of DLRM's program with the flags of each row.
+
+    Attributes:
+        title: name of the part.
+        flags: of all runs; `{data}` is the folder that `prepare` fills.
+        rows: row -> its flags.
+        metrics: figure of the program -> metric, unit and factor.
+        prepare: modules and their flags, which run first.
+    """
+
+    repeats: ClassVar[int] = 1
+
+    title: str
+    flags: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, tuple[str, str, float]]
+    prepare: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the part."""
+        return f"gpu_{self.title}"
+
+    def config(self) -> dict[str, Any]:
+        """Returns the flags of all runs."""
+        return {"flags": " ".join(self.flags)}
+
+    def groups(self, folder: Path) -> Iterator[Group]:
+        """Yields the rows."""
+        data = str(folder)
+        for module, *flags in self.prepare:
+            run_module(module, *(flag.replace("{data}", data) for flag in flags))
+
+        def measure(row: str, _seed: int) -> Values:
+            flags = (flag.replace("{data}", data) for flag in (*self.flags, *self.rows[row]))
+            final = run_training(DLRM, *flags).final
+            return {
+                Key(row, metric, unit): final[figure] * factor
+                for figure, (metric, unit, factor) in self.metrics.items()
+            }
+
+        yield Group(candidates={row: functools.partial(measure, row) for row in self.rows})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SelfTest(Case):
+    """The kernels against float64, in processes of their own."""
+
+    device: str
+
+    @property
+    def name(self) -> str:
+        """Name of the part."""
+        return "gpu_self_test"
+
+    def config(self) -> dict[str, Any]:
+        """Returns the device."""
+        return {"device": self.device}
+
+    def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
+        """Yields the test."""
+
+        def test(_seed: int) -> Values:
+            outcomes = self_test.run(self.device)
+            print(self_test.markdown(outcomes))
+            return {Key(o.family, "right"): float(o.is_right) for o in outcomes}
+
+        yield Group(candidates={"self-test": test}, once=True)
+
+    def fault(self, records: Sequence[Record]) -> str:
+        """Names the families that are wrong."""
+        wrong = [record.candidate for record in records if not record.value]
+        return f"wrong kernels: {', '.join(wrong)}" if wrong else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Waits(Case):
+    """Training steps while PyTorch refuses to wait for the device."""
+
+    device: str
+    table_sizes: tuple[int, ...]
+    batch_size: int
+
+    @property
+    def name(self) -> str:
+        """Name of the part."""
+        return "gpu_waits"
+
+    def config(self) -> dict[str, Any]:
+        """Returns the device and the samples."""
+        return {"device": self.device, "batch_size": self.batch_size}
+
+    def groups(self, folder: Path) -> Iterator[Group]:  # noqa: ARG002
+        """Yields each precision."""
+        spec, device = FeatureSpec.criteo(self.table_sizes), torch.device(self.device)
+        config = DlrmConfig(data=DataConfig(dataset="none"), model=ModelConfig())
+        dataset, rows = OpenedDataset(config.data, spec), self.batch_size
+        devices = OneDevice.build(config, dataset, device)
+        columns = ClickColumns(
+            np.zeros(rows, np.bool_),
+            np.zeros((rows, len(spec.numerical)), np.float16),
+            tuple(np.zeros(rows, feature.dtype) for feature in spec.categorical),
+        )
+
+        def train(name: str, _seed: int) -> Values:
+            torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
+            dtype = getattr(torch, name) if name.endswith("16") else None
+            scale = 1024.0 if name == "float16" else 1.0
+            step = devices.train_step(
+                Precision(device_type=device.type, dtype=dtype, loss_scale=scale)
+            )
+            batches = (NarrowBatch.from_columns(columns) for _ in range(20))
+            try:
+                with _refused_waits(device.type):
+                    pinned = (b.pinned() if device.type == "cuda" else b for b in batches)
+                    for batch in to_device(pinned, device):
+                        step(batch, 0.1)
+            except RuntimeError as error:
+                print(f"{name}: {str(error).splitlines()[0]}", flush=True)
+                return {Key(name, "waits"): 1.0}
+            return {Key(name, "waits"): 0.0}
+
+        candidates = {name: functools.partial(train, name) for name in PRECISIONS}
+        yield Group(candidates=candidates, once=True)
+
+    def fault(self, records: Sequence[Record]) -> str:
+        """Names the precisions that wait."""
+        waiting = [record.candidate for record in records if record.value]
+        return f"the host waits for the device in {', '.join(waiting)}" if waiting else ""
+
+
+@contextlib.contextmanager
+def _refused_waits(device_type: str) -> Iterator[None]:
+    if device_type != "cuda":  # nothing waits on a CPU
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def make_parts(device: str, *, small: bool) -> dict[str, Case]:
+    """Returns {name: case}, the most important first.
+
+    Args:
+        device: of the measurements.
+        small: sizes that take seconds on a CPU.
+    """
+    tables = tuple((100, 40, 3, 7)[i % 4] for i in range(26)) if small else CRITEO_LIMIT_15
+    batch, steps, rows = (64, 2, 6_000) if small else (65_536, 40, 4_000_000)
+    graphs = GRAPHS if device == "cuda" else {"eager": ()}
+    data = (
+        *("--dataset_type=synthetic_gpu", "--synthetic_distribution=zipf"),
+        *(f"--synthetic_dataset_table_sizes={joined(tables)}", f"--base_device={device}"),
+        f"--synthetic_dataset_num_entries={16 * batch}",
+    )
+    training = (
+        *("--mode=train", *data, f"--batch_size={batch}", "--optimizer=sgd", "--test_after=1000"),
+        *(f"--max_steps={steps + 12}", f"--benchmark_steps={steps}", "--run_benchmark"),
+        "--benchmark_warmup_steps=10",
+    )
+    sizes = (1, 8) if small else (1, 64, 4096, 65_536)
+    inference = (
+        *("--mode=inference_benchmark", *data, f"--inference_benchmark_steps={steps}"),
+        f"--inference_benchmark_batch_sizes={joined(sizes)}",
+    )
+    latencies = {f"p50_inference_latency_batch_{n}": (f"p50 of {n}", "ms", 1e3) for n in sizes}
+    variants = {
+        f"{name} {variant}": (*PRECISIONS[name], *graphs[variant])
+        for name in PRECISIONS
+        for variant in graphs
+    }
+    profiled = ("--run_profiler", f"--max_steps={steps + 20}", *PRECISIONS["bfloat16"])
+    clicks = (
+        ("preproc.generate_criteo", "--output={data}/raw", f"--rows={rows}", "--days=3"),
+        ("preproc.criteo", "--input={data}/raw", "--output={data}/clicks"),
+    )
+    auc = ("--mode=train", "--dataset={data}/clicks", "--preset=small", f"--base_device={device}")
+    sizes_of_kernels: dict[str, Any] = (
+        {"tables": 3, "rows": 40, "dims": (16,), "batch_sizes": (8,), "copy_mib": 1}
+        if small
+        else {"rows": 1_000_000, "dims": (128,), "batch_sizes": (8192, 65_536), "copy_mib": 1024}
+    )
+    kernels = sizes_of_kernels | {"device": device, "matmul_size": 16 if small else 8192}
+    scaling = (
+        Scaling(sizes=("5m",), table_size="", items=200, batch=4, steps=2)
+        if small
+        else Scaling(sizes=("5m",), table_size="130m", items=160_000, batch=256)
+    )
+    return {
+        "self_test": SelfTest(device=device),
+        "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
+        "training": Programs(title="training", flags=training, rows=variants, metrics=STEP),
+        "inference": Programs(
+            title="inference", flags=inference, rows=variants, metrics=latencies
+        ),
+        "profile": Programs(
+            title="profile", flags=training, rows={"bfloat16": profiled}, metrics=STEP
+        ),
+        "auc": Programs(
+            title="auc", flags=auc, rows=PRECISIONS, metrics={"best_auc": ("AUC", "", 1.0)},
+            prepare=clicks,
+        ),
+        "plain_pytorch": Programs(
+            title="plain_pytorch", flags=(*training, *PLAIN), rows=PRECISIONS, metrics=STEP
+        ),
+        "interaction": InteractionKernels(compile=False, **kernels),
+        "embedding": EmbeddingKernels(**kernels),
+        "sparse_step": SparseStepKernels(**kernels),
+        "bert4rec": scaling,
+    }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GpuSettings:
+    """Settings of this program."""
+
+    device: Literal["cuda", "cpu"] = setting("cuda", "Device; cpu tries the program, with --small")
+    small: bool = setting(False, "Sizes that take seconds on a CPU")
+    parts: tuple[str, ...] = setting((), "Parts to measure, by commas; all by default")
+    limit_s: float = setting(520.0, "Start no part after so many seconds")
+    results: Path = setting(RESULTS, "Folder of gpu.jsonl", default_text="benchmark/results")
+
+    def __post_init__(self) -> None:
+        """Refuses a device that is not there."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("no CUDA device is here; --device cpu --small tries the program")
+        if self.device not in library.COMPILED_FOR:
+            raise UserError(f"no kernels: {library.why_not_compiled(self.device)}")
+
+
+def run(settings: GpuSettings, arguments: list[str]) -> int:
+    """Measures missing parts; returns the exit status."""
+    parts = make_parts(settings.device, small=settings.small)
+    wanted = settings.parts or tuple(parts)
+    if unknown := {*wanted, *arguments} - set(parts):
+        raise UserError(f"`parts`: no {', '.join(sorted(unknown))}, only {', '.join(parts)}")
+    target = settings.results / "gpu.jsonl"
+    before = read_records(target) if target.is_file() else []
+    here = commit(), hardware()["cpu"], hardware()["gpu"]
+    done = {
+        (record.benchmark, record.config_hash)
+        for record in before
+        if (record.commit, record.hardware["cpu"], record.hardware["gpu"]) == here
+    }
+    started, status = time.perf_counter(), 0
+    for name in wanted:
+        case = parts[name]
+        if (case.name, config_hash(case.config())) in done:
+            print(f"{name}: measured before")
+            continue
+        if time.perf_counter() - started > settings.limit_s:
+            print(f"{name}: no time left; call again to go on")
+            status = status or NO_TIME
+            continue
+        print(f"== {name}", flush=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                records = run_case(case, Path(folder), range(1, case.repeats + 1))
+        except Exception:  # noqa: BLE001
+            # The other parts are measured all the same.
+            traceback.print_exc()
+            status = FAILED
+            continue
+        write_records(target, records)
+        print(render_table(records), flush=True)
+        if fault := case.fault(records):
+            print(fault, file=sys.stderr)
+            status = FAILED
+    return status
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    return start(GpuSettings, run, argv, __doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times function calls on a device."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+Work = Callable[[], object]
+
+CPU = torch.device("cpu")
+_LEAD_CYCLES = 4_000_000
+
+
+def seconds_per_call(work: Work, device: torch.device = CPU, calls: int = 1) -> float:
+    """Measures the mean seconds of a call over `calls` calls.
+
+    On a CUDA device the stream first spins for about two milliseconds, so that the calls queue up
+    behind it and the events measure the kernels, not their launches.
+
+    Args:
+        work: function to time.
+        device: device that it uses.
+        calls: number of consecutive calls.
+    """
+    if device.type == "cuda":
+        begin, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        torch.cuda.synchronize()
+        torch.cuda._sleep(_LEAD_CYCLES)  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(calls):
+            work()
+        end.record()
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1e3 / calls
+    started = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - started) / calls

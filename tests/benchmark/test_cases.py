@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases that are modules, at sizes that take seconds: what they record, what they refuse."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from benchmark import run
+from benchmark.cases.preprocessing import CANDIDATES, ENGINES, SPARK_PYTHON, Preprocessing
+from benchmark.peers import criteo_job, duckdb_criteo, polars_criteo
+from benchmark.peers.torchrec import has_torchrec
+from benchmark.programs import FailedProgramError, read_log, run_training
+from benchmark.record import read_records
+from bert4rec.scripts.flags import PRESETS
+from preproc.criteo.__main__ import define_flags, job_from_flags
+from preproc.synthetic.clicks import GeneratorConfig, generate
+from tests.tools import needs
+
+KERNELS = (
+    *("--tables=3", "--rows=50", "--dims=16", "--batch_sizes=32", "--repeats=2", "--threads=1"),
+    *("--matmul_size=64", "--copy_mib=1", "--allocator=default"),
+)
+STEPS = (
+    *("--models=small", "--tables=3", "--rows=50", "--repeats=1", "--matmul_size=64"),
+    *("--threads=1", "--allocator=default"),
+)
+SCALING = (
+    *("--sizes=5m", "--table_size=5m", "--items=200", "--batch=4", "--steps=3", "--warmup=1"),
+    *("--repeats=1", "--program_flags=--base_device=cpu --num_threads=1 --num_layers=1"),
+)
+FEW = {
+    "interaction_kernels": (*KERNELS, "--nocompile"),
+    "embedding_kernels": KERNELS,
+    "sparse_step_kernels": KERNELS,
+    "train_step": (*STEPS, "--batch_sizes=2048"),
+    "loader": ("--rows=40000", "--repeats=1"),
+    "bert4rec_top_items": (
+        *("--items=70000", "--dim=8", "--queries=70", "--repeats=2", "--threads=1"),
+    ),
+    "preprocessing": ("--rows=4006", "--repeats=1", "--frequency_limit=3"),
+}
+"""Case -> flags of a short run."""
+
+LONG = {
+    "train_step": (*STEPS, "--batch_sizes=2048", "--bfloat16"),
+    "bert4rec_scaling": SCALING,
+    "inference": ("--repeats=1", "--steps=2", "--rows=8192"),
+    "precision": ("--repeats=1", "--rows=60000", "--nosample"),
+}
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Runs a case; returns {(row, metric): record} and the exit status."""
+    threads = torch.get_num_threads()
+
+    def measure(name, *flags):
+        path = tmp_path / "records.jsonl"
+        path.unlink(missing_ok=True)
+        status = run.main(["benchmark.run", name, *flags, f"--records={path}"])
+        records = read_records(path) if path.is_file() else []
+        return {(r.candidate, r.metric): r for r in records}, status
+
+    yield measure
+    torch.set_num_threads(threads)
+
+
+@needs("compiled cuda_ext kernels")
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        *FEW.items(),
+        *(pytest.param(*item, marks=pytest.mark.release) for item in LONG.items()),
+    ],
+)
+def test_every_case_is_measured_and_recorded(measured, name, flags):
+    records, status = measured(name, *flags)
+    assert status == 0
+    assert records
+    assert all(r.value is not None and r.failed == 0 for r in records.values())
+    if name not in ("precision", "preprocessing"):
+        assert all(r.value > 0 for r in records.values())
+
+
+@needs("compiled cuda_ext kernels")
+@pytest.mark.parametrize(
+    ("name", "rows", "metrics"),
+    [
+        (
+            "interaction_kernels",
+            {"forward, D=16, B=32", "forward + backward, D=16, B=32"},
+            {"PyTorch", "operations"},
+        ),
+        (
+            "embedding_kernels",
+            {
+                f"{rule}, {ids}, D=16, B=32"
+                for rule in ("sgd", "rowwise_adagrad")
+                for ids in ("uniform", "zipf")
+            },
+            {"nn.EmbeddingBag"},
+        ),
+        (
+            "sparse_step_kernels",
+            {"uniform, D=16, B=32", "zipf, D=16, B=32"},
+            {"ours, unfused", "nn.EmbeddingBag + PyTorch", "operations"},
+        ),
+    ],
+)  # fmt: skip
+def test_kernels_stand_beside_peers_and_limits(measured, name, rows, metrics):
+    records, _ = measured(name, *FEW[name])
+    assert {row for row, _ in records} == rows
+    names = {metric for _, metric in records}
+    assert names >= {"ours", "ours, share of the floor", "copy", "matrix product", *metrics}
+    assert any("over" in metric for metric in names) == has_torchrec()
+    assert all(r.direction == "lower" for r in records.values() if r.unit == "ms")
+
+
+@pytest.mark.parametrize(
+    ("flags", "benchmark", "row"),
+    [
+        (("--batch_sizes=2048",), "train_step", "small, zipf, B=2,048"),
+        (("--inference", "--batch_sizes=1,64"), "inference_step", "small, zipf, B=64"),
+    ],
+)
+def test_a_step_is_compared_with_its_peers_and_its_ceiling(measured, flags, benchmark, row):
+    records, _ = measured("train_step", *STEPS, *flags)
+    of_row = {metric: record for (case, metric), record in records.items() if case == row}
+    assert of_row.keys() >= {
+        *("ours", "PyTorch", "ours over PyTorch", "our throughput", "ours, share of the ceiling"),
+        "matrix product",
+    }
+    assert ("TorchRec" in of_row) == has_torchrec()
+    ours = of_row["ours"]
+    assert (ours.benchmark, ours.config["allocator"]) == (benchmark, "default")
+    batch_size = int(row.rpartition("=")[2].replace(",", ""))
+    assert of_row["our throughput"].value == pytest.approx(batch_size / (ours.value / 1e3))
+    ratio = of_row["PyTorch"].value / ours.value
+    assert of_row["ours over PyTorch"].value == pytest.approx(ratio)
+
+
+@pytest.mark.torchrec
+@pytest.mark.multiprocess
+def test_two_processes_train_beside_torchrec(tmp_path):
+    path = tmp_path / "records.jsonl"
+    tiny = ("--models=small", "--tables=3", "--rows=5000", "--samples=1", "--repeats=2")
+    assert run.main(["", "train_step_distributed", *tiny, f"--records={path}"]) == 0
+    records = read_records(path)
+    assert {record.candidate for record in records} == {"small, zipf, B=2,048"}
+    by_metric = {record.metric: record for record in records}
+    assert by_metric["ours"].config["processes"] == 2
+    for name in ("ours", "TorchRec", "TorchRec, pipelined"):
+        throughput = by_metric[f"{name}, throughput"].value
+        assert throughput == pytest.approx(2048 / (by_metric[name].value / 1e3), rel=0.5)
+    assert by_metric["ours over TorchRec"].value > 0
+
+
+def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeypatch, tmp_path):
+    from benchmark.cases import bert4rec_recbole, preprocessing, train_step_distributed
+
+    monkeypatch.setattr(train_step_distributed, "has_torchrec", lambda: False)
+    monkeypatch.setattr(preprocessing, "SPARK_PYTHON", tmp_path / "nowhere")
+    monkeypatch.setattr(bert4rec_recbole, "RECBOLE_PYTHON", tmp_path / "nowhere")
+    for name, flags, target in (
+        ("train_step_distributed", (), "make peers"),
+        ("preprocessing", ("--candidates=native,spark-kernel",), "make spark"),
+        ("bert4rec_recbole", (), "make recbole"),
+    ):
+        assert measured(name, *flags) == ({}, 2)
+        assert target in capsys.readouterr().err
+
+
+def test_lists_of_a_large_catalogue_are_those_of_float64(measured, capsys, monkeypatch):
+    from benchmark.cases import bert4rec_top_items
+
+    flags = FEW["bert4rec_top_items"]
+    records, _ = measured("bert4rec_top_items", *flags)
+    for case in bert4rec_top_items.CASES:
+        assert records[case, "identical to float64"].value == 70
+        assert 0 < records[case, "multiplied"].value < 5
+        assert records[case, "multiplied"].direction == "lower"
+    right = bert4rec_top_items.exact_items
+    monkeypatch.setattr(bert4rec_top_items, "exact_items", lambda *a: right(*a) + 1)
+    assert measured("bert4rec_top_items", *flags)[1] == 1
+    assert "140 lists differ" in capsys.readouterr().err
+
+
+@pytest.mark.release
+def test_sizes_and_options_are_rows(measured):
+    from benchmark.cases.bert4rec_scaling import ADAPTERS, METRICS, OPTIONS
+
+    records, _ = measured("bert4rec_scaling", *SCALING)
+    rows = {"5m", *(f"5m {name}" for name in (*OPTIONS, *ADAPTERS))}
+    metrics = {"parameters", *(name for name, *_ in METRICS.values())}
+    assert set(records) == {(row, metric) for row in rows for metric in metrics}
+    parameters = {row: records[row, "parameters"].value for row in rows}
+    assert parameters["5m"] == parameters["5m baseline"] == parameters["5m compile"] == 374_440
+    assert parameters["5m LoRA"] > 374_440
+
+
+def test_every_size_is_a_preset(capsys):
+    from benchmark.cases import bert4rec_scaling
+
+    assert set(bert4rec_scaling.PRESETS.values()) <= set(PRESETS.names())
+    assert run.main(["", "bert4rec_scaling", "--sizes=7m"]) == 2
+    assert "there is no size 7m" in capsys.readouterr().err
+
+
+def test_native_and_both_peers_give_the_same_bytes(measured):
+    # 4,006 rows: days of unequal sizes and an odd last day.
+    records, _ = measured("preprocessing", *FEW["preprocessing"])
+    assert {row for row, _ in records} == set(CANDIDATES)
+    assert records["polars", "peak_anonymous"].value > 20
+    native, duckdb = (records[c, "rows_per_s"].value for c in ("native", "duckdb"))
+    assert records["duckdb", "time_over_native"].value == pytest.approx(native / duckdb)
+
+
+def test_engines_beside_each_other(measured):
+    """The Spark and NVTabular engines take minutes; their commands are held by the next test."""
+    flags = ("--rows=3003", "--repeats=1", "--engines", "--candidates=native,reference")
+    records, _ = measured("preprocessing", *flags)
+    assert {r.benchmark for r in records.values()} == {"preprocessing_engines"}
+    for name in ("native", "reference"):
+        assert records[name, "start"].value > 0
+        assert (name, "rows_per_s_after_start") in records  # no figure where the machine is busy
+
+
+@pytest.mark.parametrize("candidate", ENGINES)
+def test_the_command_of_an_engine(candidate, tmp_path):
+    settings = Preprocessing(rows=1, threads=3, frequency_limit=4)
+    command = settings.command(candidate, tmp_path / "in", tmp_path / "out")
+    assert command[1:3] == ["-m", "preproc.criteo"]
+    flags = define_flags()
+    assert len(flags(command[2:])) == 1
+    job = job_from_flags(flags)
+    engine, _, mode = candidate.partition("-")
+    assert job.engine == engine
+    assert (job.input, job.output) == (tmp_path / "in", tmp_path / "out")
+    assert (job.semantics.frequency_limit, job.format) == (4, ("split",))
+    if engine == "spark":
+        assert (job.spark.spark_mode, job.spark.master) == (mode, "local[3]")
+        assert command[0] == str(SPARK_PYTHON)
+    else:
+        assert (job.threads, command[0]) == (3, sys.executable)
+
+
+def test_differing_bytes_and_failures_stop_the_benchmark(measured, capsys, monkeypatch):
+    def command(self, candidate, raw, output):
+        folder = f"import pathlib; p = pathlib.Path({str(output)!r})"
+        write = (
+            "[((p / s).mkdir(parents=True), [(p / s / f'{i}.bin').write_text(X) "
+            "for i in range(28)]) for s in ('train', 'validation', 'test')]"
+        )
+        text = {"bad": "'1'", "good": "'0'", "short": "'0'"}.get(candidate)
+        if text is None:
+            return [sys.executable, "-c", "raise SystemExit('no luck')"]
+        write = write.replace("28", "27") if candidate == "short" else write
+        manifest = json.dumps({"engine": {"name": "spark", "spark_version": "4.2"}})
+        told = f"(p / 'manifest.json').write_text({manifest!r})"
+        return [sys.executable, "-c", f"{folder}; X = {text}; {write}; {told}"]
+
+    monkeypatch.setattr(Preprocessing, "command", command)
+    for candidates, message in (
+        ("good,bad", "bad differs from good in 84 of 84 files"),
+        ("good,short", "wrote 81 files"),
+        ("absent", "no luck"),
+    ):
+        few = ("--rows=100", "--repeats=1", f"--candidates={candidates}")
+        assert measured("preprocessing", *few) == ({}, 2)
+        assert message in capsys.readouterr().err
+    records, _ = measured("preprocessing", "--rows=100", "--repeats=1", "--candidates=good")
+    assert {r.config["spark"] for r in records.values()} == {"4.2"}
+
+
+def test_a_missing_peer_names_the_extra(tmp_path, monkeypatch):
+    generate(GeneratorConfig(output=tmp_path / "raw", rows=50, days=2))
+    job = criteo_job.CriteoPeerJob(
+        input=tmp_path / "raw", output=tmp_path / "out", threads=1, frequency_limit=1
+    )
+    for name, peer in (("polars", polars_criteo), ("duckdb", duckdb_criteo)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=r"pip install -e \.\[benchmark\]"):
+            peer.run(job)
+
+
+def test_splits_cut_days_where_the_definition_says(tmp_path):
+    job = criteo_job.CriteoPeerJob(input=tmp_path, output=tmp_path, threads=1, frequency_limit=1)
+    assert job.split_ranges([5, 4, 7]) == [
+        (0, "train", 0, 5),
+        (1, "train", 0, 4),
+        (2, "validation", 3, 7),
+        (2, "test", 0, 3),
+    ]
+
+
+def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
+    def line(elapsed, step, data):
+        return "DLLL " + json.dumps({"elapsedtime": str(elapsed), "step": step, "data": data})
+
+    path = tmp_path / "log.json"
+    lines = [
+        line(0.0, "PARAMETER", {"lr": 1}),
+        line(4.0, [0, 10], {"loss": 7.5, "lr": 0.1}),
+        line(5.0, [0, 12], {"hr": 0.25}),
+        line(0.1, "PARAMETER", {"lr": 1}),  # resumed: its clock starts anew
+        line(3.0, [1, 24], {"hr": 0.5}),
+        line(3.5, [], {"average_train_throughput": 100.0}),
+    ]
+    path.write_text("\n".join(lines))
+    logged = read_log(path)
+    assert [e["elapsed_s"] for e in logged.evaluations] == [5.0, 8.0]
+    assert [e["step"] for e in logged.evaluations] == [12, 24]
+    assert logged.final == {"average_train_throughput": 100.0}
+
+
+def test_a_failing_program_is_told_with_its_message(tmp_path):
+    flags = ("--dataset_name=ml-1m", f"--dataset_path={tmp_path}")
+    with pytest.raises(FailedProgramError, match="no prepared dataset"):
+        run_training("bert4rec.scripts.main", *flags)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers compute the same as ours, a wrong result is found before it is timed."""
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark.cases import interaction_kernels
+from benchmark.cases.bert4rec_recbole import write_interactions
+from benchmark.cases.embedding_kernels import EmbeddingKernels
+from benchmark.cases.interaction_kernels import InteractionKernels
+from benchmark.cases.sparse_step_kernels import SparseStepKernels
+from benchmark.cases.train_step_distributed import OurSide, Start
+from benchmark.cases.train_step_distributed import check_training as check_sides
+from benchmark.peers.dlrm import (
+    PYTORCH,
+    SIZES,
+    build_candidates,
+    check_training,
+    forward_flops,
+    make_batches,
+    training_flops,
+)
+from benchmark.peers.recbole_bert4rec import MeasuredBatches
+from benchmark.peers.tables import IdBatch, TouchedRows, build_tables
+from benchmark.peers.torchrec import has_torchrec, single_process_group
+from benchmark.programs import prepare_movielens
+from benchmark.side_by_side import check_error, id_batches, table_major, upper_triangle_columns
+from cuda_ext import ops, reference
+from cuda_ext.error_bounds import Bounded
+from dlrm.distributed.placement import Placement, TablePlacement
+from recsys.data.sequences import read_sequences
+from recsys.train.processes import join_processes
+from tests.tools import needs
+
+SIZES_OF_TABLES = [50, 7, 1]
+TABLES = [20, 3, 50]
+TINY = {"tables": 3, "rows": 50, "dims": (16,), "batch_sizes": (32,), "threads": 1}
+TINY |= {"matmul_size": 16, "copy_mib": 1, "allocator": "default"}
+
+pytestmark = needs("compiled cuda_ext kernels")
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_wrong_interaction_is_found(monkeypatch, tmp_path):
+    def wrong(features, bottom=None, **_):
+        together = torch.cat([bottom.unsqueeze(1), features], dim=1)
+        return reference.dot_interaction(together) * 1.001
+
+    monkeypatch.setattr(ops, "dot_interaction", wrong)
+    with pytest.raises(ArithmeticError, match="interaction, ours, output"):
+        next(InteractionKernels(compile=False, **TINY).groups(tmp_path))
+
+
+@pytest.mark.parametrize("case", [EmbeddingKernels, SparseStepKernels])
+def test_a_wrong_update_is_found(monkeypatch, case, tmp_path):
+    right = ops.update_rows
+
+    def wrong(*arguments, **settings):
+        *lookups, step = arguments
+        right(*lookups, step._replace(lr=step.lr * 1.01), **settings)
+
+    monkeypatch.setattr(ops, "update_rows", wrong)
+    with pytest.raises(ArithmeticError, match="ours"):
+        next(case(**TINY).groups(tmp_path))
+
+
+def test_a_wrong_fused_interaction_is_found(monkeypatch, tmp_path):
+    right = ops.gather_dot_interaction
+    monkeypatch.setattr(ops, "gather_dot_interaction", lambda *a, **k: right(*a, **k) * 1.001)
+    with pytest.raises(ArithmeticError, match=r"ours, unfused, output|ours, output"):
+        next(SparseStepKernels(**TINY).groups(tmp_path))
+
+
+@pytest.mark.release
+def test_a_compiled_reference_is_a_candidate(tmp_path):
+    for group in InteractionKernels(**TINY).groups(tmp_path):
+        (ms,) = group.candidates["torch.compile"](1).values()
+        assert ms > 0
+    assert interaction_kernels.PEER in group.candidates or not has_torchrec()
+
+
+def test_an_error_is_judged_by_its_bound():
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    bound = Bounded(truth, torch.full((2,), 0.01).double())
+    check_error("case", (truth + 0.0099).float(), bound)
+    with pytest.raises(ArithmeticError, match=r"case: an error is 2\.1 times"):
+        check_error("case", (truth + 0.021).float(), bound)
+    with pytest.raises(ArithmeticError):
+        check_error("case", torch.tensor([1.0, float("nan")]), bound)
+
+
+def test_layouts_of_the_peers():
+    ids = torch.tensor([[1, 5, 7], [2, 6, 8]])
+    values, offsets = table_major(ids)
+    assert values.tolist() == [1, 2, 5, 6, 7, 8]
+    assert offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    lower = [(j, i) for j in range(5) for i in range(j)]
+    upper = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    assert upper_triangle_columns(5).tolist() == [lower.index((j, i)) for i, j in upper]
+
+
+def test_touched_rows_number_the_lookups():
+    tables = build_tables(SIZES_OF_TABLES, 4, "sgd")["ours"]
+    batches = [IdBatch.from_ids(ids) for ids in id_batches(SIZES_OF_TABLES, 9, "uniform", count=2)]
+    touched = TouchedRows(batches)
+    rows = touched.of(tables)
+    assert len(rows) < sum(SIZES_OF_TABLES)
+    for batch in batches:
+        looked_up = rows[touched.numbers(batch)]
+        for feature, table in enumerate(tables.tables()):
+            torch.testing.assert_close(looked_up[:, feature], table[batch.ids[:, feature]])
+
+
+def test_all_implementations_start_from_the_same_weights():
+    implementations = build_tables(SIZES_OF_TABLES, 4, "sgd")
+    assert len(implementations) >= 2
+    for tables in implementations.values():
+        for ours, other in zip(implementations["ours"].tables(), tables.tables(), strict=True):
+            assert torch.equal(ours, other)
+
+
+def test_implementations_train_alike_and_a_different_one_is_found():
+    config = SIZES["small"]
+    with single_process_group() if has_torchrec() else contextlib.nullcontext():
+        candidates = build_candidates(config, TABLES)
+        batches = make_batches(config, TABLES, 64, "zipf")
+        check_training(candidates, batches)
+        data = candidates[PYTORCH].prepare(batches[0])
+        ours = candidates["ours"].logits(data)
+        torch.testing.assert_close(candidates[PYTORCH].logits(data), ours, rtol=1e-4, atol=1e-4)
+        candidates[PYTORCH].train(data)
+        with pytest.raises(ArithmeticError, match="losses of the same steps"):
+            check_training(candidates, batches)
+
+
+def test_operations_of_a_sample():
+    # Counted by hand for 26 tables: MLPs 4.73 MFLOP and 0.09 for the dot products of 27 vectors.
+    bottom = 13 * 512 + 512 * 256 + 256 * 128
+    top = 479 * 1024 + 1024 * 1024 + 1024 * 512 + 512 * 256 + 256
+    assert forward_flops(SIZES["big"], 26) == 2 * (bottom + top) + 2 * 128 * 27 * 26 / 2
+    assert training_flops(SIZES["big"], 26) == 3 * forward_flops(SIZES["big"], 26) - 2 * 13 * 512
+
+
+def test_another_start_on_ranks_is_found():
+    config = SIZES["small"]
+    placement = Placement(1, tuple(TablePlacement(n, "whole", 0) for n in TABLES))
+    batches = make_batches(config, TABLES, 64, "zipf")
+    with join_processes("cpu", 1, needs_group=True) as processes:
+        sides = {
+            name: OurSide(config, Start(config, TABLES), placement, 0) for name in ("ours", "other")
+        }
+        check_sides(sides, batches, processes)
+        sides["other"].train(batches[:1])
+        with pytest.raises(ArithmeticError, match="losses of the same steps"):
+            check_sides(sides, batches, processes)
+
+
+def test_recbole_reads_the_same_histories(tmp_path):
+    ratings = tmp_path / "ratings.txt"
+    histories = {1: [5, 9, 2, 5], 2: [9, 2, 7], 3: [7, 5, 9, 2, 1]}
+    ratings.write_text("".join(f"{u} {i}\n" for u, items in histories.items() for i in items))
+    dataset = prepare_movielens(ratings, tmp_path / "dataset")
+    target = write_interactions(dataset, tmp_path / "recbole")
+    rows = np.loadtxt(target / "ml-100k.inter", dtype=np.int64, skiprows=1)
+    sequences = read_sequences(dataset)
+    assert len(rows) == len(sequences.items) == 12
+    for user in range(sequences.num_users):
+        mine = rows[rows[:, 0] == user + 1]
+        ordered = mine[mine[:, 2].argsort()][:, 1]
+        start, stop = sequences.offsets[user : user + 2]
+        assert ordered.tolist() == sequences.items[start:stop].tolist()
+
+
+def test_measured_batches_count_loading_and_leave_the_first_out():
+    class Slow:
+        shuffle = True
+
+        def __len__(self):
+            return 5
+
+        def __iter__(self):
+            for _ in range(5):
+                time.sleep(0.02)
+                yield [0] * 10
+
+    batches = MeasuredBatches(Slow(), 3)
+    assert len(batches) == 3
+    assert batches.shuffle
+    assert [len(batch) for batch in batches] == [10, 10, 10]
+    assert 20 / batches.samples_per_s(1) >= 0.04
