@@ -4,7 +4,7 @@
 Its name is the benchmark's. Commands are those of the documents, with placeholders: `{data}` a
 folder that `prepare` fills once, `{run}` a folder of each run, `{seed}`, and `{recsys_data}`, the
 folder of real logs. `python` is the one that runs this; commands in an environment of their own
-begin with `.venv-spark/bin/python` and the like.
+begin with `.venv-triton/bin/python` and the like.
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ With --engines every round also runs each on 1,000 rows, to measure its start-up
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import math
 import shutil
@@ -31,9 +32,8 @@ from recsys.settings import setting
 DAYS = 4
 NUM_FILES = 84
 CANDIDATES = ("native", "polars", "duckdb")
-ENGINES = ("native", "spark-kernel", "spark-dataframe", "nvtabular")
+ENGINES = ("native", "spark", "nvtabular")
 START_ROWS = 1000
-SPARK_PYTHON = HERE / ".venv-spark" / "bin" / "python"
 
 
 class DifferingBytesError(UserError):
@@ -95,8 +95,8 @@ class Preprocessing(Case):
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields the candidates over one generated log."""
         compared = self.compared()
-        if any(name.startswith("spark") for name in compared) and not SPARK_PYTHON.exists():
-            raise UserError(f"{SPARK_PYTHON}: not there; run `make spark`")
+        if "spark" in compared and importlib.util.find_spec("pyspark") is None:
+            raise UserError("PySpark is not installed here: run `make spark`")
         raws = {folder / "raw": self.rows} | ({folder / "few": START_ROWS} if self.engines else {})
         for output, rows in raws.items():
             generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
@@ -161,16 +161,13 @@ class Preprocessing(Case):
 
     def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
         """Returns the command line of one run."""
-        engine, _, mode = candidate.partition("-")
-        if engine in engines.ENGINES:
-            python, flags = sys.executable, [f"--threads={self.threads}"]
-            if engine == "spark":
-                python = str(SPARK_PYTHON)
-                flags = [f"--spark_mode={mode}", f"--master=local[{self.threads}]"]
+        if candidate in engines.ENGINES:
+            on_spark = f"--master=local[{self.threads}]"
             return [
-                *(python, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
+                *(sys.executable, "-m", "preproc.criteo", f"--input={raw}", f"--output={output}"),
                 *("--preset=dlrm", f"--frequency_limit={self.frequency_limit}"),
-                *(f"--engine={engine}", "--format=split", "--progress=none", *flags),
+                *(f"--engine={candidate}", "--format=split", "--progress=none"),
+                on_spark if candidate == "spark" else f"--threads={self.threads}",
             ]
         module = f"benchmark.peers.{candidate}_criteo"
         numbers = (str(self.threads), str(self.frequency_limit))

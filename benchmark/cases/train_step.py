@@ -4,7 +4,7 @@
 All candidates start from the same weights, use the same batches, threads and allocator setting,
 take turns, and must reach the same losses before they are timed. The ceiling is the time that the
 floating-point operations of the step would take at the rate of a large matrix product by the faster
-library in torch. `make peers` makes an environment with TorchRec; without it TorchRec is left out.
+library in torch. `make torchrec` installs TorchRec; without it that is left out.
 """
 
 import contextlib

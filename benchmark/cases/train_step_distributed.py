@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our DLRM training step on two processes beside TorchRec's (environment of `make peers`).
+"""Our DLRM training step on two processes beside TorchRec's (`make torchrec`).
 
 TorchRec uses DistributedModelParallel with FBGEMM's tables, and DistributedDataParallel for the
 MLPs; `pipelined` trains with TrainPipelineSparseDist, as TorchRec's example does. All run in the
@@ -56,7 +56,7 @@ class TrainStepDistributed(SideBySide):
     def __post_init__(self) -> None:
         """Refuses an environment without TorchRec."""
         if not has_torchrec():
-            raise UserError("TorchRec is not installed here: `make peers` makes .venv-peers")
+            raise UserError("TorchRec is not installed here: run `make torchrec`")
 
     @property
     def processes(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmark import run
-from benchmark.cases.preprocessing import CANDIDATES, ENGINES, SPARK_PYTHON, Preprocessing
+from benchmark.cases.preprocessing import CANDIDATES, ENGINES, Preprocessing
 from benchmark.peers import criteo_job, duckdb_criteo, polars_criteo
 from benchmark.peers.torchrec import has_torchrec
 from benchmark.programs import FailedProgramError, read_log, run_training
@@ -161,11 +161,11 @@ def test_a_missing_environment_is_told_with_its_target(measured, capsys, monkeyp
     from benchmark.cases import bert4rec_recbole, preprocessing, train_step_distributed
 
     monkeypatch.setattr(train_step_distributed, "has_torchrec", lambda: False)
-    monkeypatch.setattr(preprocessing, "SPARK_PYTHON", tmp_path / "nowhere")
+    monkeypatch.setattr(preprocessing.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setattr(bert4rec_recbole, "RECBOLE_PYTHON", tmp_path / "nowhere")
     for name, flags, target in (
-        ("train_step_distributed", (), "make peers"),
-        ("preprocessing", ("--candidates=native,spark-kernel",), "make spark"),
+        ("train_step_distributed", (), "make torchrec"),
+        ("preprocessing", ("--candidates=native,spark",), "make spark"),
         ("bert4rec_recbole", (), "make recbole"),
     ):
         assert measured(name, *flags) == ({}, 2)
@@ -235,15 +235,13 @@ def test_the_command_of_an_engine(candidate, tmp_path):
     flags = define_flags()
     assert len(flags(command[2:])) == 1
     job = job_from_flags(flags)
-    engine, _, mode = candidate.partition("-")
-    assert job.engine == engine
+    assert (job.engine, command[0]) == (candidate, sys.executable)
     assert (job.input, job.output) == (tmp_path / "in", tmp_path / "out")
     assert (job.semantics.frequency_limit, job.format) == (4, ("split",))
-    if engine == "spark":
-        assert (job.spark.spark_mode, job.spark.master) == (mode, "local[3]")
-        assert command[0] == str(SPARK_PYTHON)
+    if candidate == "spark":
+        assert job.spark.master == "local[3]"
     else:
-        assert (job.threads, command[0]) == (3, sys.executable)
+        assert job.threads == 3
 
 
 def test_differing_bytes_and_failures_stop_the_benchmark(measured, capsys, monkeypatch):
